@@ -1,0 +1,66 @@
+# make setup   make .venv as requirements.lock says (nothing to do when it is up to date)
+# make test    everything that must hold: lint, types, tests          (.ci/run calls exactly this)
+# make demo    the main job on real data: produce, kill a broker, consume, read into Spark
+# make bench   the figures in the README, measured here
+# make lint | format | lock | clean
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint format demo bench lock clean
+
+# The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
+PYTHON ?= $(shell for found in python3.11 python3 python3.12 python3.13 python; do \
+	"$$found" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$found" && break; done)
+BIN := .venv/bin
+STAMP := .venv/.set-up
+JOBS ?= auto
+PYTEST_ARGS ?=
+
+help:
+	@sed -n 's/^# \(make.*\)/\1/p' Makefile
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then echo "make setup: no Python 3.11 or newer was found on the PATH" >&2; exit 1; fi
+	@if ! $(BIN)/python -c '' 2>/dev/null; then \
+		echo "setup: .venv with $$($(PYTHON) --version)"; rm -rf .venv; \
+		$(PYTHON) -m venv .venv || { rm -rf .venv; \
+			echo "make setup: $(PYTHON) cannot make a venv (on Debian: apt-get install python3-venv)" >&2; exit 1; }; \
+	fi
+	@echo "setup: $$(grep -c == requirements.lock) locked packages (one or two minutes the first time)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off \
+		-r requirements.lock | sed -un 's/^Collecting \([^ ]*\).*/setup:   \1/p'
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-input -q --no-build-isolation --no-deps -e .
+	@touch $@ && echo "setup: done"
+
+test: setup lint
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo: setup
+	$(BIN)/barnabas demo
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+lock:
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/pip install --disable-pip-version-check -q 'setuptools>=77'
+	.venv-lock/bin/pip install --disable-pip-version-check -q --no-build-isolation '.[dev]'
+	{ sed -n '1{/^#/p}' requirements.lock; .venv-lock/bin/pip freeze --all --exclude pip --exclude barnabas; } \
+		> requirements.lock.new && mv requirements.lock.new requirements.lock
+	rm -rf .venv-lock build
+
+clean:
+	rm -rf .venv .venv-lock build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
