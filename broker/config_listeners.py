@@ -1,0 +1,123 @@
+"""Listeners: the named addresses that a broker binds and the ones it tells the world.
+
+``listeners=PLAINTEXT://localhost:9092,INTERNAL://:9093``. Parsing is pure and raises ValueError saying what
+was expected; names are upper case as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from barnabas.protocol.ids import Endpoint
+
+PLAINTEXT: Final = "PLAINTEXT"
+SECURITY_PROTOCOLS: Final = (PLAINTEXT,)
+"""What a listener may speak; TLS and SASL add their names here."""
+
+
+class Listener(NamedTuple):
+    """One named address. An empty host means every interface; port 0 means any free one."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: str = PLAINTEXT
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.host, self.port)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerList:
+    """Kind of ``listeners`` and ``advertised.listeners``: texts first, protocols come from the map."""
+
+    expected: str = (
+        "a comma separated list of NAME://host:port with distinct names, as PLAINTEXT://localhost:9092"
+    )
+
+    def parse(self, text: str) -> tuple[Listener, ...]:
+        found = tuple(_parse_listener(part.strip()) for part in text.split(","))
+        if len({listener.name for listener in found}) != len(found):
+            raise ValueError(text)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolMap:
+    """Kind of ``listener.security.protocol.map``: NAME:PROTOCOL pairs."""
+
+    expected: str = "a comma separated list of NAME:PROTOCOL, each PROTOCOL one of " + ", ".join(
+        SECURITY_PROTOCOLS
+    )
+
+    def parse(self, text: str) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for part in text.split(","):
+            name, colon, protocol = (piece.strip() for piece in part.partition(":"))
+            if not colon or not name or protocol.upper() not in SECURITY_PROTOCOLS or name.upper() in found:
+                raise ValueError(text)
+            found[name.upper()] = protocol.upper()
+        return found
+
+
+def _parse_listener(text: str) -> Listener:
+    name, scheme, address = text.partition("://")
+    host, colon, port = address.rpartition(":")
+    if not scheme or not name or not colon or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(text)
+    return Listener(name.upper(), host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def with_protocols(
+    listeners: tuple[Listener, ...], protocols: Mapping[str, str], problems: list[str]
+) -> tuple[Listener, ...]:
+    """Each listener with what it speaks; a name that is neither mapped nor itself a protocol is told."""
+    out = []
+    for listener in listeners:
+        protocol = protocols.get(listener.name)
+        if protocol is None and listener.name in SECURITY_PROTOCOLS:
+            protocol = listener.name
+        if protocol is None:
+            problems.append(
+                f"listeners: {listener} has no security protocol; expected {listener.name}:PLAINTEXT in "
+                "listener.security.protocol.map"
+            )
+        else:
+            out.append(listener._replace(security_protocol=protocol))
+    return tuple(out)
+
+
+def check_listeners(
+    listeners: tuple[Listener, ...],
+    advertised: tuple[Listener, ...],
+    inter_broker_name: str,
+    problems: list[str],
+) -> None:
+    """The rules that bind the three settings together."""
+    names = {listener.name for listener in listeners}
+    bound = [(listener.host, listener.port) for listener in listeners if listener.port]
+    if len(set(bound)) != len(bound):
+        problems.append("listeners: two listeners have the same host and port; expected distinct ones")
+    for listener in advertised:
+        if listener.name not in names:
+            problems.append(
+                f"advertised.listeners: {listener} is not a listener; "
+                f"expected one of {', '.join(sorted(names))}"
+            )
+        if listener.host in ("0.0.0.0", "::"):
+            problems.append(
+                f"advertised.listeners: {listener} cannot be reached by anyone; "
+                "expected a host name or address that clients can connect to"
+            )
+    if inter_broker_name not in {listener.name for listener in advertised}:
+        problems.append(
+            f"inter.broker.listener.name={inter_broker_name!r}: expected the name of an advertised listener, "
+            f"one of {', '.join(sorted(listener.name for listener in advertised))}"
+        )
