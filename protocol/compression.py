@@ -1,0 +1,181 @@
+"""Compression of the records of a batch: none, gzip, snappy, lz4 and zstd, in the shapes Kafka's clients use.
+
+Snappy comes in the framing of snappy-java (a 16-byte head, then blocks, each with its length); plain snappy
+is read too, since some clients send it. LZ4 is the frame format with independent 64 KiB blocks: Java's reader
+refuses dependent ones. Decompression never produces more than the limit given, so that a few hostile
+bytes cannot fill the memory. Pure functions, any thread; the libraries release the interpreter lock.
+
+Sources: https://kafka.apache.org/documentation/#recordbatch (attributes), the LZ4 frame format description
+(github.com/lz4/lz4, doc/lz4_Frame_format.md), github.com/xerial/snappy-java (SnappyOutputStream).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final
+
+import cramjam
+
+from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
+
+Buffer = bytes | bytearray | memoryview
+
+DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
+"""What one batch may unfold to unless the caller says otherwise; far above any sane `batch.size`."""
+
+
+class Compression(IntEnum):
+    """The compression of a batch: the lowest three bits of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def parse(cls, name: str) -> Compression:
+        """Read a `compression.type`; raises InvalidConfiguration naming what was given."""
+        found = cls.__members__.get(name.strip().upper())
+        if found is None:
+            known = ", ".join(member.name.lower() for member in cls)
+            raise InvalidConfiguration(f"compression type {name!r} is unknown; expected one of {known}")
+        return found
+
+
+_SNAPPY_HEAD: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+_SNAPPY_MAGIC_BYTES: Final = 8
+_BLOCK_BYTES: Final = 64 * 1024
+# Version 1, independent blocks, 64 KiB blocks; 0x82 is the second byte of xxHash32 over the two before it.
+_LZ4_HEAD: Final = b"\x04\x22\x4d\x18\x60\x40\x82"
+_LZ4_STORED: Final = 0x80000000
+_GZIP_WBITS: Final = 31
+_FIRST_GUESS_BYTES: Final = 64 * 1024
+_GROWTH: Final = 4
+_INT_BE: Final = struct.Struct(">i")
+_UINT_LE: Final = struct.Struct("<I")
+
+
+def compress(compression: Compression, data: Buffer) -> Buffer:
+    """The data in the shape that readers of Kafka batches expect; NONE gives the data itself."""
+    if compression is Compression.NONE:
+        return data
+    if compression is Compression.GZIP:
+        worker = zlib.compressobj(wbits=_GZIP_WBITS)
+        return worker.compress(data) + worker.flush()
+    if compression is Compression.SNAPPY:
+        return _compress_snappy(memoryview(data))
+    if compression is Compression.LZ4:
+        return _compress_lz4(memoryview(data))
+    return memoryview(cramjam.zstd.compress(data, level=3))
+
+
+def decompress(
+    compression: Compression, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+) -> Buffer:
+    """Undo `compress`.
+
+    Raises CORRUPT_MESSAGE when the data is not what it claims to be or would unfold to more than `max_bytes`.
+    """
+    if compression is Compression.NONE:
+        return data
+    try:
+        if compression is Compression.GZIP:
+            return _decompress_gzip(data, max_bytes)
+        if compression is Compression.SNAPPY:
+            return _decompress_snappy(memoryview(data), max_bytes)
+        if compression is Compression.LZ4:
+            return _decompress_growing(cramjam.lz4.decompress_into, data, max_bytes)
+        return _decompress_growing(cramjam.zstd.decompress_into, data, max_bytes)
+    except (cramjam.DecompressionError, zlib.error, struct.error, OSError) as error:
+        name = compression.name.lower()
+        raise api_error(
+            ErrorCode.CORRUPT_MESSAGE, f"{len(data)} bytes of {name} cannot be decompressed: {error}"
+        ) from error
+
+
+def _too_large(max_bytes: int) -> Exception:
+    return api_error(ErrorCode.CORRUPT_MESSAGE, f"the batch would decompress to more than {max_bytes} bytes")
+
+
+def _compress_snappy(data: memoryview) -> bytes:
+    parts: list[bytes] = [_SNAPPY_HEAD]
+    for start in range(0, len(data), _BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[start : start + _BLOCK_BYTES]))
+        parts += (_INT_BE.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: memoryview, max_bytes: int) -> Buffer:
+    if data[:_SNAPPY_MAGIC_BYTES] != _SNAPPY_HEAD[:_SNAPPY_MAGIC_BYTES]:
+        if cramjam.snappy.decompress_raw_len(data) > max_bytes:
+            raise _too_large(max_bytes)
+        return bytes(cramjam.snappy.decompress_raw(data))
+    parts: list[bytes] = []
+    unfolded_bytes = 0
+    position = len(_SNAPPY_HEAD)
+    while position < len(data):
+        (length,) = _INT_BE.unpack_from(data, position)
+        position += _INT_BE.size
+        if not 0 < length <= len(data) - position:
+            raise zlib.error(f"a snappy block of {length} bytes at {position} of {len(data)}")
+        block = data[position : position + length]
+        unfolded_bytes += cramjam.snappy.decompress_raw_len(block)
+        if unfolded_bytes > max_bytes:
+            raise _too_large(max_bytes)
+        parts.append(bytes(cramjam.snappy.decompress_raw(block)))
+        position += length
+    return b"".join(parts)
+
+
+def _compress_lz4(data: memoryview) -> bytes:
+    parts: list[bytes] = [_LZ4_HEAD]
+    for start in range(0, len(data), _BLOCK_BYTES):
+        plain = data[start : start + _BLOCK_BYTES]
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        if len(block) < len(plain):
+            parts += (_UINT_LE.pack(len(block)), block)
+        else:
+            parts += (_UINT_LE.pack(len(plain) | _LZ4_STORED), bytes(plain))
+    parts.append(_UINT_LE.pack(0))
+    return b"".join(parts)
+
+
+def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    left = max_bytes
+    rest: Buffer = data
+    while rest:
+        worker = zlib.decompressobj(wbits=_GZIP_WBITS)
+        # One byte more than allowed tells a bomb from a batch that is exactly as large as it may be.
+        part = worker.decompress(rest, left + 1)
+        if len(part) > left:
+            raise _too_large(max_bytes)
+        if not worker.eof:
+            raise zlib.error("the gzip stream is cut short")
+        parts.append(part)
+        left -= len(part)
+        rest = worker.unused_data
+    return b"".join(parts)
+
+
+def _decompress_growing(
+    decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, max_bytes: int
+) -> memoryview:
+    """Decompress into a buffer of bounded size, a larger one each time the library says it did not fit.
+
+    The library has one exception for all faults, so corrupt data is tried up to the limit too; fresh
+    memory is not touched until it is written, which keeps that cheap.
+    """
+    capacity = min(max_bytes, max(_FIRST_GUESS_BYTES, _GROWTH * len(data)))
+    while True:
+        out = bytearray(capacity)
+        try:
+            return memoryview(out)[: decompress_into(data, out)]
+        except cramjam.DecompressionError:
+            if capacity >= max_bytes:
+                raise
+        capacity = min(max_bytes, capacity * _GROWTH)

@@ -1,0 +1,247 @@
+"""The header of a record batch (magic 2): reading, checking and stamping it without touching the records.
+
+This is all that a broker does with a batch on its hot path. The layout, in big endian:
+
+    base_offset 8 | batch_length 4 | partition_leader_epoch 4 | magic 1 | crc 4 | attributes 2
+    last_offset_delta 4 | base_timestamp 8 | max_timestamp 8 | producer_id 8 | producer_epoch 2
+    base_sequence 4 | record_count 4 | records
+
+`batch_length` counts what follows it. The CRC (Castagnoli) covers everything from the attributes on, so
+base offset and leader epoch can be stamped in place without computing it anew. Pure functions, any thread.
+
+Source: https://kafka.apache.org/documentation/#recordbatch.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import ErrorCode, api_error
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES: Final = HEADER.size
+MAGIC: Final = 2
+LENGTH_OFFSET: Final = 8
+LOG_OVERHEAD_BYTES: Final = 12
+"""Base offset and length: what `batch_length` does not count."""
+LEADER_EPOCH_OFFSET: Final = 12
+MAGIC_OFFSET: Final = 16
+CRC_OFFSET: Final = 17
+ATTRIBUTES_OFFSET: Final = 21
+MAX_TIMESTAMP_OFFSET: Final = 35
+MIN_BATCH_LENGTH: Final = HEADER_BYTES - LOG_OVERHEAD_BYTES
+
+NO_TIMESTAMP: Final = -1
+
+COMPRESSION_MASK: Final = 0x07
+TIMESTAMP_TYPE_MASK: Final = 0x08
+TRANSACTIONAL_MASK: Final = 0x10
+CONTROL_MASK: Final = 0x20
+DELETE_HORIZON_MASK: Final = 0x40
+_KNOWN_ATTRIBUTES: Final = 0x7F
+_MAX_COMPRESSION: Final = max(Compression)
+
+_LONG = struct.Struct(">q")
+_INT = struct.Struct(">i")
+_UINT = struct.Struct(">I")
+_SHORT = struct.Struct(">h")
+_unpack_header = HEADER.unpack_from
+
+
+class TimestampType(IntEnum):
+    """Who set the timestamps of a batch: its producer, or the broker that appended it."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes before the records. Timestamps in ms since the epoch, -1 when there is none."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, this header included."""
+        return self.batch_length + LOG_OVERHEAD_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> Compression:
+        """Raises CORRUPT_MESSAGE when the attributes name none that exists."""
+        code = self.attributes & COMPRESSION_MASK
+        if code > _MAX_COMPRESSION:
+            raise api_error(ErrorCode.CORRUPT_MESSAGE, f"compression {code} of a batch is unknown")
+        return Compression(code)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        if self.attributes & TIMESTAMP_TYPE_MASK:
+            return TimestampType.LOG_APPEND_TIME
+        return TimestampType.CREATE_TIME
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_MASK)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_MASK)
+
+
+def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Read the header at a position without checking anything but that it is there.
+
+    Raises CORRUPT_MESSAGE when fewer than 61 bytes are left.
+    """
+    try:
+        return BatchHeader._make(_unpack_header(buffer, position))
+    except struct.error:
+        left = len(buffer) - position
+        raise api_error(
+            ErrorCode.CORRUPT_MESSAGE, f"a batch header needs {HEADER_BYTES} bytes, {left} are left"
+        ) from None
+
+
+def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Walk over the whole batches of a buffer: (position, header) of each, without checking the CRC.
+
+    Ends quietly before a last batch that is cut short, as fetch answers may hold one. Raises CORRUPT_MESSAGE
+    for a length that no batch can have and UNSUPPORTED_FOR_MESSAGE_FORMAT for another magic.
+    """
+    position = 0
+    end = len(buffer)
+    while end - position >= HEADER_BYTES:
+        header = parse_header(buffer, position)
+        _check_frame(header, position)
+        following = position + LOG_OVERHEAD_BYTES + header.batch_length
+        if following > end:
+            return
+        yield position, header
+        position = following
+
+
+def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Check that a whole, undamaged batch stands at a position; returns its header.
+
+    Raises CORRUPT_MESSAGE (cut short, impossible length, CRC, unknown attributes),
+    UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0, 1 or unknown) or INVALID_RECORD (counts that contradict each other).
+    """
+    header = parse_header(buffer, position)
+    _check_frame(header, position)
+    following = position + LOG_OVERHEAD_BYTES + header.batch_length
+    if following > len(buffer):
+        raise api_error(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"the batch at byte {position} ends at {following}, the data at {len(buffer)}",
+        )
+    computed = crc32c(memoryview(buffer)[position + ATTRIBUTES_OFFSET : following])
+    if computed != header.crc:
+        raise api_error(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"the batch at byte {position} has CRC {header.crc:#010x}, its bytes have {computed:#010x}",
+        )
+    if header.attributes & ~_KNOWN_ATTRIBUTES or header.attributes & COMPRESSION_MASK > _MAX_COMPRESSION:
+        raise api_error(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"the batch at byte {position} has unknown attributes {header.attributes:#x}",
+        )
+    if header.record_count < 0 or header.last_offset_delta < header.record_count - 1:
+        raise api_error(
+            ErrorCode.INVALID_RECORD,
+            f"a batch of {header.record_count} records cannot end at offset delta {header.last_offset_delta}",
+        )
+    return header
+
+
+def check_produced_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """`check_batch` and what a batch fresh from a producer must fulfil besides.
+
+    It has at least one record, its offsets have no gaps, and it is no control batch (the broker alone
+    writes those). Raises as `check_batch`, and INVALID_RECORD for these.
+    """
+    header = check_batch(buffer, position)
+    if header.record_count < 1:
+        raise api_error(ErrorCode.INVALID_RECORD, "a produced batch holds no record")
+    if header.last_offset_delta != header.record_count - 1:
+        raise api_error(
+            ErrorCode.INVALID_RECORD,
+            f"a produced batch of {header.record_count} records must end at offset delta "
+            f"{header.record_count - 1}, not {header.last_offset_delta}",
+        )
+    if header.attributes & (CONTROL_MASK | DELETE_HORIZON_MASK):
+        raise api_error(
+            ErrorCode.INVALID_RECORD, f"a producer may not set the attributes {header.attributes:#x}"
+        )
+    return header
+
+
+def _check_frame(header: BatchHeader, position: int) -> None:
+    if header.magic != MAGIC:
+        raise api_error(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"the batch at byte {position} has magic {header.magic}; only {MAGIC} is supported",
+        )
+    if header.batch_length < MIN_BATCH_LENGTH:
+        raise api_error(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"the batch at byte {position} has length {header.batch_length}, the least is {MIN_BATCH_LENGTH}",
+        )
+
+
+def stamp(
+    buffer: bytearray | memoryview,
+    position: int,
+    base_offset: int,
+    leader_epoch: int,
+) -> None:
+    """Write base offset and leader epoch into a batch in place; the CRC does not cover them."""
+    _LONG.pack_into(buffer, position, base_offset)
+    _INT.pack_into(buffer, position + LEADER_EPOCH_OFFSET, leader_epoch)
+
+
+def stamp_log_append_time(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, now_ms: int
+) -> None:
+    """Make the broker's time the timestamp of every record of a batch, in place, with a new CRC.
+
+    Readers take `max_timestamp` for all records of such a batch, so the records need no change.
+    """
+    _SHORT.pack_into(buffer, position + ATTRIBUTES_OFFSET, header.attributes | TIMESTAMP_TYPE_MASK)
+    _LONG.pack_into(buffer, position + MAX_TIMESTAMP_OFFSET, now_ms)
+    write_crc(buffer, position)
+
+
+def write_crc(buffer: bytearray | memoryview, position: int = 0) -> None:
+    """Compute the CRC of a batch whose other fields are final, and store it in place."""
+    (length,) = _INT.unpack_from(buffer, position + LENGTH_OFFSET)
+    end = position + LOG_OVERHEAD_BYTES + length
+    crc = crc32c(memoryview(buffer)[position + ATTRIBUTES_OFFSET : end])
+    _UINT.pack_into(buffer, position + CRC_OFFSET, crc)
