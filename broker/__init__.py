@@ -1,0 +1,1 @@
+"""The server: network, request handlers, replicas and logs."""

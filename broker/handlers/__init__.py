@@ -1,0 +1,1 @@
+"""One module per API; the registry lists them all."""

@@ -1,0 +1,1 @@
+"""Segments, indexes, checkpoints and recovery. Knows no sockets and no ZooKeeper."""

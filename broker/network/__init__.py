@@ -1,0 +1,1 @@
+"""Sockets, network threads, the request queue and the purgatory. Knows no logs."""

@@ -1,0 +1,1 @@
+"""Who leads, who follows, what is committed."""

@@ -1,0 +1,1 @@
+"""The brain of the cluster: ZooKeeper paths, elections, state machines, topic work."""

@@ -1,0 +1,68 @@
+"""The ids that travel through every layer, each a type of its own.
+
+An offset, an epoch and a partition index are all integers; giving each its own name lets the type
+checker refuse the mix-ups that lose data. At run time they cost nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Final, NamedTuple, NewType
+
+BrokerId = NewType("BrokerId", int)
+Offset = NewType("Offset", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+ControllerEpoch = NewType("ControllerEpoch", int)
+BrokerEpoch = NewType("BrokerEpoch", int)
+"""The czxid of a broker's registration znode; it tells two lives of one broker apart (KIP-380, KIP-903)."""
+ProducerId = NewType("ProducerId", int)
+ProducerEpoch = NewType("ProducerEpoch", int)
+CorrelationId = NewType("CorrelationId", int)
+TopicId = NewType("TopicId", uuid.UUID)
+
+NO_BROKER: Final = BrokerId(-1)
+NO_OFFSET: Final = Offset(-1)
+NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
+NO_BROKER_EPOCH: Final = BrokerEpoch(-1)
+NO_PRODUCER_ID: Final = ProducerId(-1)
+NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
+NO_TOPIC_ID: Final = TopicId(uuid.UUID(int=0))
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic, as ``topic-partition`` in logs and folder names."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Endpoint(NamedTuple):
+    """Where a broker can be reached."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """Read ``host:port`` (``[v6]:port`` for IPv6).
+
+        Raises ValueError naming the text when the port is missing or no number from 0 to 65535.
+        """
+        host, colon, port = text.strip().rpartition(":")
+        if not colon or not host or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"{text!r} is not host:port, for example localhost:9092")
+        return cls(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def parse_endpoints(text: str) -> list[Endpoint]:
+    """Read a comma separated ``host:port`` list, as ``bootstrap.servers``; raises ValueError when empty."""
+    found = [Endpoint.parse(part) for part in text.split(",") if part.strip()]
+    if not found:
+        raise ValueError(f"{text!r} names no server; expected host:port[,host:port…]")
+    return found

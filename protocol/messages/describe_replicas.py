@@ -1,0 +1,56 @@
+"""DescribeReplicas: what one broker's replicas look like from inside, for operators. Native codec only."""
+
+from __future__ import annotations
+
+from barnabas.protocol.schema import (
+    NATIVE_ONLY,
+    ApiKey,
+    RequestOf,
+    WireType,
+    array,
+    boolean,
+    int16,
+    int32,
+    int64,
+    message,
+    request,
+    string,
+)
+
+
+@message
+class ReplicaDescription:
+    """One replica on the broker that answers; ``isr`` is known to the leader alone and empty elsewhere."""
+
+    partition_index: int = int32()
+    leader_id: int = int32()
+    leader_epoch: int = int32()
+    is_leader: bool = boolean()
+    isr: list[int] = array(WireType.INT32)
+    replicas: list[int] = array(WireType.INT32)
+    log_start_offset: int = int64()
+    high_watermark: int = int64()
+    log_end_offset: int = int64()
+    size_bytes: int = int64()
+    log_dir: str = string(default="")
+    is_offline: bool = boolean(default=False)
+
+
+@message
+class TopicReplicas:
+    topic_name: str = string()
+    replicas: list[ReplicaDescription] = array(ReplicaDescription)
+
+
+@message
+class DescribeReplicasResponse:
+    error_code: int = int16()
+    broker_id: int = int32()
+    topics: list[TopicReplicas] = array(TopicReplicas)
+
+
+@request(ApiKey.DESCRIBE_REPLICAS, DescribeReplicasResponse, versions=NATIVE_ONLY)
+class DescribeReplicasRequest(RequestOf[DescribeReplicasResponse]):
+    """``topics`` None asks for all replicas of the broker."""
+
+    topics: list[str] | None = array(WireType.STRING, nullable_since=0, default=None)

@@ -1,0 +1,127 @@
+"""Fetch: read record batches, for consumers and for followers."""
+
+from __future__ import annotations
+
+import uuid
+
+from barnabas.protocol.schema import (
+    ApiKey,
+    RecordsToSend,
+    RequestOf,
+    WireType,
+    array,
+    int8,
+    int16,
+    int32,
+    int64,
+    message,
+    records,
+    request,
+    string,
+    struct,
+    topic_uuid,
+)
+
+CONSUMER_REPLICA_ID = -1
+"""The replica id that says: an ordinary consumer."""
+
+
+@message
+class EpochEndOffset:
+    """Where the leader's history of an epoch ends; answered when the follower's diverges (KIP-595)."""
+
+    epoch: int = int32(default=-1)
+    end_offset: int = int64(default=-1)
+
+
+@message
+class LeaderIdAndEpoch:
+    leader_id: int = int32(default=-1)
+    leader_epoch: int = int32(default=-1)
+
+
+@message
+class AbortedTransaction:
+    producer_id: int = int64()
+    first_offset: int = int64()
+
+
+@message
+class FetchPartitionResponse:
+    partition_index: int = int32()
+    error_code: int = int16()
+    high_watermark: int = int64(default=-1)
+    last_stable_offset: int = int64(default=-1)
+    log_start_offset: int = int64(since=5, default=-1)
+    diverging_epoch: EpochEndOffset = struct(EpochEndOffset, since=12, tag=0, default_factory=EpochEndOffset)
+    current_leader: LeaderIdAndEpoch = struct(
+        LeaderIdAndEpoch, since=12, tag=1, default_factory=LeaderIdAndEpoch
+    )
+    aborted_transactions: list[AbortedTransaction] | None = array(
+        AbortedTransaction, nullable_since=0, default=None
+    )
+    preferred_read_replica: int = int32(since=11, default=-1)
+    records: RecordsToSend = records(nullable_since=0, default=None)
+
+
+@message
+class FetchTopicResponse:
+    topic: str = string(until=12, default="")
+    topic_id: uuid.UUID = topic_uuid(since=13)
+    partitions: list[FetchPartitionResponse] = array(FetchPartitionResponse)
+
+
+@message
+class FetchResponse:
+    throttle_time_ms: int = int32(default=0)
+    error_code: int = int16(since=7, default=0)
+    session_id: int = int32(since=7, default=0)
+    responses: list[FetchTopicResponse] = array(FetchTopicResponse)
+
+
+@message
+class FetchPartition:
+    """``last_fetched_epoch`` and ``current_leader_epoch`` are -1 from readers that do not know them."""
+
+    partition: int = int32()
+    current_leader_epoch: int = int32(since=9, default=-1)
+    fetch_offset: int = int64()
+    last_fetched_epoch: int = int32(since=12, default=-1)
+    log_start_offset: int = int64(since=5, default=-1)
+    partition_max_bytes: int = int32()
+
+
+@message
+class FetchTopic:
+    topic: str = string(until=12, default="")
+    topic_id: uuid.UUID = topic_uuid(since=13)
+    partitions: list[FetchPartition] = array(FetchPartition)
+
+
+@message
+class ForgottenTopic:
+    topic: str = string(since=7, until=12, default="")
+    topic_id: uuid.UUID = topic_uuid(since=13)
+    partitions: list[int] = array(WireType.INT32, since=7)
+
+
+@request(ApiKey.FETCH, FetchResponse, versions=(4, 13), flexible_since=12)
+class FetchRequest(RequestOf[FetchResponse]):
+    """``replica_id`` is -1 for a consumer, else the follower's broker id.
+
+    ``replica_epoch`` is the follower's broker epoch: it keeps a fetch of an earlier life of that broker from
+    counting for the ISR (KIP-903).
+    """
+
+    cluster_id: str | None = string(since=12, nullable_since=12, tag=0, default=None)
+    replica_id: int = int32(default=CONSUMER_REPLICA_ID)
+    max_wait_ms: int = int32()
+    min_bytes: int = int32()
+    max_bytes: int = int32(default=0x7FFFFFFF)
+    isolation_level: int = int8(default=0)
+    session_id: int = int32(since=7, default=0)
+    session_epoch: int = int32(since=7, default=-1)
+    topics: list[FetchTopic] = array(FetchTopic)
+    forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, since=7, default_factory=list)
+    rack_id: str = string(since=11, default="")
+    replica_epoch: int = int64(native_only=True, default=-1)

@@ -1,0 +1,202 @@
+"""What the controller tells the brokers, and the brokers the controller. Native codec only.
+
+Every request of the controller carries its epoch; a broker that knows a higher one refuses with
+STALE_CONTROLLER_EPOCH. ``broker_epoch`` is the epoch of the life of the broker that the request is meant for;
+one meant for an earlier life is refused with STALE_BROKER_EPOCH (KIP-380).
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from barnabas.protocol.schema import (
+    NATIVE_ONLY,
+    ApiKey,
+    RequestOf,
+    WireType,
+    array,
+    boolean,
+    int16,
+    int32,
+    int64,
+    message,
+    request,
+    string,
+    topic_uuid,
+)
+
+LEADER_DURING_DELETE = -2
+"""As a leader id in UpdateMetadata: the topic is being deleted, forget the partition."""
+
+
+@message
+class TopicConfigEntry:
+    """One setting of a topic as it stands in ``/config/topics/<topic>``."""
+
+    name: str = string()
+    value: str = string()
+
+
+@message
+class LiveBroker:
+    """A broker with the endpoint of its inter-broker listener and its epoch."""
+
+    broker_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    broker_epoch: int = int64(default=-1)
+
+
+@message
+class LeaderAndIsrPartition:
+    """``partition_epoch`` is the version of the state znode, for the leader's compare-and-set."""
+
+    partition_index: int = int32()
+    controller_epoch: int = int32()
+    leader: int = int32()
+    leader_epoch: int = int32()
+    isr: list[int] = array(WireType.INT32)
+    partition_epoch: int = int32()
+    replicas: list[int] = array(WireType.INT32)
+    is_new: bool = boolean(default=False)
+
+
+@message
+class LeaderAndIsrTopic:
+    topic_name: str = string()
+    topic_id: uuid.UUID = topic_uuid()
+    partition_states: list[LeaderAndIsrPartition] = array(LeaderAndIsrPartition)
+    configs: list[TopicConfigEntry] = array(TopicConfigEntry, default_factory=list)
+
+
+@message
+class PartitionError:
+    topic_name: str = string()
+    partition_index: int = int32()
+    error_code: int = int16()
+
+
+@message
+class LeaderAndIsrResponse:
+    error_code: int = int16()
+    partition_errors: list[PartitionError] = array(PartitionError, default_factory=list)
+
+
+@request(ApiKey.LEADER_AND_ISR, LeaderAndIsrResponse, versions=NATIVE_ONLY)
+class LeaderAndIsrRequest(RequestOf[LeaderAndIsrResponse]):
+    """Who leads and who follows.
+
+    ``is_full`` says that this is all that the receiver hosts, as after its registration: what it has beyond
+    that belongs to topics that were deleted while it was away.
+    """
+
+    controller_id: int = int32()
+    controller_epoch: int = int32()
+    broker_epoch: int = int64()
+    is_full: bool = boolean(default=False)
+    topic_states: list[LeaderAndIsrTopic] = array(LeaderAndIsrTopic)
+    live_brokers: list[LiveBroker] = array(LiveBroker)
+
+
+@message
+class StopReplicaPartition:
+    partition_index: int = int32()
+    leader_epoch: int = int32()
+    delete_partition: bool = boolean(default=False)
+
+
+@message
+class StopReplicaTopic:
+    topic_name: str = string()
+    partition_states: list[StopReplicaPartition] = array(StopReplicaPartition)
+
+
+@message
+class StopReplicaResponse:
+    error_code: int = int16()
+    partition_errors: list[PartitionError] = array(PartitionError, default_factory=list)
+
+
+@request(ApiKey.STOP_REPLICA, StopReplicaResponse, versions=NATIVE_ONLY)
+class StopReplicaRequest(RequestOf[StopReplicaResponse]):
+    controller_id: int = int32()
+    controller_epoch: int = int32()
+    broker_epoch: int = int64()
+    topic_states: list[StopReplicaTopic] = array(StopReplicaTopic)
+
+
+@message
+class UpdateMetadataPartition:
+    partition_index: int = int32()
+    controller_epoch: int = int32()
+    leader: int = int32()
+    leader_epoch: int = int32()
+    isr: list[int] = array(WireType.INT32)
+    partition_epoch: int = int32()
+    replicas: list[int] = array(WireType.INT32)
+    offline_replicas: list[int] = array(WireType.INT32, default_factory=list)
+
+
+@message
+class UpdateMetadataTopic:
+    topic_name: str = string()
+    topic_id: uuid.UUID = topic_uuid()
+    partition_states: list[UpdateMetadataPartition] = array(UpdateMetadataPartition)
+
+
+@message
+class BrokerListener:
+    """One advertised listener of a broker."""
+
+    listener: str = string()
+    host: str = string()
+    port: int = int32()
+    security_protocol: str = string(default="PLAINTEXT")
+
+
+@message
+class UpdateMetadataBroker:
+    broker_id: int = int32()
+    broker_epoch: int = int64(default=-1)
+    endpoints: list[BrokerListener] = array(BrokerListener)
+    rack: str | None = string(nullable_since=0, default=None)
+
+
+@message
+class UpdateMetadataResponse:
+    error_code: int = int16()
+
+
+@request(ApiKey.UPDATE_METADATA, UpdateMetadataResponse, versions=NATIVE_ONLY)
+class UpdateMetadataRequest(RequestOf[UpdateMetadataResponse]):
+    """What Metadata answers are made of.
+
+    The brokers named are all that live. The topics named change; with ``is_full`` they are all there are.
+    """
+
+    controller_id: int = int32()
+    controller_epoch: int = int32()
+    broker_epoch: int = int64()
+    topic_states: list[UpdateMetadataTopic] = array(UpdateMetadataTopic)
+    live_brokers: list[UpdateMetadataBroker] = array(UpdateMetadataBroker)
+    is_full: bool = boolean(default=False)
+
+
+@message
+class RemainingPartition:
+    topic_name: str = string()
+    partition_index: int = int32()
+
+
+@message
+class ControlledShutdownResponse:
+    """``remaining_partitions`` are those that the broker still leads because nobody else can."""
+
+    error_code: int = int16()
+    remaining_partitions: list[RemainingPartition] = array(RemainingPartition, default_factory=list)
+
+
+@request(ApiKey.CONTROLLED_SHUTDOWN, ControlledShutdownResponse, versions=NATIVE_ONLY)
+class ControlledShutdownRequest(RequestOf[ControlledShutdownResponse]):
+    broker_id: int = int32()
+    broker_epoch: int = int64()

@@ -1,0 +1,229 @@
+"""How a message is declared: typed dataclasses whose fields say their wire type and their Kafka versions.
+
+A declaration serves both codecs. The native codec sends every field, by position. The Kafka codec sends a
+field in the versions ``since``..``until``, nullable from ``nullable_since`` on, or as a tagged field where it
+has a ``tag``. A field with ``native_only`` exists between our own clients and brokers alone.
+
+Adding a field: at the end of its class and with a default, so that an older native peer, which sends a
+shorter array, is still understood.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any, ClassVar, Final, Generic, TypeVar, dataclass_transform
+
+from barnabas.protocol.ids import NO_TOPIC_ID
+
+_WIRE: Final = "wire"
+_MISSING: Final = dataclasses.MISSING
+
+
+class ApiKey(IntEnum):
+    """The APIs that are declared, by Kafka's numbers; those from 240 on are ours alone."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    LEADER_AND_ISR = 4
+    STOP_REPLICA = 5
+    UPDATE_METADATA = 6
+    CONTROLLED_SHUTDOWN = 7
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_REPLICAS = 240
+
+
+class WireType(Enum):
+    """The types of the wire; the value is the name that error texts use."""
+
+    BOOLEAN = "boolean"
+    INT8 = "int8"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    STRING = "string"
+    UUID = "uuid"
+    RECORDS = "records"
+    STRUCT = "struct"
+
+
+INTEGER_BITS: Final = {WireType.INT8: 8, WireType.INT16: 16, WireType.INT32: 32, WireType.INT64: 64}
+
+
+@dataclass(frozen=True, slots=True)
+class WireField:
+    """What the codecs know of one field. ``struct`` is the element class of STRUCT fields."""
+
+    kind: WireType
+    is_array: bool = False
+    struct: type[Any] | None = None
+    since: int = 0
+    until: int | None = None
+    nullable_since: int | None = None
+    tag: int | None = None
+    native_only: bool = False
+
+
+def _field(wire: WireField, default: Any, factory: Any = _MISSING) -> Any:
+    if factory is not _MISSING:
+        return dataclasses.field(default_factory=factory, metadata={_WIRE: wire})
+    return dataclasses.field(default=default, metadata={_WIRE: wire})
+
+
+def boolean(*, default: Any = _MISSING, **versions: Any) -> Any:
+    return _field(WireField(WireType.BOOLEAN, **versions), default)
+
+
+def int8(*, default: Any = _MISSING, **versions: Any) -> Any:
+    return _field(WireField(WireType.INT8, **versions), default)
+
+
+def int16(*, default: Any = _MISSING, **versions: Any) -> Any:
+    return _field(WireField(WireType.INT16, **versions), default)
+
+
+def int32(*, default: Any = _MISSING, **versions: Any) -> Any:
+    return _field(WireField(WireType.INT32, **versions), default)
+
+
+def int64(*, default: Any = _MISSING, **versions: Any) -> Any:
+    return _field(WireField(WireType.INT64, **versions), default)
+
+
+def string(*, default: Any = _MISSING, **versions: Any) -> Any:
+    return _field(WireField(WireType.STRING, **versions), default)
+
+
+def topic_uuid(*, default: Any = NO_TOPIC_ID, **versions: Any) -> Any:
+    return _field(WireField(WireType.UUID, **versions), default)
+
+
+def records(*, default: Any = _MISSING, **versions: Any) -> Any:
+    """Record batches as raw bytes: sent from a buffer or several, received as a view of the frame."""
+    return _field(WireField(WireType.RECORDS, **versions), default)
+
+
+def struct(of: type[Any], *, default_factory: Any = _MISSING, **versions: Any) -> Any:
+    return _field(WireField(WireType.STRUCT, struct=of, **versions), _MISSING, default_factory)
+
+
+def array(
+    of: type[Any] | WireType, *, default: Any = _MISSING, default_factory: Any = _MISSING, **versions: Any
+) -> Any:
+    """A list of structs (``of`` a message class) or of plain values (``of`` a wire type)."""
+    if isinstance(of, WireType):
+        wire = WireField(of, is_array=True, **versions)
+    else:
+        wire = WireField(WireType.STRUCT, is_array=True, struct=of, **versions)
+    return _field(wire, default, default_factory)
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+Buffer = bytes | bytearray | memoryview
+RecordsToSend = Buffer | list[Buffer] | list[memoryview] | tuple[Buffer, ...] | None
+
+
+@dataclass_transform(
+    kw_only_default=True,
+    field_specifiers=(
+        boolean,
+        int8,
+        int16,
+        int32,
+        int64,
+        string,
+        topic_uuid,
+        records,
+        struct,
+        array,
+    ),
+)
+def message(cls: type[T]) -> type[T]:
+    """Declare a structure that is part of a request or response."""
+    return dataclass(slots=True, kw_only=True)(cls)
+
+
+class RequestOf(Generic[R]):
+    """What every request derives from; ``R`` is its response, so that a channel's answer has a type."""
+
+    __slots__ = ()
+    api_key: ClassVar[ApiKey]
+    response_type: ClassVar[type[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One row of the registry: a request, its response and the Kafka versions that are declared."""
+
+    key: ApiKey
+    request: type[Any]
+    response: type[Any]
+    versions: tuple[int, int]
+    flexible_since: int | None
+
+    @property
+    def is_native_only(self) -> bool:
+        """Whether the API is unknown to Kafka's own clients (inter-broker and our own)."""
+        return self.versions == NATIVE_ONLY
+
+
+NATIVE_ONLY: Final = (0, -1)
+"""The empty range of Kafka versions."""
+
+APIS: Final[dict[int, Api]] = {}
+
+
+@dataclass_transform(
+    kw_only_default=True,
+    field_specifiers=(
+        boolean,
+        int8,
+        int16,
+        int32,
+        int64,
+        string,
+        topic_uuid,
+        records,
+        struct,
+        array,
+    ),
+)
+def request(
+    key: ApiKey, response: type[Any], *, versions: tuple[int, int], flexible_since: int | None = None
+) -> Any:
+    """Declare a request, name its response, and enter both into `APIS`."""
+
+    def declare(cls: type[T]) -> type[T]:
+        made: Any = dataclass(slots=True, kw_only=True)(cls)
+        if key in APIS:
+            raise ValueError(f"{key.name} is declared twice: {APIS[key].request.__name__} and {cls.__name__}")
+        APIS[key] = Api(key, made, response, versions, flexible_since)
+        made.api_key = key
+        made.response_type = response
+        return made  # type: ignore[no-any-return]
+
+    return declare
+
+
+def wire_fields(cls: type[Any]) -> list[tuple[str, WireField, Any]]:
+    """The fields of a declared class in order: name, wire type, and a maker of its default or None."""
+    found: list[tuple[str, WireField, Any]] = []
+    for declared in dataclasses.fields(cls):
+        maker: Any = None
+        if declared.default_factory is not _MISSING:
+            maker = declared.default_factory
+        elif declared.default is not _MISSING:
+            maker = _constant(declared.default)
+        found.append((declared.name, declared.metadata[_WIRE], maker))
+    return found
+
+
+def _constant(value: Any) -> Any:
+    return lambda: value
