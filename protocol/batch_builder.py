@@ -125,7 +125,7 @@ class RecordBatchBuilder:
         self._head_timestamp = timestamp_ms
 
     def has_room_for(self, key: bytes | None, value: bytes | None) -> bool:
-        """Whether a record of these sizes, without headers, surely still fits; an upper bound of its size is used."""
+        """Whether a record without headers surely still fits: an upper bound of its size is used."""
         needed = _RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
         return not self.record_count or self.size_bytes + needed <= self.max_bytes
 

@@ -152,7 +152,7 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Check that a whole, undamaged batch stands at a position; returns its header.
 
     Raises CORRUPT_MESSAGE (cut short, impossible length, CRC, unknown attributes),
-    UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0, 1 or unknown) or INVALID_RECORD (counts that contradict each other).
+    UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0, 1 or unknown) or INVALID_RECORD (counts that do not agree).
     """
     header = parse_header(buffer, position)
     _check_frame(header, position)

@@ -5,7 +5,7 @@ A record is, in varints but for the attributes byte:
     length | attributes 1 | timestamp delta | offset delta | key length, key | value length, value
     header count, then for each: name length, name | value length, value
 
-The loop reads the common forms inline (lengths below 2^20, short deltas) and leaves the rest to `varint`.
+The loop reads the common form inline and leaves the rest to a slower, complete reader.
 Whatever the bytes claim, nothing is read past the end of the batch. Pure functions, any thread.
 
 Source: https://kafka.apache.org/documentation/#record.
@@ -54,7 +54,7 @@ def decode_records(
 ) -> list[Record]:
     """The records of the one batch that the buffer begins with, decompressed when need be.
 
-    Raises CORRUPT_MESSAGE (CRC, compression, size) or INVALID_RECORD (a record's bytes contradict themselves).
+    Raises CORRUPT_MESSAGE (CRC, compression, size) or INVALID_RECORD (the bytes contradict themselves).
     """
     return list(map(_record_of, decode_fields(batch, check_crc=check_crc, max_bytes=max_bytes)))
 
@@ -71,8 +71,8 @@ def decode_fields(
         )
     try:
         fields, position = _decode(data, header)
-    except (IndexError, UnicodeDecodeError) as error:
-        raise api_error(ErrorCode.INVALID_RECORD, f"a record's bytes are malformed: {error}") from None
+    except UnicodeDecodeError as error:
+        raise api_error(ErrorCode.INVALID_RECORD, f"a header's name is no UTF-8: {error}") from None
     if position != len(data):
         raise api_error(
             ErrorCode.INVALID_RECORD,
@@ -83,13 +83,16 @@ def decode_fields(
             ErrorCode.INVALID_RECORD,
             f"a record has offset {fields[-1][0]}, its batch ends at {header.last_offset}",
         )
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        append_time = header.max_timestamp
+        return [(offset, append_time, key, value, headers) for offset, _, key, value, headers in fields]
     return fields
 
 
 def record_bytes(
     batch: Buffer, header: BatchHeader, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> bytes:
-    """The records part of a batch, decompressed; always bytes, whose slices are ready-made keys and values."""
+    """The records part of a batch, decompressed; bytes, since their slices are ready-made keys and values."""
     packed = memoryview(batch)[HEADER_BYTES : header.size_bytes]
     compression = header.compression
     if compression is Compression.NONE:
@@ -98,130 +101,123 @@ def record_bytes(
 
 
 def _decode(data: bytes, header: BatchHeader) -> tuple[list[RecordFields], int]:
-    """The hot loop. Returns the fields and the position behind the last record."""
+    """The hot loop. Returns the fields and the position behind the last record.
+
+    It reads every number as one of one or two bytes. A record for which that is wrong, or that is unusual in
+    any other way (headers, a long timestamp delta, nonsense), fails one of the comparisons
+    and is read again by `_decode_record`, which knows every form and every error.
+    """
     found: list[RecordFields] = []
     append = found.append
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
-    is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     previous_delta = -1
     size = len(data)
     position = 0
     no_headers: Headers = ()
+    key: bytes | None
+    value: bytes | None
     for _ in range(header.record_count):
-        # Each number below has one or two bytes nearly always; a third and more go the slow way.
-        number = data[position]
-        position += 1
-        if number > 127:
-            high = data[position]
-            if high < 128:
-                number += (high << 7) - 128
+        start = position
+        try:
+            length = data[position]
+            if length < 128:
                 position += 1
-                end = position + (number >> 1)
             else:
-                length, position = decode_varint(data, position - 1)
-                end = position + length
-                number = 0 if length >= 0 else 1
-        else:
-            end = position + (number >> 1)
-        if number & 1 or end > size:
-            raise _malformed("length", position, end - position, size)
-        # data[position] is the record's attributes, unused in magic 2.
-        number = data[position + 1]
-        position += 2
-        if number < 128:
-            timestamp = base_timestamp + ((number >> 1) ^ -(number & 1))
-        else:
-            delta, position = decode_varint(data, position - 1)
-            timestamp = base_timestamp + delta
-        number = data[position]
-        position += 1
-        if number > 127:
-            high = data[position]
-            if high < 128:
-                number += (high << 7) - 128
-                position += 1
-                delta = (number >> 1) ^ -(number & 1)
+                length += (data[position + 1] << 7) - 128
+                position += 2
+            end = position + (length >> 1)
+            # data[position] is the record's attributes, unused in magic 2.
+            time = data[position + 1]
+            delta = data[position + 2]
+            if delta < 128:
+                position += 3
             else:
-                delta, position = decode_varint(data, position - 1)
-        else:
-            delta = (number >> 1) ^ -(number & 1)
-        if delta <= previous_delta:
-            raise _malformed("offset delta", position, delta, size)
-        previous_delta = delta
-        number = data[position]
-        position += 1
-        key: bytes | None
-        if number == 1:
-            key = None
-        else:
-            if number > 127:
-                length, position = decode_varint(data, position - 1)
-                if length < 0:
-                    raise _malformed("key length", position, length, size)
-            else:
-                if number & 1:
-                    raise _malformed("key length", position, -(number >> 1) - 1, size)
-                length = number >> 1
-            key = data[position : position + length]
-            position += length
-        number = data[position]
-        position += 1
-        value: bytes | None
-        if number == 1:
-            value = None
-        else:
-            if number > 127:
-                high = data[position]
-                if high < 128:
-                    number += (high << 7) - 128
-                    position += 1
-                    length = number >> 1
-                else:
-                    length, position = decode_varint(data, position - 1)
-                    number = 0 if length >= 0 else 1
-            else:
-                length = number >> 1
-            if number & 1:
-                raise _malformed("value length", position, length, size)
-            value = data[position : position + length]
-            position += length
-        if data[position]:
-            headers, position = _decode_headers(data, position, end)
-        else:
-            headers = no_headers
+                delta += (data[position + 3] << 7) - 128
+                position += 4
+            number = data[position]
             position += 1
-        # A length that lies makes the parts end elsewhere than the record says; so this one check covers all.
-        if position != end:
-            raise _malformed("end", position, end, size)
+            if number == 1:
+                key = None
+            else:
+                following = position + (number >> 1)
+                key = data[position:following]
+                position = following
+                length |= (number & 1) | (number & 128) << 7
+            number = data[position]
+            if number == 1:
+                value = None
+                position += 1
+            else:
+                if number < 128:
+                    position += 1
+                else:
+                    number += (data[position + 1] << 7) - 128
+                    position += 2
+                following = position + (number >> 1)
+                value = data[position:following]
+                position = following
+                length |= number & ~0x3FFE
+            # Bit 0 of a folded number is its sign; a bit above the fourteenth means a third byte.
+            unusual = (
+                (length | delta) & ~0x3FFE
+                or time > 127
+                or position + 1 != end
+                or end > size
+                or data[position]
+            )
+        except IndexError:
+            # A misread number may point past the end; whether the bytes are wrong is not known yet.
+            unusual = True
+        if unusual:
+            time_delta, delta, key, value, headers, position = _decode_record(data, start)
+            timestamp = base_timestamp + time_delta
+        else:
+            delta >>= 1
+            timestamp = base_timestamp + ((time >> 1) ^ -(time & 1))
+            headers = no_headers
+            position = end
+        if delta <= previous_delta:
+            raise _malformed("offset delta", start, delta, size)
+        previous_delta = delta
         append((base_offset + delta, timestamp, key, value, headers))
-    if is_append_time:
-        stamp = header.max_timestamp
-        found = [(offset, stamp, key, value, headers) for offset, _, key, value, headers in found]
     return found, position
 
 
-def _decode_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+def _decode_record(data: bytes, position: int) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:
+    """One record of any form: timestamp delta, offset delta, key, value, headers, position behind it."""
+    size = len(data)
+    length, position = decode_varint(data, position)
+    end = position + length
+    if length < MIN_RECORD_BYTES - 1 or end > size:
+        raise _malformed("length", position, length, size)
+    time_delta, position = decode_varint(data, position + 1)
+    offset_delta, position = decode_varint(data, position)
+    key, position = _decode_bytes(data, position, end, "key length")
+    value, position = _decode_bytes(data, position, end, "value length")
     count, position = decode_varint(data, position)
     # Two bytes per header at the least: a huge count must not make a huge loop.
     if not 0 <= count <= (end - position) // 2:
-        raise _malformed("header count", position, count, len(data))
+        raise _malformed("header count", position, count, size)
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
-        length, position = decode_varint(data, position)
-        if not 0 <= length <= end - position:
-            raise _malformed("header name length", position, length, len(data))
-        name = data[position : position + length].decode()
-        position += length
-        length, position = decode_varint(data, position)
-        if not -1 <= length <= end - position:
-            raise _malformed("header value length", position, length, len(data))
-        if length < 0:
-            headers.append((name, None))
-        else:
-            headers.append((name, data[position : position + length]))
-            position += length
-    return tuple(headers), position
+        name, position = _decode_bytes(data, position, end, "header name length")
+        if name is None:
+            raise _malformed("header name length", position, -1, size)
+        header_value, position = _decode_bytes(data, position, end, "header value length")
+        headers.append((name.decode(), header_value))
+    if position != end:
+        raise _malformed("end", position, end, size)
+    return time_delta, offset_delta, key, value, tuple(headers), position
+
+
+def _decode_bytes(data: bytes, position: int, end: int, what: str) -> tuple[bytes | None, int]:
+    length, position = decode_varint(data, position)
+    if length == -1:
+        return None, position
+    if not 0 <= length <= end - position:
+        raise _malformed(what, position, length, len(data))
+    return data[position : position + length], position + length
 
 
 def _malformed(what: str, position: int, value: int, size: int) -> Exception:

@@ -2,7 +2,7 @@
 
 A signed number is folded so that small magnitudes are small (0, -1, 1, -2 become 0, 1, 2, 3), then written
 seven bits at a time, the lowest first, with the high bit set on all bytes but the last. The hot loops of
-`records` and `batch_builder` have these steps inline; what stands here is their slow path and their reference.
+`records` and `batch_builder` have these steps inline; what stands here is their slow path and reference.
 Pure functions, any thread.
 
 Source: https://developers.google.com/protocol-buffers/docs/encoding (sint32, sint64), named by Kafka's

@@ -1,0 +1,78 @@
+"""Each compression there and back, other writers' shapes, bombs and damage."""
+
+from __future__ import annotations
+
+import gzip
+import random
+
+import cramjam
+import pytest
+
+from barnabas.protocol.compression import Compression, compress, decompress
+from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
+
+PACKED = [member for member in Compression if member is not Compression.NONE]
+TEXT = b"the same words again and again; " * 20_000
+NOISE = random.Random(7).randbytes(300_000)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", TEXT, NOISE], ids=["empty", "one byte", "text", "noise"])
+@pytest.mark.parametrize("compression", list(Compression))
+def test_data_comes_back_unchanged(compression: Compression, data: bytes) -> None:
+    packed = compress(compression, memoryview(data))
+    assert bytes(decompress(compression, memoryview(bytes(packed)), len(data) + 1)) == data
+
+
+@pytest.mark.parametrize("compression", PACKED)
+def test_exactly_the_limit_passes_and_one_byte_more_is_refused(compression: Compression) -> None:
+    packed = bytes(compress(compression, TEXT))
+    assert len(decompress(compression, packed, len(TEXT))) == len(TEXT)
+    with pytest.raises(ApiError) as caught:
+        decompress(compression, packed, len(TEXT) - 1)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("compression", PACKED)
+def test_data_cut_short_is_refused(compression: Compression) -> None:
+    packed = bytes(compress(compression, TEXT))
+    with pytest.raises(ApiError) as caught:
+        decompress(compression, packed[:-9], len(TEXT))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("compression", PACKED)
+def test_nonsense_is_refused(compression: Compression) -> None:
+    with pytest.raises(ApiError) as caught:
+        decompress(compression, b"\x00nonsense" * 10, 1 << 20)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_plain_snappy_without_the_java_framing_is_read() -> None:
+    assert bytes(decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT)))) == TEXT
+
+
+def test_plain_snappy_beyond_the_limit_is_refused() -> None:
+    with pytest.raises(ApiError, match="more than 100 bytes"):
+        decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT)), 100)
+
+
+def test_gzip_of_several_members_is_read() -> None:
+    assert decompress(Compression.GZIP, gzip.compress(b"one ") + gzip.compress(b"two")) == b"one two"
+
+
+def test_lz4_frames_have_independent_blocks_which_java_insists_on() -> None:
+    packed = bytes(compress(Compression.LZ4, TEXT))
+    assert packed[:4] == b"\x04\x22\x4d\x18"
+    assert packed[4] & 0x20, "the flag for independent blocks"
+    assert bytes(cramjam.lz4.decompress(packed)) == TEXT
+
+
+def test_snappy_is_framed_as_snappy_java_does() -> None:
+    packed = bytes(compress(Compression.SNAPPY, b"abc"))
+    assert packed.hex() == "82534e41505059000000000100000001" + "00000005" + "0308616263"
+
+
+def test_names_are_parsed_and_unknown_ones_refused_by_name() -> None:
+    assert Compression.parse(" lz4") is Compression.LZ4
+    with pytest.raises(InvalidConfiguration, match=r"'brotli'.*none, gzip, snappy, lz4, zstd"):
+        Compression.parse("brotli")

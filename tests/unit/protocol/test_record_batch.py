@@ -1,0 +1,293 @@
+"""Batch headers and records: golden bytes, round trips, and every way in which bytes can be wrong."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.record_batch import (
+    HEADER,
+    HEADER_BYTES,
+    TimestampType,
+    check_batch,
+    check_produced_batch,
+    iter_batches,
+    parse_header,
+    stamp,
+    stamp_log_append_time,
+    write_crc,
+)
+from barnabas.protocol.records import Record, decode_fields, decode_records
+
+# One record, key "k", value "v", header h=1, timestamp 1000, base offset 5, leader epoch 3; each field
+# written out by hand from the format's description. The CRC alone is computed (by another implementation).
+GOLDEN = bytes.fromhex(
+    "0000000000000005"  # base offset
+    "0000003e"  # length: 74 - 12
+    "00000003"  # leader epoch
+    "02"  # magic
+    "bc1d551f"  # crc
+    "0000"  # attributes
+    "00000000"  # last offset delta
+    "00000000000003e8"  # base timestamp
+    "00000000000003e8"  # max timestamp
+    "ffffffffffffffff"  # producer id
+    "ffff"  # producer epoch
+    "ffffffff"  # base sequence
+    "00000001"  # record count
+    "18"  # record length 12
+    "00"  # attributes
+    "00"  # timestamp delta
+    "00"  # offset delta
+    "026b"  # key
+    "0276"  # value
+    "02"  # one header
+    "0268"  # its name
+    "0231"  # its value
+)
+
+FIELDS = st.none() | st.binary(max_size=200) | st.integers(0, 20_000).map(lambda size: b"z" * size)
+HEADER_LISTS = st.lists(st.tuples(st.text(max_size=20), st.none() | st.binary(max_size=30)), max_size=4).map(
+    tuple
+)
+RECORDS = st.lists(st.tuples(st.integers(-1, 1 << 45), FIELDS, FIELDS, HEADER_LISTS), min_size=1, max_size=8)
+
+
+def code_of(data: bytes | bytearray, check_crc: bool = True) -> ErrorCode:
+    with pytest.raises(ApiError) as caught:
+        decode_records(data, check_crc=check_crc)
+    return caught.value.code
+
+
+def altered(batch: bytes | bytearray, **fields: int) -> bytearray:
+    """The batch with header fields replaced and a CRC that fits."""
+    out = bytearray(batch)
+    HEADER.pack_into(out, 0, *parse_header(out)._replace(**fields))
+    if "crc" not in fields:
+        write_crc(out)
+    return out
+
+
+def with_records(raw: bytes, count: int, last_offset_delta: int | None = None) -> bytearray:
+    """A batch whose records part is exactly these bytes, with a CRC that fits."""
+    out = bytearray(build_batch([(None, b"v")])[:HEADER_BYTES]) + raw
+    return altered(
+        out,
+        batch_length=len(out) - 12,
+        record_count=count,
+        last_offset_delta=count - 1 if last_offset_delta is None else last_offset_delta,
+    )
+
+
+def test_the_builder_writes_the_golden_bytes() -> None:
+    builder = RecordBatchBuilder()
+    assert builder.append(b"k", b"v", [("h", b"1")], 1000) == 0
+    assert bytes(builder.build(base_offset=5, partition_leader_epoch=3)).hex() == GOLDEN.hex()
+    assert builder.size_bytes == len(GOLDEN)
+
+
+def test_the_golden_bytes_are_read() -> None:
+    header = check_produced_batch(GOLDEN)
+    assert (header.base_offset, header.partition_leader_epoch, header.size_bytes) == (5, 3, len(GOLDEN))
+    assert (header.last_offset, header.next_offset, header.record_count) == (5, 6, 1)
+    assert header.compression is Compression.NONE
+    assert header.timestamp_type is TimestampType.CREATE_TIME
+    assert not header.is_transactional
+    assert not header.is_control
+    assert decode_records(GOLDEN) == [Record(5, 1000, b"k", b"v", (("h", b"1"),))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(RECORDS, st.sampled_from(list(Compression)), st.integers(0, 1 << 60))
+def test_what_was_built_is_decoded(
+    records: list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]],
+    compression: Compression,
+    base_offset: int,
+) -> None:
+    builder = RecordBatchBuilder(max_bytes=1 << 30, compression=compression)
+    for timestamp, key, value, headers in records:
+        builder.append(key, value, headers, timestamp)
+    batch = builder.build(base_offset=base_offset)
+    header = check_produced_batch(batch)
+    assert header.max_timestamp == max(record[0] for record in records)
+    expected = [
+        Record(base_offset + index, timestamp, key, value, headers)
+        for index, (timestamp, key, value, headers) in enumerate(records)
+    ]
+    assert decode_records(memoryview(batch)) == expected
+    assert decode_fields(bytes(batch) + b"what follows") == expected
+
+
+def test_a_batch_of_many_records_crosses_each_size_of_number() -> None:
+    builder = RecordBatchBuilder(max_bytes=1 << 30)
+    expected = []
+    for index in range(20_000):
+        key = None if index % 3 else b"k" * (index % 130)
+        timestamp = 5_000 + index * 37 % 9_000 - 500
+        builder.append(key, b"v" * (index % 5), None, timestamp)
+        expected.append(Record(index, timestamp, key, b"v" * (index % 5), ()))
+    assert decode_records(builder.build()) == expected
+
+
+def test_the_builder_refuses_what_no_longer_fits_and_takes_one_large_record() -> None:
+    builder = RecordBatchBuilder(max_bytes=200)
+    assert builder.append(None, b"x" * 1000, None, 1) == 0
+    assert builder.append(None, b"", None, 1) is None
+    small = RecordBatchBuilder(max_bytes=200)
+    offsets = [small.append(None, b"x" * 40, None, 1) for _ in range(4)]
+    assert offsets == [0, 1, None, None]
+    assert len(small.build()) == small.size_bytes <= 200
+    assert len(decode_records(small.build())) == small.record_count == 2
+
+
+def test_room_is_never_promised_in_vain() -> None:
+    builder = RecordBatchBuilder(max_bytes=500)
+    while builder.has_room_for(b"key", b"value"):
+        assert builder.append(b"key", b"value", None, 1) is not None
+    assert builder.record_count > 10
+
+
+def test_an_empty_batch_cannot_be_built() -> None:
+    with pytest.raises(ApiError, match="at least one record"):
+        RecordBatchBuilder().build()
+
+
+def test_stamping_changes_offsets_and_epoch_but_not_the_crc() -> None:
+    batch = build_batch([(None, b"a"), (None, b"b")])
+    crc = parse_header(batch).crc
+    stamp(memoryview(batch), 0, 1 << 40, 9)
+    header = check_produced_batch(batch)
+    assert (header.base_offset, header.last_offset) == (1 << 40, (1 << 40) + 1)
+    assert (header.partition_leader_epoch, header.crc) == (9, crc)
+
+
+def test_append_time_replaces_every_timestamp() -> None:
+    builder = RecordBatchBuilder()
+    builder.append(None, b"a", None, 10)
+    builder.append(None, b"b", None, 20)
+    batch = builder.build()
+    stamp_log_append_time(batch, 0, check_batch(batch), 777)
+    assert check_batch(batch).timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert [record.timestamp_ms for record in decode_records(batch)] == [777, 777]
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_every_prefix_of_a_batch_is_refused(compression: Compression) -> None:
+    batch = build_batch([(b"key", b"value" * 9)] * 3, compression=compression)
+    for cut in range(len(batch)):
+        assert code_of(batch[:cut]) is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_every_flipped_bit_behind_the_leader_epoch_is_found() -> None:
+    batch = build_batch([(b"key", b"value")], base_offset=3)
+    for bit in range(16 * 8, len(batch) * 8):
+        damaged = bytearray(batch)
+        damaged[bit // 8] ^= 1 << (bit % 8)
+        with pytest.raises(ApiError):
+            check_batch(damaged)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"magic": 1}, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        ({"magic": 3}, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        ({"batch_length": 48, "crc": 0}, ErrorCode.CORRUPT_MESSAGE),
+        ({"batch_length": -1, "crc": 0}, ErrorCode.CORRUPT_MESSAGE),
+        ({"batch_length": 1 << 30, "crc": 0}, ErrorCode.CORRUPT_MESSAGE),
+        ({"crc": 1}, ErrorCode.CORRUPT_MESSAGE),
+        ({"attributes": 5}, ErrorCode.CORRUPT_MESSAGE),
+        ({"attributes": 0x80}, ErrorCode.CORRUPT_MESSAGE),
+        ({"attributes": 0x20}, ErrorCode.INVALID_RECORD),
+        ({"record_count": 0}, ErrorCode.INVALID_RECORD),
+        ({"record_count": -1}, ErrorCode.INVALID_RECORD),
+        ({"record_count": 2}, ErrorCode.INVALID_RECORD),
+        ({"last_offset_delta": 5}, ErrorCode.INVALID_RECORD),
+        ({"last_offset_delta": -1}, ErrorCode.INVALID_RECORD),
+    ],
+)
+def test_a_produced_batch_with_a_wrong_header_is_refused(fields: dict[str, int], code: ErrorCode) -> None:
+    with pytest.raises(ApiError) as caught:
+        check_produced_batch(altered(build_batch([(None, b"v")]), **fields))
+    assert caught.value.code is code
+
+
+def test_a_replica_accepts_gaps_that_compaction_leaves() -> None:
+    assert check_batch(altered(build_batch([(None, b"v")]), last_offset_delta=5)).last_offset == 5
+
+
+def test_batches_are_walked_and_a_last_one_cut_short_is_left_out() -> None:
+    first, second = build_batch([(None, b"1")]), build_batch([(None, b"2")] * 5, base_offset=1)
+    both = bytes(first + second)
+    for end in range(len(both) + 1):
+        found = [position for position, _ in iter_batches(memoryview(both)[:end])]
+        expected = [0] * (end >= len(first)) + [len(first)] * (end >= len(both))
+        assert found == expected
+
+
+def test_walking_stops_loudly_at_an_impossible_length() -> None:
+    with pytest.raises(ApiError, match="length 0"):
+        list(iter_batches(bytes(100).replace(b"\x00" * 17, b"\x00" * 16 + b"\x02", 1)))
+
+
+RECORD = bytes.fromhex("180000" + "00" + "026b" + "0276" + "02" + "0268" + "0231")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        RECORD + b"\x00",
+        RECORD[:-1],
+        b"\x16" + RECORD[1:],
+        b"\x1a" + RECORD[1:] + b"\x00\x00",
+        b"\x17" + RECORD[1:],
+        b"\x7e" + RECORD[1:],
+        b"\xfe\xff\xff\xff\x0f" + RECORD[1:],
+        b"\x18\x00\x00\x00\x03k\x02v\x02\x02h\x021",
+        b"\x18\x00\x00\x00\x02k\x03v\x02\x02h\x021",
+        b"\x18\x00\x00\x00\x02k\x7ev\x02\x02h\x021",
+        b"\x18\x00\x00\x00\x02k\x02v\xff\x02h\x021",
+        b"\x18\x00\x00\x00\x02k\x02v\x7e\x02h\x021",
+        b"\x18\x00\x00\x00\x02k\x02v\x02\x01h\x021",
+        b"\x18\x00\x00\x00\x02k\x02v\x02\x02\xff\x021",
+        b"\x18\x00\x00\x00\x02k\x02v\x02\x02h\x031",
+        b"\xff" * 20,
+        b"",
+    ],
+)
+def test_record_bytes_that_contradict_themselves_are_refused(raw: bytes) -> None:
+    assert code_of(with_records(raw, 1)) is ErrorCode.INVALID_RECORD
+
+
+def test_offsets_within_a_batch_must_rise_and_stay_inside_it() -> None:
+    plain = b"\x0c\x00\x00\x00\x01\x01\x00"
+    assert code_of(with_records(plain * 2, 2)) is ErrorCode.INVALID_RECORD
+    beyond = b"\x0c\x00\x00\x06\x01\x01\x00"
+    assert code_of(with_records(beyond, 1)) is ErrorCode.INVALID_RECORD
+    assert [record.offset for record in decode_records(with_records(beyond, 1, 3))] == [3]
+
+
+def test_a_count_that_the_bytes_cannot_hold_is_refused_before_any_work() -> None:
+    assert code_of(with_records(RECORD, (1 << 31) - 1)) is ErrorCode.INVALID_RECORD
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=80), st.integers(0, 12))
+def test_any_bytes_at_all_end_in_records_or_in_a_named_error(raw: bytes, count: int) -> None:
+    batch = with_records(raw, count, max(0, count - 1))
+    outcome: object
+    try:
+        outcome = len(decode_records(batch))
+    except ApiError as error:
+        outcome = error.code
+    assert outcome in (count, ErrorCode.INVALID_RECORD)
+
+
+def test_a_decompression_bomb_is_refused() -> None:
+    batch = build_batch([(None, bytes(1 << 22))], compression=Compression.GZIP)
+    with pytest.raises(ApiError, match="more than 100000 bytes"):
+        decode_records(batch, max_bytes=100_000)
