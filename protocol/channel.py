@@ -54,7 +54,6 @@ class _InFlight(NamedTuple):
     answer: asyncio.Future[Any]
     response_type: type[Any]
     timer: asyncio.TimerHandle
-    keep_frame: bool
 
 
 class Answer(NamedTuple):
@@ -129,20 +128,27 @@ class Channel:
             if wait > 0:
                 raise ConnectionClosed(f"{self.endpoint} could not be reached; next attempt in {wait:.3f} s")
             self._connecting = asyncio.create_task(self._connect_once())
-        # Shielded: one impatient caller must not cancel the attempt that others wait for.
-        await asyncio.shield(self._connecting)
+            self._connecting.add_done_callback(_look_at)
+        attempt = self._connecting
+        try:
+            # Shielded: one impatient caller must not cancel the attempt that others wait for.
+            await asyncio.shield(attempt)
+        except asyncio.CancelledError:
+            if not attempt.cancelled() or _is_being_cancelled():
+                raise
+            raise ConnectionClosed(f"the channel to {self.endpoint} was closed while connecting") from None
 
     async def request(self, message: RequestOf[R], *, timeout_ms: int | None = None) -> R:
         """Send a request and return its response; record fields are views that stay valid while held.
 
         Raises ConnectionClosed or RequestTimedOutLocally; after either the request may have been carried out.
         """
-        body: R = (await self._exchange(message, timeout_ms, False)).body
+        body: R = (await self._exchange(message, timeout_ms)).body
         return body
 
     async def request_frame(self, message: RequestOf[Any], *, timeout_ms: int | None = None) -> Answer:
         """As `request`, but hands out the frame too, for callers that release it when they are done."""
-        return await self._exchange(message, timeout_ms, True)
+        return await self._exchange(message, timeout_ms)
 
     async def send_oneway(self, message: RequestOf[Any]) -> None:
         """Send a request that the broker does not answer (acks=0)."""
@@ -171,7 +177,7 @@ class Channel:
             self._move(ChannelState.DISCONNECTED)
             self._drop(ConnectionClosed(f"connection to {self.endpoint}: {reason}"))
 
-    async def _exchange(self, message: RequestOf[Any], timeout_ms: int | None, keep_frame: bool) -> Answer:
+    async def _exchange(self, message: RequestOf[Any], timeout_ms: int | None) -> Answer:
         loop = asyncio.get_running_loop()
         timeout_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = loop.time() + timeout_ms / 1000
@@ -187,7 +193,7 @@ class Channel:
         correlation_id = self._take_correlation_id()
         answer: asyncio.Future[Answer] = loop.create_future()
         timer = loop.call_at(deadline, self._expire, correlation_id, timeout_ms)
-        self._in_flight[correlation_id] = _InFlight(answer, message.response_type, timer, keep_frame)
+        self._in_flight[correlation_id] = _InFlight(answer, message.response_type, timer)
         try:
             connection.write(codec_msgpack.encode_request(correlation_id, self.client_id, message))
             return await answer
@@ -297,6 +303,17 @@ class Channel:
         self._move(ChannelState.DISCONNECTED)
         why = f"{type(error).__name__}: {error}" if error is not None else "closed by the peer"
         self._drop(ConnectionClosed(f"connection to {self.endpoint}: {why}"))
+
+
+def _look_at(attempt: asyncio.Task[None]) -> None:
+    """Take note of the outcome of an attempt whose callers have all gone."""
+    if not attempt.cancelled():
+        attempt.exception()
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class _Connection(asyncio.BufferedProtocol):
