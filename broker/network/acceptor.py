@@ -1,0 +1,137 @@
+"""The acceptor: one thread that accepts on every listener and deals connections out in turn.
+
+A connection above `max.connections` or `max.connections.per.ip` is closed at once, with a logged reason. When
+the process is out of descriptors it waits a moment instead of spinning. A dying acceptor calls `on_fatal`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_S: Final = 0.1
+
+
+class ConnectionQuota:
+    """How many connections there are, in all and by address. For any thread."""
+
+    def __init__(self, max_connections: int, max_connections_per_ip: int) -> None:
+        self._max_connections = max_connections
+        self._max_connections_per_ip = max_connections_per_ip
+        self._lock = threading.Lock()
+        self._by_host: Counter[str] = Counter()
+        self._total = 0
+
+    @property
+    def total(self) -> int:
+        return self._total
+
+    def enter(self, host: str) -> str:
+        """Count one more; if there may not be one more, say why and count nothing."""
+        with self._lock:
+            if self._total >= self._max_connections:
+                return f"max.connections={self._max_connections} are open"
+            if self._by_host[host] >= self._max_connections_per_ip:
+                return f"max.connections.per.ip={self._max_connections_per_ip} are open from {host}"
+            self._total += 1
+            self._by_host[host] += 1
+            return ""
+
+    def leave(self, host: str) -> None:
+        """Count one less."""
+        with self._lock:
+            self._total -= 1
+            self._by_host[host] -= 1
+            if not self._by_host[host]:
+                del self._by_host[host]
+
+
+class Acceptor:
+    """Owns the listening sockets from `start` on.
+
+    What it accepts goes to ``hand_over(sock, host, port, listener_name)``, which may raise OSError.
+    """
+
+    def __init__(
+        self,
+        listeners: Iterable[tuple[str, socket.socket]],
+        *,
+        quota: ConnectionQuota,
+        hand_over: Callable[[socket.socket, str, int, str], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._listeners = list(listeners)
+        self._quota = quota
+        self._hand_over = hand_over
+        self._on_fatal = on_fatal
+        self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="acceptor", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Close the listeners and wait for the end; whether it came."""
+        os.eventfd_write(self._stop_fd, 1)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._accept_until_stopped()
+        except BaseException as error:
+            logger.critical("the acceptor died", exc_info=True)
+            self._on_fatal(error)
+        finally:
+            for _, listening in self._listeners:
+                listening.close()
+            os.close(self._stop_fd)
+
+    def _accept_until_stopped(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stop_fd, selectors.EVENT_READ)
+            for name, listening in self._listeners:
+                listening.setblocking(False)
+                selector.register(listening, selectors.EVENT_READ, name)
+            while True:
+                for key, _ in selector.select():
+                    if key.fd == self._stop_fd:
+                        return
+                    if isinstance(key.fileobj, socket.socket) and not self._accept(key.fileobj, key.data):
+                        with selectors.DefaultSelector() as pause:
+                            pause.register(self._stop_fd, selectors.EVENT_READ)
+                            pause.select(_PAUSE_S)
+
+    def _accept(self, listening: socket.socket, listener_name: str) -> bool:
+        """Accept one connection; False when there is reason to wait before the next try."""
+        try:
+            sock, address = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return True
+        except OSError as error:
+            logger.error("cannot accept on %s: %s; the next try is in %g s", listener_name, error, _PAUSE_S)
+            return False
+        host, port = address[0], address[1]
+        refusal = self._quota.enter(host)
+        if refusal:
+            logger.warning("connection from %s:%d on %s refused: %s", host, port, listener_name, refusal)
+            sock.close()
+            return True
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._hand_over(sock, host, port, listener_name)
+        except OSError as error:
+            logger.info("connection from %s:%d on %s closed: %s", host, port, listener_name, error)
+            self._quota.leave(host)
+            sock.close()
+        return True

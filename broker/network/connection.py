@@ -1,0 +1,307 @@
+"""One client's connection: frames in, responses out, in order and bounded.
+
+Requests of one connection are run one at a time and in order. One that was run but not yet answered (it waits
+in the purgatory) lets the next one run; responses still leave in the order of the requests, from the slots.
+
+Bounds: at most `max_in_flight` requests run and unanswered; reading stops while as many are received and not
+answered, while their frames exceed `max_in_flight_bytes`, while the request queue is full, or while the peer
+does not read its responses. In the last case no further request is run either, so a slow reader holds
+`max_unwritten_bytes` and one response, however much it asks for.
+
+Threads: the protocol callbacks, `flush` and `close` run on the network thread that owns the connection;
+`answer`, `answer_with_close`, `take_request` and `request_done` on any thread. The lock guards what both
+touch and is never held while bytes are sent or anything else is called that could wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from barnabas.broker.network.request import Buffers, Request
+from barnabas.broker.network.request_queue import RequestQueue
+from barnabas.protocol.errors import MalformedFrame
+from barnabas.protocol.frames import BufferPool, FrameReceiver
+from barnabas.protocol.invariants import invariant
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may hold."""
+
+    max_frame_bytes: int = 104_857_600
+    max_in_flight: int = 100
+    max_in_flight_bytes: int = 16 * 1024 * 1024
+    max_unwritten_bytes: int = 1024 * 1024
+
+
+class Owner(Protocol):
+    """What a connection needs of its network thread."""
+
+    def wake_for(self, connection: Connection) -> None:
+        """Have `flush` called on the network thread soon. From any thread."""
+
+    def wake_for_room(self) -> None:
+        """Have `room_in_queue` called on every stalled connection. From any thread."""
+
+    def opened(self, connection: Connection) -> None: ...
+
+    def lost(self, connection: Connection) -> None: ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """See the module's text. `on_lost` is called once, on the network thread, when the socket is gone."""
+
+    def __init__(
+        self,
+        connection_id: str,
+        peer_host: str,
+        listener_name: str,
+        *,
+        owner: Owner,
+        queue: RequestQueue,
+        pool: BufferPool,
+        limits: ConnectionLimits,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.id = connection_id
+        self.peer_host = peer_host
+        self.listener_name = listener_name
+        self.last_active_ns = time.monotonic_ns()
+        self._owner = owner
+        self._queue = queue
+        self._limits = limits
+        self._on_lost = on_lost
+        self._receiver = FrameReceiver(pool, limits.max_frame_bytes)
+        # Only the network thread touches these.
+        self._transport: asyncio.Transport | None = None
+        self._reading = True
+        self._queue_full = False
+        self._close_reason = ""
+        self._closing_when_idle = ""
+        # The lock guards these. `_pending` (not yet run) is always a suffix of `_slots` (not yet sent).
+        self._lock = threading.Lock()
+        self._slots: deque[Request] = deque()
+        self._pending: deque[Request] = deque()
+        self._scheduled = False
+        self._in_flight_bytes = 0
+        self._unsent_bytes = 0
+        self._peer_is_slow = False
+        self._closed = False
+        self._wanted_close = ""
+
+    # ---- on the network thread
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._limits.max_unwritten_bytes)
+        self._owner.opened(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self._receiver.buffer_updated(nbytes)
+        except MalformedFrame as error:
+            self.close(f"malformed frame: {error}")
+            return
+        self.last_active_ns = now_ns = time.monotonic_ns()
+        if not frames or self._close_reason:
+            return
+        requests = [Request(self, frame, now_ns) for frame in frames]
+        received_bytes = 0
+        for request in requests:
+            received_bytes += request.size_bytes
+        with self._lock:
+            self._slots.extend(requests)
+            self._pending.extend(requests)
+            self._in_flight_bytes += received_bytes
+            schedule = not self._scheduled and self._may_run()
+            if schedule:
+                self._scheduled = True
+            may_read = self._may_read()
+        self._queue_full = self._queue.add(
+            self if schedule else None, len(requests), self._owner.wake_for_room
+        )
+        if self._queue_full or not may_read:
+            self._set_reading()
+
+    def eof_received(self) -> bool:
+        self._close_reason = self._close_reason or "closed by the peer"
+        return False
+
+    def pause_writing(self) -> None:
+        with self._lock:
+            self._peer_is_slow = True
+        self._set_reading()
+
+    def resume_writing(self) -> None:
+        with self._lock:
+            self._peer_is_slow = False
+            schedule = self._schedule_if_possible()
+        if schedule:
+            self._queue.add_ready(self)
+        self._set_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        with self._lock:
+            self._closed = True
+            self._slots.clear()
+            self._unsent_bytes = self._in_flight_bytes = 0
+            # The queue has counted what is pending: the workers take it out, each request being dropped.
+            schedule = bool(self._pending) and not self._scheduled
+            if schedule:
+                self._scheduled = True
+        if schedule:
+            self._queue.add_ready(self)
+        reason = self._close_reason or (f"connection lost: {exc}" if exc else "closed by the peer")
+        logger.info("connection %s on %s closed: %s", self.id, self.listener_name, reason)
+        self._transport = None
+        self._owner.lost(self)
+        self._on_lost()
+
+    def flush(self) -> None:
+        """Send what may be sent in order, then let reading and running go on where they had to stop."""
+        transport = self._transport
+        if transport is None:
+            return
+        if self._wanted_close:
+            self.close(self._wanted_close)
+            return
+        out: list[bytes | bytearray | memoryview] = []
+        with self._lock:
+            slots = self._slots
+            while slots and slots[0].answered:
+                request = slots.popleft()
+                self._in_flight_bytes -= request.size_bytes
+                out.extend(request.buffers)
+                request.buffers = ()
+            self._unsent_bytes -= sum(map(len, out))
+            schedule = self._schedule_if_possible()
+            idle = not slots
+        if out:
+            self.last_active_ns = time.monotonic_ns()
+            if len(out) == 1:
+                transport.write(out[0])
+            else:
+                transport.writelines(out)
+        if schedule:
+            self._queue.add_ready(self)
+        if not self._reading:
+            self._set_reading()
+        if idle and self._closing_when_idle:
+            self._close_gently(self._closing_when_idle)
+
+    def room_in_queue(self) -> None:
+        """The request queue has room again."""
+        if self._queue_full:
+            self._queue_full = False
+            self._set_reading()
+
+    def close_if_idle(self, now_ns: int, max_idle_ns: int) -> None:
+        """Close when nothing was received or sent for so long and no request is in flight."""
+        if now_ns - self.last_active_ns >= max_idle_ns and not self._slots:
+            self._close_gently(f"idle for {(now_ns - self.last_active_ns) // 1_000_000} ms")
+
+    def close_when_idle(self, reason: str) -> None:
+        """Read nothing more and close as soon as what is in flight has been answered and sent."""
+        self._closing_when_idle = reason
+        self._set_reading()
+        if not self._slots:
+            self._close_gently(reason)
+
+    def adoption_failed(self, reason: str) -> None:
+        """The network thread could not take the socket over, and has closed it."""
+        self._close_reason = reason
+        self.connection_lost(None)
+
+    def close(self, reason: str) -> None:
+        """Close at once; unsent responses are dropped."""
+        if self._transport is not None:
+            self._close_reason = self._close_reason or reason
+            self._transport.abort()
+
+    def _close_gently(self, reason: str) -> None:
+        if self._transport is not None and not self._close_reason:
+            self._close_reason = reason
+            self._transport.close()
+
+    def _set_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        with self._lock:
+            wanted = self._may_read()
+        wanted = wanted and not self._queue_full and not self._closing_when_idle
+        if wanted != self._reading:
+            self._reading = wanted
+            if wanted:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    # ---- on any thread
+
+    def take_request(self) -> Request | None:
+        with self._lock:
+            request = self._pending.popleft()
+            return None if self._closed else request
+
+    def request_done(self) -> bool:
+        with self._lock:
+            self._scheduled = bool(self._pending) and self._may_run()
+            return self._scheduled
+
+    def answer(self, request: Request, buffers: Buffers) -> None:
+        with self._lock:
+            invariant(not request.answered, "a request of %s was answered twice", self.id)
+            request.answered = True
+            if self._closed:
+                return
+            request.buffers = buffers
+            for buffer in buffers:
+                self._unsent_bytes += len(buffer)
+            is_next = self._slots[0] is request
+        if is_next:
+            self._owner.wake_for(self)
+
+    def answer_with_close(self, request: Request, reason: str) -> None:
+        with self._lock:
+            invariant(not request.answered, "a request of %s was answered twice", self.id)
+            request.answered = True
+            if self._closed:
+                return
+            self._wanted_close = reason
+        self._owner.wake_for(self)
+
+    # ---- with the lock held
+
+    def _may_run(self) -> bool:
+        """Whether the next pending request may be run; one that only has to be dropped always may."""
+        return self._closed or (
+            not self._peer_is_slow
+            and self._unsent_bytes <= self._limits.max_unwritten_bytes
+            and len(self._slots) - len(self._pending) < self._limits.max_in_flight
+        )
+
+    def _may_read(self) -> bool:
+        return (
+            not self._peer_is_slow
+            and len(self._slots) < self._limits.max_in_flight
+            and self._in_flight_bytes < self._limits.max_in_flight_bytes
+        )
+
+    def _schedule_if_possible(self) -> bool:
+        if self._scheduled or not self._pending or not self._may_run():
+            return False
+        self._scheduled = True
+        return True

@@ -1,0 +1,81 @@
+"""The `num.io.threads` workers that run the handlers.
+
+A worker takes the connection whose turn it is, runs one of its requests, and goes on with the next one. An
+exception that escapes the handler is logged and costs its connection alone. An `InvariantViolation`, and
+anything else that ends a worker, calls `on_fatal`: going on could lose data.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from barnabas.broker.network.request import Request
+from barnabas.broker.network.request_queue import RequestQueue, Waiter
+from barnabas.protocol.invariants import InvariantViolation
+
+logger = logging.getLogger(__name__)
+
+
+class IoWorkers:
+    """The pool of workers; they end when the queue is closed and empty."""
+
+    def __init__(
+        self,
+        queue: RequestQueue,
+        process: Callable[[Request], None],
+        *,
+        threads: int,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._queue = queue
+        self._process = process
+        self._on_fatal = on_fatal
+        self._threads = [
+            threading.Thread(target=self._run, name=f"io-worker-{number}", daemon=True)
+            for number in range(threads)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for all to end; whether they did."""
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _run(self) -> None:
+        waiter = Waiter()
+        queue, handle = self._queue, self._handle
+        try:
+            while (ready := queue.take(waiter)) is not None:
+                while True:
+                    request = ready.take_request()
+                    if request is not None:
+                        handle(request)
+                    if not ready.request_done():
+                        break
+                    ready = queue.swap(ready)
+        except BaseException as error:
+            logger.critical("%s died", threading.current_thread().name, exc_info=True)
+            self._on_fatal(error)
+
+    def _handle(self, request: Request) -> None:
+        try:
+            self._process(request)
+        except InvariantViolation:
+            raise
+        except Exception as error:
+            logger.exception(
+                "a request of %s on %s, %d bytes, failed",
+                request.connection_id,
+                request.listener_name,
+                request.size_bytes,
+            )
+            if not request.answered:
+                request.close_connection(f"its request failed: {error!r}")
