@@ -1,0 +1,83 @@
+"""Free TCP ports for processes that are about to start.
+
+Guarantees. A reserved port was free when it was picked, lies outside the range that the kernel gives to
+outgoing connections (so that none takes it while a broker is down), and is reserved by no other program that
+uses this module until `close` or the end of this process. A stranger may still take it: start-up checks.
+
+Any thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import socket
+import tempfile
+from pathlib import Path
+
+from barnabas.deploy.process import DeployError
+
+_LOWEST_PORT = 12000
+_ATTEMPTS = 200
+
+
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a server could listen on the port now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+class ReservedPort:
+    """A port held for this process by a lock on a small file; released by `close` or by the process' end."""
+
+    def __init__(self, port: int, descriptor: int) -> None:
+        self.port = port
+        self._descriptor = descriptor
+
+    @classmethod
+    def pick(cls, host: str = "127.0.0.1") -> ReservedPort:
+        """Reserve a free port; raises DeployError when none is found in a bounded number of tries."""
+        low, high = _port_range()
+        for _ in range(_ATTEMPTS):
+            found = cls.take(random.randint(low, high), host)
+            if found is not None:
+                return found
+        raise DeployError(f"no free port found on {host} between {low} and {high} in {_ATTEMPTS} tries")
+
+    @classmethod
+    def take(cls, port: int, host: str = "127.0.0.1") -> ReservedPort | None:
+        """Reserve this very port; None when it is reserved or in use."""
+        folder = Path(tempfile.gettempdir()) / f"barnabas-ports-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        if not is_free(port, host):
+            os.close(descriptor)
+            return None
+        return cls(port, descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _port_range() -> tuple[int, int]:
+    """Ports below those of outgoing connections; a wide default where the kernel does not tell."""
+    try:
+        lowest_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        lowest_ephemeral = 32768
+    # A machine may hand out nearly every port to outgoing connections; then there is no better range.
+    high = lowest_ephemeral - 1 if lowest_ephemeral > _LOWEST_PORT + 2000 else 65535
+    return _LOWEST_PORT, high

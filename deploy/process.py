@@ -1,0 +1,262 @@
+"""One child process of a local cluster: started, signalled, waited for, and never left behind.
+
+Guarantees. A process is known by its pid *and* the time it started, so that no signal ever reaches a
+stranger that was given the same pid later. A process started with ``die_with_parent`` is killed by the kernel
+when this process ends, however it ends, SIGKILL included (Linux, ``PR_SET_PDEATHSIG``). Every process leads a
+process group of its own: Ctrl-C in a terminal reaches only the program that owns the cluster, and a signal of
+ours reaches whatever the process started in turn.
+
+Callable from any thread; all waits are bounded and blocking (use ``asyncio.to_thread`` from a loop).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import NamedTuple
+
+from barnabas.protocol.errors import LocalError
+
+POLL_INTERVAL_S = 0.01
+_PR_SET_PDEATHSIG = 1
+
+
+class DeployError(LocalError):
+    """A process of the cluster could not be started, found or stopped; the text says which and what to do."""
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, interval_s: float = POLL_INTERVAL_S) -> bool:
+    """Wait for a condition, at most `timeout_s`; returns whether it came true."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(interval_s)
+    return True
+
+
+def tail(path: Path, lines: int = 12, max_bytes: int = 8192) -> str:
+    """The last lines of a log file, for an error message; empty when there is no such file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - max_bytes))
+            text = file.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+class ProcessId(NamedTuple):
+    """Which process: its pid, and when it started (boot id and clock ticks since boot)."""
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId | None:
+        """Identify a running process; None when there is none (a zombie counts as none)."""
+        found = _stat(pid)
+        return None if found is None else cls(pid, found.started)
+
+    @property
+    def state(self) -> str:
+        """``running``, ``paused`` (stopped by a signal) or ``gone``."""
+        found = _stat(self.pid)
+        if found is None or found.started != self.started:
+            return "gone"
+        return "paused" if found.letter in "tT" else "running"
+
+
+class _Stat(NamedTuple):
+    letter: str
+    started: str
+
+
+def _stat(pid: int) -> _Stat | None:
+    # The command name (field 2) may hold blanks and brackets; all after the last ")" is plain. See proc(5).
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # A killed process whose other threads have not ended yet is a zombie too, but still holds its ports and locks.
+    if fields[0] in "ZX" and int(fields[17]) <= 1:
+        return None
+    return _Stat(fields[0], f"{_boot_id()}:{fields[19]}")
+
+
+_boot_id_read: list[str] = []
+
+
+def _boot_id() -> str:
+    if not _boot_id_read:
+        _boot_id_read.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    return _boot_id_read[0]
+
+
+class ManagedProcess:
+    """A process that this program started, or one found again by its recorded `ProcessId`."""
+
+    def __init__(self, name: str, identity: ProcessId, child: subprocess.Popen[bytes] | None = None) -> None:
+        self.name = name
+        self.identity = identity
+        self._child = child
+
+    @classmethod
+    def spawn(
+        cls,
+        name: str,
+        command: Sequence[str],
+        *,
+        log_file: Path,
+        env: Mapping[str, str] | None = None,
+        die_with_parent: bool = True,
+    ) -> ManagedProcess:
+        """Start a process with its output appended to `log_file` and no input.
+
+        Raises DeployError when the program cannot be run.
+        """
+        if not sys.platform.startswith("linux"):
+            raise DeployError(f"local clusters need Linux (/proc, prctl); this is {sys.platform}")
+
+        def start() -> subprocess.Popen[bytes]:
+            with log_file.open("ab") as output:
+                return subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=None if env is None else dict(env),
+                    start_new_session=True,
+                    preexec_fn=_death_pact() if die_with_parent else None,
+                )
+
+        try:
+            child = _spawner().run(start)
+        except OSError as error:
+            raise DeployError(f"{name}: cannot run {command[0]}: {error.strerror or error}") from error
+        # Until we wait for it, a child's pid cannot be given away, so the identity read here is the child's.
+        # None means that it has ended already; then no process can match.
+        return cls(name, ProcessId.of(child.pid) or ProcessId(child.pid, "ended at once"), child)
+
+    @property
+    def pid(self) -> int:
+        return self.identity.pid
+
+    @property
+    def state(self) -> str:
+        """``running``, ``paused`` or ``gone``; reaps a child that has ended."""
+        if self._child is not None and self._child.poll() is not None:
+            return "gone"
+        found = self.identity.state
+        # A child is there until it can be reaped, whatever /proc says in the moment between.
+        return "running" if found == "gone" and self._child is not None else found
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state != "gone"
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of a child that has ended (negative: the signal); None while running or not ours."""
+        return None if self._child is None else self._child.poll()
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal to the process and its group; False when it is gone."""
+        if not self.is_alive:
+            return False
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def kill(self, timeout_s: float = 10.0) -> None:
+        """SIGKILL, and wait until it is gone; raises DeployError when it stays (stuck in the kernel)."""
+        self.send(signal.SIGKILL)
+        if not self.wait(timeout_s):
+            raise DeployError(f"{self.name} (pid {self.pid}) is still there {timeout_s:g} s after SIGKILL")
+
+    def terminate(self, timeout_s: float) -> bool:
+        """SIGTERM (to a paused process too), then SIGKILL after `timeout_s`; False when that was needed."""
+        self.send(signal.SIGTERM)
+        self.send(signal.SIGCONT)
+        if self.wait(timeout_s):
+            return True
+        self.kill()
+        return False
+
+    def pause(self, timeout_s: float = 5.0) -> None:
+        """SIGSTOP, and wait until it stands still; raises DeployError when there is no such process."""
+        if not self.send(signal.SIGSTOP) or not wait_until(lambda: self.state != "running", timeout_s):
+            raise DeployError(f"{self.name} (pid {self.pid}) could not be paused: it is {self.state}")
+
+    def resume(self) -> None:
+        """SIGCONT; raises DeployError when there is no such process."""
+        if not self.send(signal.SIGCONT):
+            raise DeployError(f"{self.name} (pid {self.pid}) could not be resumed: it is gone")
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the process is gone; False when it is still there after `timeout_s`."""
+        return wait_until(lambda: not self.is_alive, timeout_s)
+
+
+def _death_pact() -> Callable[[], None]:
+    parent = os.getpid()
+    prctl = ctypes.CDLL(None).prctl
+
+    def run_in_child() -> None:
+        if prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+            os._exit(126)
+        if os.getppid() != parent:  # the parent died before the pact was made
+            os._exit(127)
+
+    return run_in_child
+
+
+class _Spawner:
+    """One thread that lives as long as this process and starts all children.
+
+    The kernel sends the parent-death signal when the *thread* that started a child ends. A cluster may be
+    started from a pool's thread that ends long before the program does, so children get this thread instead.
+    """
+
+    def __init__(self) -> None:
+        self.owner_pid = os.getpid()
+        self._work: queue.SimpleQueue[
+            tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]
+        ] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="barnabas-spawner", daemon=True).start()
+
+    def run(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        done: Future[subprocess.Popen[bytes]] = Future()
+        self._work.put((start, done))
+        return done.result()
+
+    def _run(self) -> None:
+        while True:
+            start, done = self._work.get()
+            try:
+                done.set_result(start())
+            except BaseException as error:  # noqa: BLE001 - handed to the thread that asked
+                done.set_exception(error)
+
+
+_spawner_lock = threading.Lock()
+_spawners: list[_Spawner] = []
+
+
+def _spawner() -> _Spawner:
+    with _spawner_lock:
+        # After a fork the thread is not there: the forked process needs one of its own.
+        if not _spawners or _spawners[0].owner_pid != os.getpid():
+            _spawners[:] = [_Spawner()]
+        return _spawners[0]

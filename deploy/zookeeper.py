@@ -1,0 +1,310 @@
+"""A real ZooKeeper for a local cluster, from the jars that the `pyspark` wheel carries.
+
+What it is for: a cluster on a machine with Java and nothing else installed. Five jars (4.3 MB) are enough for
+the stock server; it is up in a quarter of a second and takes 57 MB.
+
+Guarantees. `ZooKeeper.start` returns only when the server answers ``srvr`` (an open port alone is not enough:
+a client that connects too early hangs for a session timeout). The server keeps its port and its data over
+kill and restart. It ends with this process unless it was started detached. A
+``BARNABAS_ZOOKEEPER=host:port[/chroot]`` in the environment names one that is already there; that one is
+never started, stopped or signalled.
+
+Any thread; calls block and are bounded.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from barnabas.deploy.ports import ReservedPort, is_free
+from barnabas.deploy.process import DeployError, ManagedProcess, tail, wait_until
+from barnabas.protocol.ids import Endpoint
+
+ENVIRONMENT_VARIABLE: Final = "BARNABAS_ZOOKEEPER"
+JARS_VARIABLE: Final = "BARNABAS_ZOOKEEPER_JARS"
+MINIMUM_JAVA: Final = 11
+_JARS: Final = ("zookeeper-3", "zookeeper-jute-3", "slf4j-api-", "metrics-core-", "snappy-java-")
+_LOGGING_JARS: Final = ("log4j-api-2", "log4j-core-2", "log4j-slf4j2-impl-2")
+_MAIN_CLASS: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_JVM_FLAGS: Final = ("-Xmx64m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+_LOG4J: Final = """\
+rootLogger.level={level}
+rootLogger.appenderRef.console.ref=console
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%d %p %c{{1}} %m%n
+"""
+
+
+def connect_string_from_environment() -> str | None:
+    """The ``host:port[,host:port…][/chroot]`` of ``BARNABAS_ZOOKEEPER``, or None when it is not set."""
+    return os.environ.get(ENVIRONMENT_VARIABLE) or None
+
+
+def four_letter_word(endpoint: Endpoint, word: bytes = b"srvr", timeout_s: float = 0.5) -> str:
+    """Ask a ZooKeeper server with one of its four letter commands; raises OSError when it does not answer."""
+    with socket.create_connection(endpoint, timeout=timeout_s) as connection:
+        connection.sendall(word)
+        answer = bytearray()
+        while part := connection.recv(4096):
+            answer += part
+    return answer.decode("utf-8", "replace")
+
+
+def is_serving(endpoint: Endpoint) -> bool:
+    """Whether a ZooKeeper that takes requests answers there."""
+    try:
+        return four_letter_word(endpoint).startswith("Zookeeper version")
+    except OSError:
+        return False
+
+
+def find_java() -> str:
+    """The Java launcher: of ``JAVA_HOME``, else of the PATH; raises DeployError saying how to get one."""
+    home = os.environ.get("JAVA_HOME")
+    if home and os.access(Path(home) / "bin" / "java", os.X_OK):
+        return str(Path(home) / "bin" / "java")
+    found = shutil.which("java")
+    if found is None:
+        raise DeployError(
+            "no Java found (neither JAVA_HOME nor java on the PATH): ZooKeeper needs Java 17, for example "
+            f"`apt-get install openjdk-17-jre-headless`; or set {ENVIRONMENT_VARIABLE}=host:port to use a "
+            "ZooKeeper that is already running"
+        )
+    return found
+
+
+def java_version(java: str) -> int | None:
+    """The feature release (8, 11, 17, …) of a Java launcher; None when it does not say."""
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
+    return int(match[1]) if match else None
+
+
+def find_jars(names: tuple[str, ...] = _JARS) -> list[Path]:
+    """The jars of the server, from ``BARNABAS_ZOOKEEPER_JARS`` (a folder) or the installed `pyspark`.
+
+    Raises DeployError when the folder or one of the jars is missing.
+    """
+    given = os.environ.get(JARS_VARIABLE)
+    if given:
+        folder = Path(given)
+    else:
+        # find_spec does not import pyspark: that would take most of a second.
+        spec = importlib.util.find_spec("pyspark")
+        if spec is None or not spec.submodule_search_locations:
+            raise DeployError(
+                "ZooKeeper's jars come with pyspark, which is not installed: pip install 'barnabas[spark]'; "
+                f"or set {ENVIRONMENT_VARIABLE}=host:port to use a ZooKeeper that is already running"
+            )
+        folder = Path(spec.submodule_search_locations[0]) / "jars"
+    found = [sorted(folder.glob(f"{name}*.jar")) for name in names]
+    missing = [name for name, jars in zip(names, found, strict=True) if not jars]
+    if missing:
+        raise DeployError(f"no jar called {', '.join(name + '*' for name in missing)} in {folder}")
+    return [jars[-1] for jars in found]
+
+
+class ExistingZooKeeper:
+    """A ZooKeeper that somebody else runs; only looked at, never touched."""
+
+    is_managed: Final = False
+
+    def __init__(self, connect: str) -> None:
+        """`connect`: ``host:port[,host:port…][/chroot]``; raises ValueError when it is not."""
+        self.connect = connect
+        self._endpoints = [Endpoint.parse(part) for part in connect.partition("/")[0].split(",")]
+
+    def wait_ready(self, timeout_s: float = 10.0) -> None:
+        """Wait until one of its servers answers; raises DeployError when none does in time."""
+        if not wait_until(lambda: any(is_serving(endpoint) for endpoint in self._endpoints), timeout_s, 0.05):
+            raise DeployError(
+                f"no ZooKeeper answers `srvr` at {self.connect} within {timeout_s:g} s; is it running, and "
+                "does its 4lw.commands.whitelist hold srvr?"
+            )
+
+
+class ZooKeeper:
+    """A ZooKeeper server that this program runs, with its files in one folder."""
+
+    is_managed: Final = True
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        tick_time_ms: int = 500,
+        sync: bool = False,
+        log_level: str | None = None,
+        die_with_parent: bool = True,
+    ) -> None:
+        """A server in `directory`, not yet started.
+
+        `port`: None picks a free one at the first start. `sync`: whether transactions are forced to disk
+        before they count; without it they survive every crash of a process, but not a power cut. `log_level`:
+        ``info``, ``debug``… turns on ZooKeeper's own log (it costs 0.2 s and 16 MB), into the same file.
+        """
+        self.directory = directory
+        self.host = host
+        self.port = port
+        self.tick_time_ms = tick_time_ms
+        self.sync = sync
+        self.log_level = log_level
+        self.die_with_parent = die_with_parent
+        self.process: ManagedProcess | None = None
+        self._reserved: ReservedPort | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it listens; raises DeployError before the first start picked a port."""
+        if self.port is None:
+            raise DeployError("ZooKeeper has no port yet: it was never started")
+        return Endpoint("127.0.0.1" if self.host == "0.0.0.0" else self.host, self.port)
+
+    @property
+    def connect(self) -> str:
+        """Its connect string, ``host:port``."""
+        return str(self.endpoint)
+
+    @property
+    def log_file(self) -> Path:
+        return self.directory / "zookeeper.log"
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.is_alive
+
+    def launch(self) -> None:
+        """Start the process without waiting for it; raises DeployError (no Java, no jars, port in use)."""
+        if self.is_alive:
+            raise DeployError(f"ZooKeeper is already running (pid {self.running_process.pid})")
+        if self.port is None:
+            self._reserved = ReservedPort.pick(self.host)
+            self.port = self._reserved.port
+        # Asked first: were another ZooKeeper there, its answers would be taken for those of ours.
+        if not is_free(self.port, self.host):
+            raise DeployError(f"ZooKeeper cannot listen on {self.endpoint}: the port is in use")
+        command = self.command()
+        self.process = ManagedProcess.spawn(
+            "ZooKeeper", command, log_file=self.log_file, die_with_parent=self.die_with_parent
+        )
+
+    def wait_ready(self, timeout_s: float = 20.0) -> None:
+        """Wait until it takes requests; raises DeployError with the end of its output when it does not."""
+        process = self.running_process
+
+        def settled() -> bool:
+            return not process.is_alive or is_serving(self.endpoint)
+
+        if not wait_until(settled, timeout_s):
+            process.kill()
+            raise DeployError(
+                f"ZooKeeper did not answer on {self.endpoint} within {timeout_s:g} s:\n{tail(self.log_file)}"
+            )
+        if not process.is_alive:
+            raise DeployError(self._why_it_ended())
+
+    def start(self, timeout_s: float = 20.0) -> None:
+        """Start it and wait until it takes requests.
+
+        Where the port was ours to pick and a stranger took it meanwhile, another one is tried, twice. Raises
+        DeployError otherwise.
+        """
+        picks_port = self.port is None
+        for attempts_left in (2, 1, 0):
+            try:
+                self.launch()
+                self.wait_ready(timeout_s)
+                return
+            except DeployError:
+                # A port that is free again was not the reason for the failure.
+                if not attempts_left or not picks_port or is_free(self.endpoint.port, self.host):
+                    raise
+                self.release_port()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End it (SIGTERM, then SIGKILL); nothing to do when it does not run."""
+        if self.process is not None:
+            self.process.terminate(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.running_process.kill()
+
+    def pause(self) -> None:
+        """SIGSTOP: alive, silent."""
+        self.running_process.pause()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.running_process.resume()
+
+    def restart(self, timeout_s: float = 20.0) -> None:
+        """Stop it where it runs, and start it again on the same port and data."""
+        self.stop()
+        self.launch()
+        self.wait_ready(timeout_s)
+
+    @property
+    def running_process(self) -> ManagedProcess:
+        """The process; raises DeployError when it was never started."""
+        if self.process is None:
+            raise DeployError("ZooKeeper was never started")
+        return self.process
+
+    def release_port(self) -> None:
+        """Give up the port: the next start picks another one."""
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
+        self.port = None
+
+    def command(self) -> list[str]:
+        """Write the server's configuration, and return the command that runs it."""
+        jars = find_jars(_JARS if self.log_level is None else _JARS + _LOGGING_JARS)
+        java = find_java()
+        (self.directory / "data").mkdir(parents=True, exist_ok=True)
+        settings = {
+            "tickTime": self.tick_time_ms,
+            "dataDir": self.directory / "data",
+            "clientPort": self.port,
+            "clientPortAddress": self.host,
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "srvr,ruok",
+            "maxClientCnxns": 0,
+            "maxSessionTimeout": 60000,
+            "autopurge.snapRetainCount": 3,
+            "autopurge.purgeInterval": 1,
+        }
+        configuration = self.directory / "zoo.cfg"
+        configuration.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        flags = [*_JVM_FLAGS, f"-Dzookeeper.forceSync={'yes' if self.sync else 'no'}"]
+        if self.log_level is not None:
+            log4j = self.directory / "log4j2.properties"
+            log4j.write_text(_LOG4J.format(level=self.log_level))
+            flags.append(f"-Dlog4j2.configurationFile={log4j}")
+        return [java, *flags, "-cp", ":".join(map(str, jars)), _MAIN_CLASS, str(configuration)]
+
+    def _why_it_ended(self) -> str:
+        java = find_java()
+        version = java_version(java)
+        code = self.running_process.exit_code
+        if version is not None and version < MINIMUM_JAVA:
+            return f"ZooKeeper cannot run on Java {version} ({java}); Java 17 is needed (set JAVA_HOME)"
+        if not is_free(self.endpoint.port, self.host):
+            return f"ZooKeeper cannot listen on {self.endpoint}: the port is in use"
+        said = tail(self.log_file)
+        return f"ZooKeeper ended at start with exit code {code}; the end of {self.log_file}:\n{said}"
