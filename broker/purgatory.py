@@ -1,0 +1,308 @@
+"""The purgatory: operations that wait for an event or for their deadline, and complete exactly once.
+
+A `DelayedOperation` watches some keys (a partition). Whoever changes what it waits for calls
+`check_and_complete(key)`; a reaper thread, shared by several purgatories, expires what is late. An event and
+the deadline can race as they like: one of them wins and runs `on_complete`, once, after `on_expiration` when
+it was the deadline.
+
+Guarantees: an event is never missed between the first try and the watching, because an operation tries once
+more when it watches all its keys. Checking a key that nobody watches costs one dict lookup and no lock. What
+is completed leaves the watch lists at once, and never fills more than half of the heap of deadlines. The
+number of waiting operations is bounded: one too many expires at once, and `Watched.REFUSED` says so.
+
+`try_complete`, `on_complete` and `on_expiration` run on the thread of whoever checks, or on the reaper's.
+No lock is held while the latter two run. `check_and_complete` waits for no operation's lock; a caller may hold
+a lock of its own as long as these three methods do not take it on the same thread.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable
+from enum import Enum
+from typing import Final
+
+from barnabas.protocol.invariants import InvariantViolation
+
+logger = logging.getLogger(__name__)
+
+_SWEEP_FROM: Final = 64
+"""A heap smaller than this is not worth sweeping."""
+
+
+def monotonic_ms() -> int:
+    """The clock of deadlines, in milliseconds."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class Watched(Enum):
+    """What became of an operation that was handed to a purgatory."""
+
+    COMPLETED = "it could complete at once"
+    WAITING = "it waits for an event or its deadline"
+    REFUSED = "the purgatory was full; it was expired and completed"
+
+
+class DelayedOperation(ABC):
+    """Something that completes when its condition holds or its deadline passes, whichever comes first.
+
+    `deadline_ms` is of the reaper's clock.
+    """
+
+    def __init__(self, deadline_ms: int) -> None:
+        self.deadline_ms = deadline_ms
+        self._trying = threading.Lock()
+        self._try_again = False
+        self._completing = threading.Lock()
+        self._is_completed = False
+        self._purgatory: Purgatory | None = None
+
+    @property
+    def is_completed(self) -> bool:
+        return self._is_completed
+
+    @abstractmethod
+    def try_complete(self) -> bool:
+        """Whether the condition holds; if so the purgatory completes the operation.
+
+        Runs on any thread, but on one at a time, and never again once the operation is completed.
+        """
+
+    @abstractmethod
+    def on_complete(self) -> None:
+        """Answer. Runs exactly once, also after an expiration."""
+
+    def on_expiration(self) -> None:  # noqa: B027 - most operations have nothing to do here
+        """The deadline won, or the purgatory was full or shut down. Runs once, before `on_complete`."""
+
+    def force_complete(self) -> bool:
+        """Complete now; False when something else has done so already."""
+        return self._finish(expired=False)
+
+    def expire(self) -> bool:
+        """Complete as if the deadline had passed; False when something else has done so already."""
+        return self._finish(expired=True)
+
+    def check(self) -> bool:
+        """Complete if the condition holds; whether this call did.
+
+        When another thread is trying, it is asked to try once more instead of being waited for: so no event
+        is lost, and a caller that holds a lock of its own cannot deadlock here.
+        """
+        while not self._is_completed:
+            self._try_again = True
+            if not self._trying.acquire(blocking=False):
+                return False
+            try:
+                self._try_again = False
+                holds = not self._is_completed and self.try_complete()
+            finally:
+                self._trying.release()
+            if holds:
+                return self._finish(expired=False)
+            if not self._try_again:
+                return False
+        return False
+
+    def _finish(self, expired: bool) -> bool:
+        with self._completing:
+            if self._is_completed:
+                return False
+            self._is_completed = True
+            purgatory = self._purgatory
+        if purgatory is not None:
+            purgatory._leave(self)
+        if expired:
+            self.on_expiration()
+        self.on_complete()
+        return True
+
+    def _enter(self, purgatory: Purgatory) -> bool:
+        with self._completing:
+            self._purgatory = purgatory
+            return not self._is_completed
+
+
+class Reaper:
+    """Expires late operations of any number of purgatories, on one thread.
+
+    `expire_due(now_ms)` does the work and can be driven by a test without the thread. A reaper that dies
+    calls `on_fatal`: without it requests would hang for ever.
+    """
+
+    def __init__(
+        self, *, on_fatal: Callable[[BaseException], None], clock_ms: Callable[[], int] = monotonic_ms
+    ) -> None:
+        self._on_fatal = on_fatal
+        self.clock_ms = clock_ms
+        self._condition = threading.Condition(threading.Lock())
+        self._heap: list[tuple[int, int, DelayedOperation]] = []
+        self._numbers = itertools.count()
+        # Completions told less entries removed. Each operation has one of either, so at rest this is the
+        # number of dead entries in the heap.
+        self._dead = 0
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def scheduled(self) -> int:
+        """Entries in the heap, dead ones included."""
+        return len(self._heap)
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="purgatory-reaper", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End the thread; what still waits is left to its purgatory's `shut_down`."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def schedule(self, operation: DelayedOperation) -> None:
+        """Expire the operation at its deadline unless it completes before."""
+        with self._condition:
+            entry = (operation.deadline_ms, next(self._numbers), operation)
+            heapq.heappush(self._heap, entry)
+            if self._heap[0] is entry:
+                self._condition.notify()
+
+    def completed(self) -> None:
+        """A scheduled operation, or one that is just being scheduled, has completed in some way."""
+        with self._condition:
+            self._dead += 1
+            if self._dead * 2 > len(self._heap) >= _SWEEP_FROM:
+                live = [entry for entry in self._heap if not entry[2].is_completed]
+                self._dead -= len(self._heap) - len(live)
+                heapq.heapify(live)
+                self._heap = live
+
+    def expire_due(self, now_ms: int) -> int:
+        """Expire what is due; returns how many operations this call completed."""
+        due: list[DelayedOperation] = []
+        with self._condition:
+            while self._heap and self._heap[0][0] <= now_ms:
+                due.append(heapq.heappop(self._heap)[2])
+                self._dead -= 1
+        return sum(_guarded(operation, operation.expire) for operation in due)
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self.expire_due(self.clock_ms())
+                with self._condition:
+                    if self._stopping:
+                        return
+                    wait_ms = self._heap[0][0] - self.clock_ms() if self._heap else None
+                    if wait_ms is None or wait_ms > 0:
+                        self._condition.wait(None if wait_ms is None else min(wait_ms, 3_600_000) / 1000)
+        except BaseException as error:
+            logger.critical("the purgatory's reaper died", exc_info=True)
+            self._on_fatal(error)
+
+
+class Purgatory:
+    """Operations that watch keys, for one kind of request. Any thread may call any method."""
+
+    def __init__(self, name: str, reaper: Reaper, *, max_operations: int = 100_000) -> None:
+        self.name = name
+        self._reaper = reaper
+        self._max_operations = max_operations
+        self._lock = threading.Lock()
+        # Guarded by the lock, but for the one lookup of an unwatched key. Dicts as ordered sets: the
+        # operation that came first is tried first. An operation is in both or in neither.
+        self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
+        self._waiting: dict[DelayedOperation, tuple[Hashable, ...]] = {}
+        self._is_shut_down = False
+
+    @property
+    def waiting(self) -> int:
+        """Operations that wait now."""
+        return len(self._waiting)
+
+    @property
+    def watched_keys(self) -> int:
+        """Keys that some waiting operation watches."""
+        return len(self._watchers)
+
+    def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> Watched:
+        """Complete the operation if it can be, else let it wait for an event on a key or its deadline.
+
+        Raises whatever the operation's own code raises.
+        """
+        if operation.check() or operation.is_completed:
+            return Watched.COMPLETED
+        if not self._watch(operation, tuple(keys)):
+            operation.expire()
+            return Watched.REFUSED
+        # An event may have come between the first try and the watching.
+        if operation.check() or operation.is_completed:
+            return Watched.COMPLETED
+        return Watched.WAITING
+
+    def check_and_complete(self, key: Hashable) -> int:
+        """An event on the key: try every operation that watches it; returns how many this call completed."""
+        if key not in self._watchers:
+            return 0
+        with self._lock:
+            operations = tuple(self._watchers.get(key, ()))
+        completed = 0
+        for operation in operations:
+            completed += _guarded(operation, operation.check)
+        return completed
+
+    def shut_down(self) -> None:
+        """Expire everything that waits; what comes later is refused."""
+        with self._lock:
+            self._is_shut_down = True
+            waiting = tuple(self._waiting)
+        for operation in waiting:
+            _guarded(operation, operation.expire)
+
+    def _watch(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> bool:
+        with self._lock:
+            if self._is_shut_down or len(self._waiting) >= self._max_operations:
+                logger.warning(
+                    "purgatory %s refuses an operation: %s",
+                    self.name,
+                    "it is shut down" if self._is_shut_down else f"{self._max_operations} wait already",
+                )
+                return False
+            if not operation._enter(self):
+                return True
+            self._waiting[operation] = keys
+            for key in keys:
+                self._watchers.setdefault(key, {})[operation] = None
+        self._reaper.schedule(operation)
+        return True
+
+    def _leave(self, operation: DelayedOperation) -> None:
+        with self._lock:
+            keys = self._waiting.pop(operation, None)
+            if keys is None:
+                return
+            for key in keys:
+                watchers = self._watchers.get(key)
+                if watchers is not None:
+                    watchers.pop(operation, None)
+                    if not watchers:
+                        del self._watchers[key]
+        self._reaper.completed()
+
+
+def _guarded(operation: DelayedOperation, work: Callable[[], bool]) -> bool:
+    """Run one operation's code so that its failure is logged and hurts no other operation."""
+    try:
+        return work()
+    except InvariantViolation:
+        raise
+    except Exception:
+        logger.exception("%r failed while it was being completed", operation)
+        return operation.is_completed
