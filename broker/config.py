@@ -121,7 +121,10 @@ def _derive(values: dict[str, Any], problems: list[str]) -> None:
     protocols: Mapping[str, str] = values.setdefault("listener_security_protocol_map", {})
     values["listeners"] = with_protocols(values["listeners"], protocols, problems)
     advertised = values.setdefault("advertised_listeners", values["listeners"])
-    values["advertised_listeners"] = with_protocols(advertised, protocols, [])
+    spoken = {listener.name: listener.security_protocol for listener in values["listeners"]}
+    values["advertised_listeners"] = tuple(
+        listener._replace(security_protocol=spoken.get(listener.name, PLAINTEXT)) for listener in advertised
+    )
     values.setdefault("zookeeper_connection_timeout_ms", values.get("zookeeper_session_timeout_ms"))
     only = values["listeners"][0].name if len(values["listeners"]) == 1 else PLAINTEXT
     values["inter_broker_listener_name"] = values.get("inter_broker_listener_name", only).upper()

@@ -10,9 +10,9 @@ more when it watches all its keys. Checking a key that nobody watches costs one 
 is completed leaves the watch lists at once, and never fills more than half of the heap of deadlines. The
 number of waiting operations is bounded: one too many expires at once, and `Watched.REFUSED` says so.
 
-`try_complete`, `on_complete` and `on_expiration` run on the thread of whoever checks, or on the reaper's.
-No lock is held while the latter two run. `check_and_complete` waits for no operation's lock; a caller may hold
-a lock of its own as long as these three methods do not take it on the same thread.
+`try_complete`, `on_complete` and `on_expiration` run on the thread of whoever checks, or of the reaper.
+No lock is held while the latter two run. `check_and_complete` waits for no operation's lock: a caller may
+hold a lock of its own as long as these three methods do not take it on the same thread.
 """
 
 from __future__ import annotations

@@ -1,0 +1,202 @@
+"""Settings: defaults, typed values, and refusals that name every problem at once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.config import BrokerConfig, Listener, config_from, load_config, validate_topic_config
+from barnabas.broker.config_settings import KNOWN_NAMES, ROWS, TOPIC_ROWS
+from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
+from barnabas.protocol.ids import Endpoint
+
+NEEDED = {"broker.id": "1", "zookeeper.connect": "localhost:2181", "log.dirs": "/data"}
+
+
+def config(**extra: str) -> BrokerConfig:
+    return config_from(NEEDED | {name.replace("_", "."): value for name, value in extra.items()})
+
+
+def refusal(settings: dict[str, str]) -> str:
+    with pytest.raises(InvalidConfiguration) as caught:
+        config_from(NEEDED | settings)
+    return str(caught.value)
+
+
+def test_the_defaults_are_kafkas() -> None:
+    made = config()
+    assert made.num_network_threads == 3
+    assert made.num_io_threads == 8
+    assert made.queued_max_requests == 500
+    assert made.socket_request_max_bytes == 104857600
+    assert made.log_segment_bytes == 1 << 30
+    assert made.log_retention_ms == 7 * 24 * 3600 * 1000
+    assert made.message_max_bytes == 1048588
+    assert made.replica_lag_time_max_ms == 10_000
+    assert made.zookeeper_connection_timeout_ms == made.zookeeper_session_timeout_ms == 18_000
+    assert made.unclean_leader_election_enable is False
+
+
+def test_every_default_is_valid_and_every_row_has_an_attribute_named_after_it() -> None:
+    for name, (attribute, row) in ROWS.items():
+        assert attribute == name.replace(".", "_")
+        assert row.documentation.endswith(".")
+        if isinstance(row.default, bool | int):
+            assert row.kind.parse(str(row.default).lower()) == row.default
+    assert len(ROWS) == len(fields(BrokerConfig))
+
+
+def test_a_config_cannot_be_changed() -> None:
+    made = config()
+    with pytest.raises(FrozenInstanceError):
+        made.num_io_threads = 2  # type: ignore[misc]
+
+
+def test_what_must_be_given_is_asked_for_by_name() -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        config_from({})
+    for name in NEEDED:
+        assert f"{name} is not set: expected " in str(caught.value)
+
+
+def test_all_problems_are_told_at_once_with_value_expectation_and_nearest_name() -> None:
+    text = refusal({"log.segment.byte": "3", "num.io.threads": "0", "delete.topic.enable": "yes"})
+    assert text.startswith("3 problems")
+    assert "unknown setting log.segment.byte='3'; did you mean \"log.segment.bytes\"?" in text
+    assert "num.io.threads='0': expected a whole number from 1 to 256" in text
+    assert "delete.topic.enable='yes': expected true or false" in text
+
+
+@pytest.mark.parametrize("value", ["", "x", "1.5", "1_0", "+1", "٣", "-2", str(2**63), "--1"])
+def test_a_number_out_of_range_or_no_number_is_refused(value: str) -> None:
+    assert f"log.retention.ms={value!r}: expected a whole number, at least -1 (64 bit)" in refusal(
+        {"log.retention.ms": value}
+    )
+
+
+def test_the_finer_unit_wins() -> None:
+    assert config(log_retention_hours="2").log_retention_ms == 7_200_000
+    assert config(log_retention_hours="2", log_retention_minutes="3").log_retention_ms == 180_000
+    assert config(log_retention_hours="2", log_retention_ms="5").log_retention_ms == 5
+    assert config(log_retention_hours="-1").log_retention_ms == -1
+    assert config(log_roll_hours="1").log_roll_ms == 3_600_000
+    assert "log.roll.hours='-1': expected" in refusal({"log.roll.hours": "-1"})
+
+
+def test_log_dir_names_a_single_folder() -> None:
+    made = config_from({"broker.id": "1", "zookeeper.connect": "z:1", "log.dir": "/one"})
+    assert made.log_dirs == ("/one",)
+    assert config(log_dir="/one").log_dirs == ("/data",)
+    assert config(log_dirs="/a, /b").log_dirs == ("/a", "/b")
+    assert "log.dirs='/a,,/b': expected" in refusal({"log.dirs": "/a,,/b"})
+    assert "log.dirs='/a,/a': expected" in refusal({"log.dirs": "/a,/a"})
+
+
+def test_zookeeper_connect_may_end_in_a_chroot() -> None:
+    made = config(zookeeper_connect="a:1,b:2/brokers//x/")
+    assert made.zookeeper_hosts == "a:1,b:2"
+    assert made.zookeeper_chroot == "/brokers/x"
+    assert config().zookeeper_chroot == ""
+    assert config(zookeeper_connect="a:1/").zookeeper_chroot == ""
+    assert "zookeeper.connect='nowhere'" in refusal({"zookeeper.connect": "nowhere"})
+
+
+def test_listeners_are_named_and_advertised() -> None:
+    made = config_from(
+        NEEDED
+        | {
+            "listeners": "plaintext://0.0.0.0:9092,INTERNAL://[::1]:0",
+            "advertised.listeners": "PLAINTEXT://public:19092,INTERNAL://inside:0",
+            "listener.security.protocol.map": "INTERNAL:PLAINTEXT",
+            "inter.broker.listener.name": "internal",
+        }
+    )
+    assert made.listeners == (Listener("PLAINTEXT", "0.0.0.0", 9092), Listener("INTERNAL", "::1", 0))
+    assert made.inter_broker_listener_name == "INTERNAL"
+    assert made.listener("INTERNAL").security_protocol == "PLAINTEXT"
+    assert made.advertised_endpoint("PLAINTEXT", 1) == Endpoint("public", 19092)
+    assert made.advertised_endpoint("INTERNAL", 777) == Endpoint("inside", 777)
+
+
+def test_an_only_listener_is_the_inter_broker_one() -> None:
+    made = config_from(NEEDED | {"listeners": "IN://h:1", "listener.security.protocol.map": "IN:PLAINTEXT"})
+    assert made.inter_broker_listener_name == "IN"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"listeners": "localhost:9092"}, "listeners='localhost:9092': expected"),
+        ({"listeners": "PLAINTEXT://h:65536"}, "listeners='PLAINTEXT://h:65536': expected"),
+        ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "with distinct names"),
+        ({"listeners": "IN://h:1"}, "expected IN:PLAINTEXT in listener.security.protocol.map"),
+        ({"listener.security.protocol.map": "IN:TLS"}, "listener.security.protocol.map='IN:TLS': expected"),
+        ({"listeners": "PLAINTEXT://0.0.0.0:1"}, "cannot be reached by anyone"),
+        ({"advertised.listeners": "OTHER://h:1"}, "is not a listener"),
+        ({"inter.broker.listener.name": "X"}, "expected the name of an advertised listener"),
+        ({"replica.fetch.wait.max.ms": "20000"}, "expected at most replica.lag.time.max.ms=10000"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, str], expected: str) -> None:
+    assert expected in refusal(settings)
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("broker.id=1\nzookeeper.connect=z:1\nlog.dirs=/f\nnum.io.threads=2\nnum.partitions=2\n")
+    made = load_config(
+        file=file,
+        environment={"BARNABAS_NUM_IO_THREADS": "3", "BARNABAS_NUM_NETWORK_THREADS": "3", "PATH": "/bin"},
+        overrides=["num.network.threads=4", "num.network.threads=5"],
+        defaults={"num.partitions": "9", "fetch.max.bytes": "2048"},
+    )
+    assert (made.num_partitions, made.num_io_threads, made.num_network_threads) == (2, 3, 5)
+    assert made.fetch_max_bytes == 2048
+
+
+def test_problems_of_all_sources_come_in_one_refusal(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        load_config(
+            file=tmp_path / "absent.properties",
+            environment={"BARNABAS_LOG_SEGMENT_BYTE": "1", "BARNABAS_ZOOKEEPER": "z:1"},
+            overrides=["half", "=1"],
+            defaults=NEEDED,
+        )
+    text = str(caught.value)
+    assert "absent.properties cannot be read" in text
+    assert (
+        "BARNABAS_LOG_SEGMENT_BYTE='1' names no setting; did you mean \"BARNABAS_LOG_SEGMENT_BYTES\"?" in text
+    )
+    assert "--set 'half': expected key=value" in text
+    assert "--set '=1': expected key=value" in text
+    assert "BARNABAS_ZOOKEEPER" not in text
+
+
+def test_every_known_name_can_come_from_the_environment() -> None:
+    variables = ["BARNABAS_" + re.sub(r"\.", "_", name).upper() for name in KNOWN_NAMES]
+    assert len(set(variables)) == len(KNOWN_NAMES)
+
+
+def test_topic_defaults_are_the_brokers_settings() -> None:
+    defaults = config(log_retention_hours="1", message_max_bytes="77").topic_defaults()
+    assert defaults["retention.ms"] == 3_600_000
+    assert defaults["max.message.bytes"] == 77
+    assert defaults["message.timestamp.type"] == "CreateTime"
+    assert defaults.keys() == TOPIC_ROWS.keys()
+
+
+def test_topic_overrides_are_typed() -> None:
+    assert validate_topic_config(
+        {"retention.ms": "5", "unclean.leader.election.enable": "TRUE", "segment.bytes": None}
+    ) == {"retention.ms": 5, "unclean.leader.election.enable": True}
+
+
+def test_wrong_topic_overrides_are_refused_by_name() -> None:
+    with pytest.raises(ApiError) as caught:
+        validate_topic_config({"retention.m": "5", "segment.bytes": "0"})
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+    assert "retention.m='5'; did you mean \"retention.ms\"?" in str(caught.value)
+    assert "segment.bytes='0': expected a whole number, at least 14" in str(caught.value)

@@ -1,0 +1,285 @@
+"""Delayed operations: completed exactly once, by event or deadline, and never left lying about."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from barnabas.broker.purgatory import DelayedOperation, Purgatory, Reaper, Watched
+from barnabas.protocol.invariants import InvariantViolation
+
+
+class Recorded(DelayedOperation):
+    """Completes when `ready` is set; counts what happens to it."""
+
+    def __init__(self, deadline_ms: int = 1_000) -> None:
+        super().__init__(deadline_ms)
+        self.ready = False
+        self.completions = 0
+        self.expirations = 0
+        self.tries = 0
+        self.done = threading.Event()
+        self.while_trying: Callable[[], None] = lambda: None
+
+    def try_complete(self) -> bool:
+        self.tries += 1
+        holds = self.ready
+        self.while_trying()
+        return holds
+
+    def on_expiration(self) -> None:
+        assert self.completions == 0
+        self.expirations += 1
+
+    def on_complete(self) -> None:
+        self.completions += 1
+        self.done.set()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def unexpected(error: BaseException) -> None:
+    raise AssertionError(f"fatal: {error!r}")
+
+
+@pytest.fixture
+def reaper() -> Reaper:
+    """One without its thread: the test says what time it is."""
+    return Reaper(on_fatal=unexpected, clock_ms=Clock())
+
+
+@pytest.fixture
+def purgatory(reaper: Reaper) -> Purgatory:
+    return Purgatory("test", reaper)
+
+
+def test_one_that_can_complete_never_waits(purgatory: Purgatory) -> None:
+    operation = Recorded()
+    operation.ready = True
+    assert purgatory.try_complete_else_watch(operation, ["a"]) is Watched.COMPLETED
+    assert (operation.completions, operation.expirations) == (1, 0)
+    assert (purgatory.waiting, purgatory.watched_keys) == (0, 0)
+
+
+def test_an_event_completes_it_once(purgatory: Purgatory) -> None:
+    operation = Recorded()
+    assert purgatory.try_complete_else_watch(operation, ["a", "b", "a"]) is Watched.WAITING
+    assert purgatory.check_and_complete("a") == 0
+    operation.ready = True
+    assert purgatory.check_and_complete("other") == 0
+    assert purgatory.check_and_complete("b") == 1
+    assert purgatory.check_and_complete("a") == 0
+    assert (operation.completions, operation.expirations) == (1, 0)
+    assert (purgatory.waiting, purgatory.watched_keys) == (0, 0)
+
+
+def test_the_deadline_completes_it_once(purgatory: Purgatory, reaper: Reaper) -> None:
+    operation = Recorded(deadline_ms=100)
+    purgatory.try_complete_else_watch(operation, ["a"])
+    assert reaper.expire_due(99) == 0
+    assert reaper.expire_due(100) == 1
+    operation.ready = True
+    assert purgatory.check_and_complete("a") == 0
+    assert not operation.force_complete()
+    assert (operation.completions, operation.expirations) == (1, 1)
+    assert (purgatory.waiting, purgatory.watched_keys, reaper.scheduled) == (0, 0, 0)
+
+
+def test_an_event_between_the_first_try_and_the_watching_is_not_lost(purgatory: Purgatory) -> None:
+    operation = Recorded()
+
+    def event_after_the_first_look() -> None:
+        operation.ready = True
+
+    operation.while_trying = event_after_the_first_look
+    assert purgatory.try_complete_else_watch(operation, ["a"]) is Watched.COMPLETED
+    assert operation.tries == 2
+    assert operation.completions == 1
+
+
+def test_an_event_during_a_try_on_another_thread_is_not_lost(purgatory: Purgatory) -> None:
+    operation = Recorded()
+    purgatory.try_complete_else_watch(operation, ["a"])
+    looked, go_on = threading.Event(), threading.Event()
+
+    def wait_once() -> None:
+        operation.while_trying = lambda: None
+        looked.set()
+        assert go_on.wait(10)
+
+    operation.while_trying = wait_once
+    first = threading.Thread(target=purgatory.check_and_complete, args=("a",))
+    first.start()
+    assert looked.wait(10)
+    operation.ready = True
+    # The other thread is in the middle of its look and saw nothing: this call must not wait for it.
+    assert purgatory.check_and_complete("a") == 0
+    go_on.set()
+    first.join(10)
+    assert operation.completions == 1
+
+
+def test_operations_of_a_key_are_tried_in_order_and_independently(purgatory: Purgatory) -> None:
+    operations = [Recorded() for _ in range(10)]
+    for operation in operations:
+        purgatory.try_complete_else_watch(operation, ["a"])
+    for operation in operations[::2]:
+        operation.ready = True
+    assert purgatory.check_and_complete("a") == 5
+    assert [operation.completions for operation in operations] == [1, 0] * 5
+    assert purgatory.waiting == 5
+
+
+def test_one_too_many_expires_at_once(reaper: Reaper) -> None:
+    purgatory = Purgatory("small", reaper, max_operations=2)
+    waiting = [Recorded(), Recorded()]
+    for operation in waiting:
+        assert purgatory.try_complete_else_watch(operation, ["a"]) is Watched.WAITING
+    refused = Recorded()
+    assert purgatory.try_complete_else_watch(refused, ["a"]) is Watched.REFUSED
+    assert (refused.completions, refused.expirations) == (1, 1)
+    assert waiting[0].force_complete()
+    assert purgatory.try_complete_else_watch(Recorded(), ["a"]) is Watched.WAITING
+
+
+def test_what_is_completed_piles_up_nowhere(purgatory: Purgatory, reaper: Reaper) -> None:
+    kept = [Recorded(deadline_ms=10**9) for _ in range(10)]
+    for operation in kept:
+        purgatory.try_complete_else_watch(operation, ["kept"])
+    for number in range(5_000):
+        operation = Recorded(deadline_ms=10**6 + number)
+        purgatory.try_complete_else_watch(operation, ["a", number])
+        operation.ready = True
+        assert purgatory.check_and_complete("a") == 1
+        assert reaper.scheduled <= 64
+    assert purgatory.waiting == 10
+    assert purgatory.watched_keys == 1
+    assert reaper.expire_due(10**9) == 10
+    assert reaper.scheduled == 0
+
+
+def test_shutting_down_expires_all_and_refuses_more(purgatory: Purgatory) -> None:
+    operation, late = Recorded(), Recorded()
+    purgatory.try_complete_else_watch(operation, ["a"])
+    purgatory.shut_down()
+    assert (operation.completions, operation.expirations) == (1, 1)
+    assert purgatory.try_complete_else_watch(late, ["a"]) is Watched.REFUSED
+    assert late.completions == 1
+
+
+def test_an_operation_that_fails_hurts_no_other(
+    purgatory: Purgatory, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, sound = Recorded(), Recorded()
+    for operation in (broken, sound):
+        purgatory.try_complete_else_watch(operation, ["a"])
+
+    def fail() -> None:
+        raise OSError("disk on fire")
+
+    broken.while_trying = fail
+    sound.ready = True
+    assert purgatory.check_and_complete("a") == 1
+    assert sound.completions == 1
+    assert "disk on fire" in caplog.text
+
+
+def test_on_complete_may_check_the_same_key_again(purgatory: Purgatory) -> None:
+    first, second = Recorded(), Recorded()
+    for operation in (first, second):
+        purgatory.try_complete_else_watch(operation, ["a"])
+
+    class Chained(Recorded):
+        def on_complete(self) -> None:
+            super().on_complete()
+            second.ready = True
+            purgatory.check_and_complete("a")
+
+    chained = Chained()
+    purgatory.try_complete_else_watch(chained, ["a"])
+    chained.ready = True
+    purgatory.check_and_complete("a")
+    assert (chained.completions, second.completions, first.completions) == (1, 1, 0)
+
+
+def test_events_and_deadlines_that_race_complete_each_operation_exactly_once() -> None:
+    clock = Clock()
+    reaper = Reaper(on_fatal=unexpected, clock_ms=clock)
+    purgatory = Purgatory("race", reaper)
+    operations = [Recorded(deadline_ms=number // 10) for number in range(3_000)]
+    added: list[Recorded] = []
+    done = threading.Event()
+
+    def add() -> None:
+        for number, operation in enumerate(operations):
+            operation.ready = number % 3 == 0
+            purgatory.try_complete_else_watch(operation, [number % 7])
+            operation.ready = True
+            added.append(operation)
+        done.set()
+
+    def check() -> None:
+        while not done.is_set():
+            for key in range(7):
+                purgatory.check_and_complete(key)
+
+    def expire() -> None:
+        while not done.is_set():
+            clock.now_ms = len(added) // 10
+            reaper.expire_due(clock.now_ms)
+
+    threads = [threading.Thread(target=work) for work in (add, check, check, expire)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    reaper.expire_due(10**9)
+    assert all(operation.completions == 1 for operation in operations)
+    assert (purgatory.waiting, purgatory.watched_keys, reaper.scheduled) == (0, 0, 0)
+
+
+def test_the_reapers_thread_expires_by_the_clock_and_serves_several_purgatories() -> None:
+    reaper = Reaper(on_fatal=unexpected)
+    reaper.start()
+    try:
+        operations = []
+        for name in ("produce", "fetch"):
+            purgatory = Purgatory(name, reaper)
+            # The later deadline first: the second one must wake the sleeping reaper.
+            for delay_ms in (60_000, 20):
+                operation = Recorded(reaper.clock_ms() + delay_ms)
+                operations.append(operation)
+                purgatory.try_complete_else_watch(operation, ["a"])
+        assert operations[1].done.wait(10)
+        assert operations[3].done.wait(10)
+        assert operations[0].completions == operations[2].completions == 0
+    finally:
+        reaper.stop()
+
+
+def test_a_dying_reaper_is_fatal() -> None:
+    died: list[BaseException] = []
+    told = threading.Event()
+
+    def on_fatal(error: BaseException) -> None:
+        died.append(error)
+        told.set()
+
+    class Contradicting(Recorded):
+        def on_complete(self) -> None:
+            raise InvariantViolation("LEO below HW")
+
+    reaper = Reaper(on_fatal=on_fatal)
+    reaper.start()
+    Purgatory("p", reaper).try_complete_else_watch(Contradicting(reaper.clock_ms()), ["a"])
+    assert told.wait(10)
+    assert isinstance(died[0], InvariantViolation)
+    reaper.stop()
