@@ -1,0 +1,74 @@
+"""Who leads: the elections as pure functions over the assignment, the ISR and who lives.
+
+Each takes the replicas in the order of the assignment (the preferred one first) and gives an `Election`, or
+None when nobody may lead. Reassignment and preferred election will each add one function here. Source: the
+leader election rules of Apache Kafka 3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from barnabas.protocol.ids import BrokerId
+
+
+class Election(NamedTuple):
+    """The outcome: who leads and with which ISR; `is_unclean` says that acknowledged records may be lost."""
+
+    leader: BrokerId
+    isr: tuple[BrokerId, ...]
+    is_unclean: bool = False
+
+
+def elect_initial(replicas: Sequence[BrokerId], live: Collection[BrokerId]) -> Election | None:
+    """For a partition that never had a leader: the first live replica leads, and all live ones are in sync."""
+    isr = tuple(replica for replica in replicas if replica in live)
+    return Election(isr[0], isr) if isr else None
+
+
+def elect_offline(
+    replicas: Sequence[BrokerId],
+    isr: Sequence[BrokerId],
+    live: Collection[BrokerId],
+    *,
+    allow_unclean: bool,
+) -> Election | None:
+    """For a partition whose leader is gone: the first live replica of the ISR.
+
+    With `allow_unclean` any live replica may lead when none of the ISR lives; it is then alone in the ISR.
+    """
+    for replica in replicas:
+        if replica in live and replica in isr:
+            return Election(replica, tuple(member for member in isr if member in live))
+    if allow_unclean:
+        for replica in replicas:
+            if replica in live:
+                return Election(replica, (replica,), is_unclean=True)
+    return None
+
+
+def elect_for_controlled_shutdown(
+    replicas: Sequence[BrokerId],
+    isr: Sequence[BrokerId],
+    live_or_shutting_down: Collection[BrokerId],
+    shutting_down: Collection[BrokerId],
+) -> Election | None:
+    """For a partition whose leader is about to stop: the first live replica of the ISR that is not stopping."""
+    for replica in replicas:
+        if replica in live_or_shutting_down and replica in isr and replica not in shutting_down:
+            return Election(replica, tuple(member for member in isr if member not in shutting_down))
+    return None
+
+
+def without_replica(
+    replica: BrokerId, leader: BrokerId, isr: Sequence[BrokerId], no_leader: BrokerId
+) -> tuple[BrokerId, tuple[BrokerId, ...]] | None:
+    """Leader and ISR once `replica` is offline, or None when it neither leads nor is in sync.
+
+    The last member stays in the ISR: nobody else may lead before it returns, or records would be lost.
+    """
+    if replica not in isr and replica != leader:
+        return None
+    left = tuple(member for member in isr if member != replica)
+    return (no_leader if leader == replica else leader), (left or tuple(isr))

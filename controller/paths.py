@@ -1,0 +1,69 @@
+"""Where everything of a cluster stands in ZooKeeper, with Kafka's own paths.
+
+Pure. Paths are relative to the chroot, which the ZooKeeper client puts in front of each. Source: the znode
+layout of Apache Kafka 3.9 in ZooKeeper mode.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from barnabas.protocol.ids import BrokerId, TopicPartition
+
+BROKER_IDS: Final = "/brokers/ids"
+TOPICS: Final = "/brokers/topics"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+CLUSTER_ID: Final = "/cluster/id"
+DELETE_TOPICS: Final = "/admin/delete_topics"
+TOPIC_CONFIGS: Final = "/config/topics"
+ISR_CHANGES: Final = "/isr_change_notification"
+ISR_CHANGE_PREFIX: Final = f"{ISR_CHANGES}/isr_change_"
+
+PERSISTENT: Final = (
+    BROKER_IDS,
+    TOPICS,
+    "/cluster",
+    TOPIC_CONFIGS,
+    "/config/brokers",
+    "/config/users",
+    "/config/clients",
+    DELETE_TOPICS,
+    ISR_CHANGES,
+    "/log_dir_event_notification",
+    "/kafka-acl",
+)
+"""What the first broker of a cluster creates. Reassignment and preferred election add theirs under /admin."""
+
+
+def broker_id(broker: BrokerId) -> str:
+    return f"{BROKER_IDS}/{broker}"
+
+
+def topic(name: str) -> str:
+    return f"{TOPICS}/{name}"
+
+
+def topic_partitions(name: str) -> str:
+    return f"{TOPICS}/{name}/partitions"
+
+
+def partition(tp: TopicPartition) -> str:
+    return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}"
+
+
+def partition_state(tp: TopicPartition) -> str:
+    return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}/state"
+
+
+def topic_config(name: str) -> str:
+    return f"{TOPIC_CONFIGS}/{name}"
+
+
+def delete_topic(name: str) -> str:
+    return f"{DELETE_TOPICS}/{name}"
+
+
+def isr_change(sequence: str) -> str:
+    """`sequence` is a child's whole name, as listed under `ISR_CHANGES`."""
+    return f"{ISR_CHANGES}/{sequence}"

@@ -1,0 +1,308 @@
+"""What stands in the znodes: plain frozen records, and Kafka's JSON for each.
+
+Pure. A decoder raises `MalformedZnode`, naming the path and what was found, for anything that is not what
+Kafka would have written; unknown keys are ignored, since later versions add some. Source: the JSON formats of
+Apache Kafka 3.9 in ZooKeeper mode.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from barnabas.protocol.errors import LocalError
+from barnabas.protocol.ids import (
+    NO_BROKER,
+    NO_BROKER_EPOCH,
+    NO_TOPIC_ID,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    Endpoint,
+    LeaderEpoch,
+    TopicId,
+    TopicPartition,
+)
+
+
+class MalformedZnode(LocalError):
+    """A znode holds something else than Kafka's format; the text names its path and what was found."""
+
+
+class AdvertisedListener(NamedTuple):
+    """One listener that a broker is reached at, as ``NAME://host:port`` in its registration."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.host, self.port)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerRegistration:
+    """``/brokers/ids/<id>``. `broker_epoch` is the czxid of the node, unknown until it is registered."""
+
+    broker_id: BrokerId
+    listeners: tuple[AdvertisedListener, ...]
+    timestamp_ms: int
+    rack: str | None = None
+    broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
+
+    def endpoint(self, listener_name: str) -> Endpoint | None:
+        """Where the listener of that name is reached, or None when the broker has no such listener."""
+        for listener in self.listeners:
+            if listener.name == listener_name:
+                return listener.endpoint
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicAssignment:
+    """``/brokers/topics/<t>``: the topic's id and, by partition, its replicas with the preferred one first."""
+
+    topic_id: TopicId
+    replicas: Mapping[int, tuple[BrokerId, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeadershipState:
+    """``…/partitions/<p>/state``. `leader` is -1 when there is none; `partition_epoch` is the node's version."""
+
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    isr: tuple[BrokerId, ...]
+    controller_epoch: ControllerEpoch
+    partition_epoch: int
+
+    def with_leader(
+        self, leader: BrokerId, isr: tuple[BrokerId, ...], controller_epoch: ControllerEpoch
+    ) -> LeadershipState:
+        """What the controller writes next: one leader epoch on, still at the version that was read."""
+        return replace(
+            self,
+            leader=leader,
+            isr=isr,
+            leader_epoch=LeaderEpoch(self.leader_epoch + 1),
+            controller_epoch=controller_epoch,
+        )
+
+    @property
+    def has_leader(self) -> bool:
+        return self.leader != NO_BROKER
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ControllerNode:
+    """``/controller``: who holds it, and the session that does."""
+
+    broker_id: BrokerId
+    session_id: int
+    czxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """``/config/topics/<t>``: the overrides of a topic."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+def encode_broker(broker: BrokerRegistration) -> bytes:
+    plain = next((one for one in broker.listeners if one.security_protocol == "PLAINTEXT"), None)
+    body: dict[str, Any] = {
+        "features": {},
+        "listener_security_protocol_map": {one.name: one.security_protocol for one in broker.listeners},
+        "endpoints": [f"{one.name}://{_bracketed(one.host)}:{one.port}" for one in broker.listeners],
+        "jmx_port": -1,
+        "port": plain.port if plain else -1,
+        "host": plain.host if plain else None,
+        "version": 5,
+        "timestamp": str(broker.timestamp_ms),
+    }
+    if broker.rack is not None:
+        body["rack"] = broker.rack
+    return _dump(body)
+
+
+def decode_broker(path: str, data: bytes, broker: BrokerId, czxid: int) -> BrokerRegistration:
+    body = _load(path, data)
+    with _reading(path, data):
+        protocols = body.get("listener_security_protocol_map", {})
+        listeners = []
+        for text in body["endpoints"]:
+            name, _, address = text.partition("://")
+            endpoint = Endpoint.parse(address)
+            listeners.append(AdvertisedListener(name, *endpoint, str(protocols.get(name, name))))
+        return BrokerRegistration(
+            broker_id=broker,
+            listeners=tuple(listeners),
+            timestamp_ms=int(body.get("timestamp", -1)),
+            rack=body.get("rack"),
+            broker_epoch=BrokerEpoch(czxid),
+        )
+
+
+def encode_topic(topic: TopicAssignment) -> bytes:
+    return _dump(
+        {
+            "removing_replicas": {},
+            "partitions": {str(index): list(replicas) for index, replicas in sorted(topic.replicas.items())},
+            "topic_id": encode_uuid(topic.topic_id),
+            "adding_replicas": {},
+            "version": 3,
+        }
+    )
+
+
+def decode_topic(path: str, data: bytes) -> TopicAssignment:
+    """A topic written before ids existed has `NO_TOPIC_ID`."""
+    body = _load(path, data)
+    with _reading(path, data):
+        replicas = {
+            int(index): tuple(BrokerId(int(broker)) for broker in brokers)
+            for index, brokers in body["partitions"].items()
+        }
+        if not all(index >= 0 and brokers for index, brokers in replicas.items()):
+            raise ValueError("a partition without replicas or with a negative number")
+        text = body.get("topic_id")
+        topic_id = NO_TOPIC_ID if text is None else TopicId(decode_uuid(text))
+        return TopicAssignment(topic_id=topic_id, replicas=replicas)
+
+
+def encode_partition_state(state: LeadershipState) -> bytes:
+    return _dump(
+        {
+            "controller_epoch": state.controller_epoch,
+            "leader": state.leader,
+            "version": 1,
+            "leader_epoch": state.leader_epoch,
+            "isr": list(state.isr),
+        }
+    )
+
+
+def decode_partition_state(path: str, data: bytes, version: int) -> LeadershipState:
+    body = _load(path, data)
+    with _reading(path, data):
+        return LeadershipState(
+            leader=BrokerId(int(body["leader"])),
+            leader_epoch=LeaderEpoch(int(body["leader_epoch"])),
+            isr=tuple(BrokerId(int(broker)) for broker in body["isr"]),
+            controller_epoch=ControllerEpoch(int(body["controller_epoch"])),
+            partition_epoch=version,
+        )
+
+
+def encode_controller(broker: BrokerId, timestamp_ms: int) -> bytes:
+    return _dump({"version": 1, "brokerid": broker, "timestamp": str(timestamp_ms)})
+
+
+def decode_controller(path: str, data: bytes, session_id: int, czxid: int) -> ControllerNode:
+    body = _load(path, data)
+    with _reading(path, data):
+        return ControllerNode(broker_id=BrokerId(int(body["brokerid"])), session_id=session_id, czxid=czxid)
+
+
+def encode_epoch(epoch: ControllerEpoch) -> bytes:
+    return str(epoch).encode()
+
+
+def decode_epoch(path: str, data: bytes) -> ControllerEpoch:
+    with _reading(path, data):
+        return ControllerEpoch(int(data))
+
+
+def encode_topic_config(config: Mapping[str, str]) -> bytes:
+    return _dump({"version": 1, "config": dict(config)})
+
+
+def decode_topic_config(path: str, data: bytes) -> dict[str, str]:
+    body = _load(path, data)
+    with _reading(path, data):
+        return {str(name): str(value) for name, value in body.get("config", {}).items()}
+
+
+def encode_isr_change(partitions: list[TopicPartition]) -> bytes:
+    named = [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
+    return _dump({"version": 1, "partitions": named})
+
+
+def decode_isr_change(path: str, data: bytes) -> list[TopicPartition]:
+    body = _load(path, data)
+    with _reading(path, data):
+        return [TopicPartition(str(one["topic"]), int(one["partition"])) for one in body["partitions"]]
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return _dump({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(path: str, data: bytes) -> str:
+    body = _load(path, data)
+    with _reading(path, data):
+        return str(body["id"])
+
+
+def random_uuid() -> uuid.UUID:
+    """A random id whose text does not start with a dash, so that it can be given on a command line."""
+    while True:
+        found = uuid.uuid4()
+        if not encode_uuid(found).startswith("-"):
+            return found
+
+
+def encode_uuid(value: uuid.UUID) -> str:
+    """22 characters of URL-safe base64, as Kafka prints ids."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def decode_uuid(text: str) -> uuid.UUID:
+    """Raises ValueError for anything but 22 characters of URL-safe base64."""
+    try:
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    except (binascii.Error, TypeError) as error:
+        raise ValueError(f"{text!r} is no id: {error}") from None
+
+
+class _reading:
+    """Turns whatever a wrong shape raises into `MalformedZnode`."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self._path = path
+        self._data = data
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, KeyError | TypeError | ValueError | AttributeError):
+            shown = self._data[:200]
+            raise MalformedZnode(
+                f"{self._path} holds {shown!r}: {type(error).__name__}: {error}"
+            ) from None
+
+
+def _dump(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def _load(path: str, data: bytes) -> dict[str, Any]:
+    with _reading(path, data):
+        body = json.loads(data)
+        if not isinstance(body, dict):
+            raise ValueError("not a JSON object")
+        return body
+    raise MalformedZnode(f"{path} could not be read")  # pragma: no cover - _reading has raised
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
