@@ -18,10 +18,10 @@ What the composition root of a broker uses::
     store.close()
 
 Session events (`SessionEvent`) come in order on one thread of the store's, where blocking is allowed:
-SUSPENDED (no connection; go on), then RESUMED (same session, nothing is lost) or SILENT (nothing heard for a
-whole session timeout: others may take us for dead, so fence) and later RESUMED or EXPIRED (the ephemeral nodes
-are gone) and RENEWED (a new session: call `register_broker` again). The controller listens by itself, always
-after the callback given here has returned, so that it runs for election with the new registration in place.
+SUSPENDED (no connection; go on), then RESUMED (same session, nothing is lost) or SILENT (nothing heard for
+a whole session timeout: others may take us for dead, so fence) and later RESUMED or EXPIRED (the ephemeral
+nodes are gone) and RENEWED (a new session: call `register_broker` again). The controller listens by itself,
+always after the callback given here has returned: it stands for election with the new registration in place.
 
 Leaders change their ISR through the store, of which they see this much::
 

@@ -22,7 +22,7 @@ class Election(NamedTuple):
 
 
 def elect_initial(replicas: Sequence[BrokerId], live: Collection[BrokerId]) -> Election | None:
-    """For a partition that never had a leader: the first live replica leads, and all live ones are in sync."""
+    """For a partition that never had a leader: the first live replica leads, all live ones are in sync."""
     isr = tuple(replica for replica in replicas if replica in live)
     return Election(isr[0], isr) if isr else None
 
@@ -54,7 +54,7 @@ def elect_for_controlled_shutdown(
     live_or_shutting_down: Collection[BrokerId],
     shutting_down: Collection[BrokerId],
 ) -> Election | None:
-    """For a partition whose leader is about to stop: the first live replica of the ISR that is not stopping."""
+    """For a partition whose leader is stopping: the first live replica of the ISR that is not stopping too."""
     for replica in replicas:
         if replica in live_or_shutting_down and replica in isr and replica not in shutting_down:
             return Election(replica, tuple(member for member in isr if member not in shutting_down))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import logging
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,9 @@ from barnabas.protocol.ids import (
     TopicId,
     TopicPartition,
 )
+
+
+log = logging.getLogger("barnabas.controller")
 
 
 class MalformedZnode(LocalError):
@@ -67,7 +71,7 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicAssignment:
-    """``/brokers/topics/<t>``: the topic's id and, by partition, its replicas with the preferred one first."""
+    """``/brokers/topics/<t>``: the topic's id and, by partition, its replicas, the preferred one first."""
 
     topic_id: TopicId
     replicas: Mapping[int, tuple[BrokerId, ...]]
@@ -75,7 +79,7 @@ class TopicAssignment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeadershipState:
-    """``…/partitions/<p>/state``. `leader` is -1 when there is none; `partition_epoch` is the node's version."""
+    """``…/partitions/<p>/state``. `leader` is -1 when there is none, `partition_epoch` the node's version."""
 
     leader: BrokerId
     leader_epoch: LeaderEpoch
@@ -202,6 +206,15 @@ def decode_partition_state(path: str, data: bytes, version: int) -> LeadershipSt
         )
 
 
+def readable_partition_state(path: str, data: bytes, version: int) -> LeadershipState | None:
+    """As `decode_partition_state`; what cannot be read is reported and taken as absent."""
+    try:
+        return decode_partition_state(path, data, version)
+    except MalformedZnode as error:
+        log.error("ignored: %s", error)
+        return None
+
+
 def encode_controller(broker: BrokerId, timestamp_ms: int) -> bytes:
     return _dump({"version": 1, "brokerid": broker, "timestamp": str(timestamp_ms)})
 
@@ -286,9 +299,7 @@ class _reading:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, KeyError | TypeError | ValueError | AttributeError):
             shown = self._data[:200]
-            raise MalformedZnode(
-                f"{self._path} holds {shown!r}: {type(error).__name__}: {error}"
-            ) from None
+            raise MalformedZnode(f"{self._path} holds {shown!r}: {type(error).__name__}: {error}") from None
 
 
 def _dump(body: Mapping[str, Any]) -> bytes:
@@ -301,7 +312,6 @@ def _load(path: str, data: bytes) -> dict[str, Any]:
         if not isinstance(body, dict):
             raise ValueError("not a JSON object")
         return body
-    raise MalformedZnode(f"{path} could not be read")  # pragma: no cover - _reading has raised
 
 
 def _bracketed(host: str) -> str:

@@ -255,9 +255,7 @@ class ZooKeeperSession:
                 self._emit(SessionEvent.EXPIRED)
             else:
                 silent_at = None
-                self._emit(
-                    SessionEvent.RENEWED if last == KazooState.LOST else SessionEvent.RESUMED
-                )
+                self._emit(SessionEvent.RENEWED if last == KazooState.LOST else SessionEvent.RESUMED)
             last = state
 
     def _emit(self, event: SessionEvent) -> None:

@@ -1,0 +1,133 @@
+"""A broker's registration: an ephemeral node whose czxid is the broker's epoch.
+
+When the node is there already, three things may be true. It is ours, from a call whose answer was lost: fine.
+Another broker runs under this id: refused at once. Or it is left over from a broker that died a moment ago
+(as a rule ourselves before a restart), whose session has not timed out yet: then we wait for it to vanish,
+for at most a session timeout and two seconds. Which of the last two it is, is found out by asking the
+registered address for ApiVersions.
+
+Blocks; any thread that runs no event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Final
+
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from barnabas.controller import paths, znodes
+from barnabas.controller.znodes import BrokerRegistration
+from barnabas.controller.zookeeper import Start, ZooKeeperSession
+from barnabas.protocol.channel import Channel
+from barnabas.protocol.errors import ConnectionClosed, LocalError, MalformedFrame, RequestTimedOutLocally
+from barnabas.protocol.ids import BrokerEpoch, Endpoint
+from barnabas.protocol.messages.api_versions import ApiVersionsRequest
+
+log = logging.getLogger("barnabas.controller")
+
+_GRACE_MS: Final = 2_000
+_PROBE_TIMEOUT_MS: Final = 1_000
+
+
+class BrokerIdTaken(LocalError):
+    """Another broker is registered under this id."""
+
+
+class Liveness(Enum):
+    """What the address of a registration has to say."""
+
+    ANSWERS = "answers"
+    SILENT = "does not answer"
+
+
+Probe = Callable[[Endpoint], Liveness]
+
+
+def probe_broker(endpoint: Endpoint) -> Liveness:
+    """Whether a broker answers at this address within a second."""
+    return asyncio.run(_ask(endpoint))
+
+
+async def _ask(endpoint: Endpoint) -> Liveness:
+    channel = Channel(
+        endpoint,
+        client_id="registration-probe",
+        request_timeout_ms=_PROBE_TIMEOUT_MS,
+        connect_timeout_ms=_PROBE_TIMEOUT_MS,
+    )
+    try:
+        await channel.request(ApiVersionsRequest())
+    except (ConnectionClosed, RequestTimedOutLocally, MalformedFrame):
+        return Liveness.SILENT
+    finally:
+        channel.close()
+    return Liveness.ANSWERS
+
+
+def register_broker(
+    session: ZooKeeperSession,
+    registration: BrokerRegistration,
+    *,
+    probe: Probe = probe_broker,
+    grace_ms: int = _GRACE_MS,
+) -> BrokerEpoch:
+    """Create the node and return its czxid. Raises BrokerIdTaken, ZooKeeperUnavailable, SessionLost."""
+    path = paths.broker_id(registration.broker_id)
+    data = znodes.encode_broker(registration)
+    deadline = time.monotonic() + (session.session_timeout_ms + grace_ms) / 1000
+    while True:
+        outcome = session.attempt(
+            lambda zk: zk.create_async(path, data, ephemeral=True, makepath=True, include_data=True)
+        )
+        if outcome.error is None:
+            epoch = BrokerEpoch(outcome.value[1].czxid)
+            log.info("registered broker %s with epoch %s", registration.broker_id, epoch)
+            return epoch
+        if not isinstance(outcome.error, NodeExistsError):
+            raise outcome.error
+        gone = threading.Event()
+        found = session.attempt(_watched(path, gone))
+        if isinstance(found.error, NoNodeError):
+            continue
+        there, stat = found.get()
+        if stat.ephemeralOwner == session.session_id:
+            return BrokerEpoch(stat.czxid)
+        other = znodes.decode_broker(path, there, registration.broker_id, stat.czxid)
+        _refuse_if_alive(other, registration, probe)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise BrokerIdTaken(
+                f"broker id {registration.broker_id} is still registered by {_addresses(other)} after "
+                f"{session.session_timeout_ms + grace_ms} ms, though nobody answers there; "
+                "is another broker with this id hanging or unreachable from here?"
+            )
+        log.info(
+            "broker id %s is registered by %s, where nobody answers; waiting for its session to end",
+            registration.broker_id,
+            _addresses(other),
+        )
+        gone.wait(left)
+
+
+def _watched(path: str, changed: threading.Event) -> Start:
+    return lambda zk: zk.get_async(path, lambda _: changed.set())
+
+
+def _refuse_if_alive(other: BrokerRegistration, ours: BrokerRegistration, probe: Probe) -> None:
+    own: Iterable[Endpoint] = [listener.endpoint for listener in ours.listeners]
+    for listener in other.listeners:
+        # At our own address only we ourselves can answer: that proves nothing about another broker.
+        if listener.endpoint in own:
+            continue
+        if probe(listener.endpoint) is Liveness.ANSWERS:
+            raise BrokerIdTaken(f"broker id {ours.broker_id} is already taken by {listener.endpoint}")
+
+
+def _addresses(registration: BrokerRegistration) -> str:
+    return ", ".join(str(listener.endpoint) for listener in registration.listeners)

@@ -1,0 +1,322 @@
+"""`ClusterStore`: the typed door to all that a cluster keeps in ZooKeeper.
+
+Every broker has one. It reads everything and writes what any broker may: its own registration, the ISR of
+partitions it leads, ISR notifications, the cluster id. What only the controller may write goes through the
+`ControllerWriter` that a won election gives; see there.
+
+All calls block, may come from any thread (watch callbacks aside) and are bounded by the session timeout; each
+may raise `ZooKeeperUnavailable` or `SessionLost`. A watch passed in is called at most once, from the client
+library's thread, also when the connection is lost: it may only put something into a queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from barnabas.controller import paths, znodes
+from barnabas.controller.controller_writer import ControllerWriter, first_error
+from barnabas.controller.registration import register_broker
+from barnabas.controller.znodes import (
+    BrokerRegistration,
+    ControllerNode,
+    LeadershipState,
+    MalformedZnode,
+    TopicAssignment,
+)
+from barnabas.controller.zookeeper import SessionEvent, Start, ZooKeeperSession
+from barnabas.protocol.errors import LocalError
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+
+log = logging.getLogger("barnabas.controller")
+
+Watch = Callable[[Any], None]
+
+_ELECTION_ROUNDS = 10
+
+
+class PartitionStateConflict(LocalError):
+    """The state znode is not at the version that was expected.
+
+    `current` is what stands there now, or None when the partition is gone.
+    """
+
+    def __init__(self, tp: TopicPartition, expected: int, current: LeadershipState | None) -> None:
+        found = "no such node" if current is None else f"version {current.partition_epoch}: {current}"
+        super().__init__(f"state of {tp}: expected version {expected}, found {found}")
+        self.current = current
+
+
+class IsrStore(Protocol):
+    """What a leader sees of the store; any thread, blocks."""
+
+    def update_isr(
+        self,
+        tp: TopicPartition,
+        leader: BrokerId,
+        leader_epoch: LeaderEpoch,
+        controller_epoch: ControllerEpoch,
+        isr: tuple[BrokerId, ...],
+        expected_partition_epoch: int,
+    ) -> int: ...
+
+    def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None: ...
+
+
+class ClusterStore:
+    """See the module. `connect` is ``host:port[,host:port…][/chroot]``.
+
+    `on_session_event` is called on the session thread and may block; `on_fatal` is called should that thread
+    end by an error.
+    """
+
+    def __init__(
+        self,
+        connect: str,
+        *,
+        session_timeout_ms: int,
+        connection_timeout_ms: int,
+        on_session_event: Callable[[SessionEvent], None] | None = None,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.session = ZooKeeperSession(
+            connect,
+            session_timeout_ms=session_timeout_ms,
+            connection_timeout_ms=connection_timeout_ms,
+            on_fatal=on_fatal,
+        )
+        if on_session_event is not None:
+            self.session.add_listener(on_session_event)
+
+    def start(self) -> None:
+        """Connect and create what every cluster has. Raises ZooKeeperUnavailable naming the address."""
+        self.session.start()
+        for outcome in self.session.run_all([_ensure(path) for path in paths.PERSISTENT]):
+            outcome.get()
+
+    def close(self) -> None:
+        """End the session; what is ephemeral vanishes at once."""
+        self.session.close()
+
+    def add_session_listener(self, listener: Callable[[SessionEvent], None]) -> None:
+        self.session.add_listener(listener)
+
+    def remove_session_listener(self, listener: Callable[[SessionEvent], None]) -> None:
+        self.session.remove_listener(listener)
+
+    # Brokers
+
+    def cluster_id(self) -> str:
+        """The cluster's id, made by whoever asks first."""
+        fresh = znodes.encode_cluster_id(znodes.encode_uuid(znodes.random_uuid()))
+        found = self._data(paths.CLUSTER_ID)
+        if found is None:
+            made = self.session.attempt(lambda zk: zk.create_async(paths.CLUSTER_ID, fresh, makepath=True))
+            if made.error is not None and not isinstance(made.error, NodeExistsError):
+                raise made.error
+            found = self._data(paths.CLUSTER_ID)
+        if found is None:
+            raise MalformedZnode(f"{paths.CLUSTER_ID} was deleted while it was being read")
+        return znodes.decode_cluster_id(paths.CLUSTER_ID, found[0])
+
+    def register_broker(self, registration: BrokerRegistration) -> BrokerEpoch:
+        """Register as an ephemeral node; see `barnabas.controller.registration`. Raises BrokerIdTaken."""
+        return register_broker(self.session, registration)
+
+    def brokers(self, watch: Watch | None = None) -> dict[BrokerId, BrokerRegistration]:
+        """All brokers with a readable registration."""
+        ids = [BrokerId(int(name)) for name in self._children(paths.BROKER_IDS, watch) if name.isdecimal()]
+        by_path = {paths.broker_id(broker): broker for broker in ids}
+        registrations = {}
+        for path, (data, stat) in self._read(list(by_path)).items():
+            broker = by_path[path]
+            try:
+                registrations[broker] = znodes.decode_broker(path, data, broker, stat.czxid)
+            except MalformedZnode as error:
+                log.error("ignored: %s", error)
+        return registrations
+
+    # Topics
+
+    def topics(self, watch: Watch | None = None) -> list[str]:
+        return self._children(paths.TOPICS, watch)
+
+    def topic_assignments(self, topics: Iterable[str]) -> dict[str, TopicAssignment | MalformedZnode]:
+        """By topic; one that is gone is left out, one that cannot be read comes as its error."""
+        found = self._read([paths.topic(name) for name in topics])
+        result: dict[str, TopicAssignment | MalformedZnode] = {}
+        for path, (data, _) in found.items():
+            name = path.rpartition("/")[2]
+            try:
+                result[name] = znodes.decode_topic(path, data)
+            except MalformedZnode as error:
+                result[name] = error
+        return result
+
+    def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The overrides by topic; one without a readable node has none."""
+        configs: dict[str, dict[str, str]] = {name: {} for name in topics}
+        for path, (data, _) in self._read([paths.topic_config(name) for name in configs]).items():
+            try:
+                configs[path.rpartition("/")[2]] = znodes.decode_topic_config(path, data)
+            except MalformedZnode as error:
+                log.error("ignored: %s", error)
+        return configs
+
+    def partition_states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
+        """What stands in the state znodes; partitions without a readable one are left out."""
+        by_path = {paths.partition_state(tp): tp for tp in partitions}
+        return {
+            by_path[path]: state
+            for path, (data, stat) in self._read(list(by_path)).items()
+            if (state := znodes.readable_partition_state(path, data, stat.version)) is not None
+        }
+
+    def deletion_requests(self, watch: Watch | None = None) -> list[str]:
+        return self._children(paths.DELETE_TOPICS, watch)
+
+    # ISR
+
+    def update_isr(
+        self,
+        tp: TopicPartition,
+        leader: BrokerId,
+        leader_epoch: LeaderEpoch,
+        controller_epoch: ControllerEpoch,
+        isr: tuple[BrokerId, ...],
+        expected_partition_epoch: int,
+    ) -> int:
+        """Write the state by compare-and-set on the znode's version, and return the new version.
+
+        Raises PartitionStateConflict when the version differs, unless what stands there is this very write,
+        done before by a call whose answer was lost: calling again after ZooKeeperUnavailable is safe.
+        """
+        state = LeadershipState(
+            leader=leader,
+            leader_epoch=leader_epoch,
+            isr=isr,
+            controller_epoch=controller_epoch,
+            partition_epoch=expected_partition_epoch,
+        )
+        path, data = paths.partition_state(tp), znodes.encode_partition_state(state)
+        outcome = self.session.attempt(lambda zk: zk.set_async(path, data, expected_partition_epoch))
+        if outcome.error is None:
+            return int(outcome.value.version)
+        if not isinstance(outcome.error, BadVersionError | NoNodeError):
+            raise outcome.error
+        current = self.partition_states([tp]).get(tp)
+        if current == replace(state, partition_epoch=expected_partition_epoch + 1):
+            return current.partition_epoch
+        raise PartitionStateConflict(tp, expected_partition_epoch, current)
+
+    def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
+        """Tell the controller of changed ISRs, so that it tells everybody; a repetition does no harm."""
+        data = znodes.encode_isr_change(list(partitions))
+        self.session.run(lambda zk: zk.create_async(paths.ISR_CHANGE_PREFIX, data, sequence=True))
+
+    def isr_changes(self, watch: Watch | None = None) -> dict[str, list[TopicPartition]]:
+        """By notification; one that cannot be read names no partition."""
+        names = self._children(paths.ISR_CHANGES, watch)
+        found = self._read([paths.isr_change(name) for name in names])
+        changes = {}
+        for path, (data, _) in found.items():
+            try:
+                partitions = znodes.decode_isr_change(path, data)
+            except MalformedZnode as error:
+                log.error("ignored: %s", error)
+                partitions = []
+            changes[path.rpartition("/")[2]] = partitions
+        return changes
+
+    # The controller
+
+    def controller(self, watch: Watch | None = None) -> ControllerNode | None:
+        """Who is the controller. The watch is set even when nobody is."""
+        exists = self.session.run(lambda zk: zk.exists_async(paths.CONTROLLER, watch))
+        found = self._data(paths.CONTROLLER) if exists is not None else None
+        if found is None:
+            return None
+        data, stat = found
+        return znodes.decode_controller(paths.CONTROLLER, data, stat.ephemeralOwner, stat.czxid)
+
+    def controller_epoch(self) -> ControllerEpoch:
+        """The epoch of the last election, 0 before the first."""
+        found = self._data(paths.CONTROLLER_EPOCH)
+        return ControllerEpoch(0) if found is None else znodes.decode_epoch(paths.CONTROLLER_EPOCH, found[0])
+
+    def become_controller(self, broker: BrokerId) -> ControllerWriter | None:
+        """Stand for election: None when another broker is the controller.
+
+        ``/controller`` is created and the epoch raised in one transaction. A node that our own session left
+        behind (a resignation whose delete did not get through) is removed first.
+        """
+        for _ in range(_ELECTION_ROUNDS):
+            epoch, version = self._epoch_and_version()
+            fresh = ControllerEpoch(epoch + 1)
+            error, retried = self._claim(broker, fresh, version)
+            if error is None:
+                return ControllerWriter(self.session, fresh, version + 1)
+            holder = self.controller()
+            if holder is None:
+                continue
+            if holder.session_id != self.session.session_id:
+                return None
+            if retried and self._epoch_and_version() == (fresh, version + 1):
+                return ControllerWriter(self.session, fresh, version + 1)
+            self.session.attempt(lambda zk: zk.delete_async(paths.CONTROLLER))
+        return None
+
+    def _claim(self, broker: BrokerId, epoch: ControllerEpoch, version: int) -> tuple[Exception | None, bool]:
+        data = znodes.encode_controller(broker, now_ms())
+
+        def start(zk: Any) -> Any:
+            transaction = zk.transaction()
+            transaction.create(paths.CONTROLLER, data, ephemeral=True)
+            transaction.set_data(paths.CONTROLLER_EPOCH, znodes.encode_epoch(epoch), version)
+            return transaction.commit_async()
+
+        outcome = self.session.attempt(start)
+        return first_error(outcome.get()), outcome.retried
+
+    def _epoch_and_version(self) -> tuple[ControllerEpoch, int]:
+        found = self._data(paths.CONTROLLER_EPOCH)
+        if found is None:
+            zero = znodes.encode_epoch(ControllerEpoch(0))
+            self.session.attempt(lambda zk: zk.create_async(paths.CONTROLLER_EPOCH, zero))
+            found = self._data(paths.CONTROLLER_EPOCH)
+        if found is None:
+            raise MalformedZnode(f"{paths.CONTROLLER_EPOCH} was deleted while it was being read")
+        return znodes.decode_epoch(paths.CONTROLLER_EPOCH, found[0]), found[1].version
+
+    def _children(self, path: str, watch: Watch | None) -> list[str]:
+        return list(self.session.run(lambda zk: zk.get_children_async(path, watch)))
+
+    def _data(self, path: str) -> tuple[bytes, Any] | None:
+        return self._read([path]).get(path)
+
+    def _read(self, wanted: Sequence[str]) -> Mapping[str, tuple[bytes, Any]]:
+        """Data and stat by path; nodes that do not exist are left out."""
+        found = {}
+        outcomes = self.session.run_all([_get(path) for path in wanted])
+        for path, outcome in zip(wanted, outcomes, strict=True):
+            if not isinstance(outcome.error, NoNodeError):
+                found[path] = outcome.get()
+        return found
+
+
+def now_ms() -> int:
+    """Wall time, for the timestamps that stand in znodes and that nothing is decided by."""
+    return int(time.time() * 1000)
+
+
+def _get(path: str) -> Start:
+    return lambda zk: zk.get_async(path)
+
+
+def _ensure(path: str) -> Start:
+    return lambda zk: zk.ensure_path_async(path)
