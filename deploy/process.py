@@ -87,7 +87,7 @@ def _stat(pid: int) -> _Stat | None:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # A killed process whose other threads have not ended yet is a zombie too, but still holds its ports and locks.
+    # A killed process whose other threads have not ended yet is a zombie too, but still holds its ports.
     if fields[0] in "ZX" and int(fields[17]) <= 1:
         return None
     return _Stat(fields[0], f"{_boot_id()}:{fields[19]}")
@@ -239,7 +239,13 @@ class _Spawner:
     def run(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         done: Future[subprocess.Popen[bytes]] = Future()
         self._work.put((start, done))
-        return done.result()
+        try:
+            return done.result()
+        except BaseException:
+            # A signal's exception interrupts this wait, not the start: what was started must not stay.
+            if done.exception(timeout=10.0) is None:
+                done.result().kill()
+            raise
 
     def _run(self) -> None:
         while True:

@@ -145,7 +145,7 @@ class ZooKeeper:
         directory: Path,
         *,
         host: str = "127.0.0.1",
-        port: int | None = None,
+        port: int | ReservedPort | None = None,
         tick_time_ms: int = 500,
         sync: bool = False,
         log_level: str | None = None,
@@ -159,13 +159,13 @@ class ZooKeeper:
         """
         self.directory = directory
         self.host = host
-        self.port = port
+        self._reserved = port if isinstance(port, ReservedPort) else None
+        self.port = port.port if isinstance(port, ReservedPort) else port
         self.tick_time_ms = tick_time_ms
         self.sync = sync
         self.log_level = log_level
         self.die_with_parent = die_with_parent
         self.process: ManagedProcess | None = None
-        self._reserved: ReservedPort | None = None
 
     @property
     def endpoint(self) -> Endpoint:
@@ -234,6 +234,7 @@ class ZooKeeper:
                 if not attempts_left or not picks_port or is_free(self.endpoint.port, self.host):
                     raise
                 self.release_port()
+                self.port = None
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End it (SIGTERM, then SIGKILL); nothing to do when it does not run."""
@@ -266,11 +267,10 @@ class ZooKeeper:
         return self.process
 
     def release_port(self) -> None:
-        """Give up the port: the next start picks another one."""
+        """Give up the reservation of the port, once the server will not be started again from here."""
         if self._reserved is not None:
             self._reserved.close()
             self._reserved = None
-        self.port = None
 
     def command(self) -> list[str]:
         """Write the server's configuration, and return the command that runs it."""

@@ -1,0 +1,56 @@
+"""The exit codes of the `barnabas` command, and which error ends in which.
+
+===  =====================================================================================
+  0  done
+  1  failed: the error is on stderr
+  2  wrong usage: an unknown option, a value out of range, an invalid setting
+  3  not reachable: no broker (or no ZooKeeper) answered
+  4  not found: no such topic, partition, broker, cluster or file
+130  interrupted with Ctrl-C
+===  =====================================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from barnabas.protocol.errors import (
+    ApiError,
+    BarnabasError,
+    ConnectionClosed,
+    ErrorCode,
+    InvalidConfiguration,
+    RequestTimedOutLocally,
+)
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+NOT_REACHABLE: Final = 3
+NOT_FOUND: Final = 4
+INTERRUPTED: Final = 130
+
+_NOT_FOUND_CODES: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+
+class CommandError(BarnabasError):
+    """An error that a command found itself; it knows its exit code."""
+
+    def __init__(self, message: str, exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code that an error ends the command with."""
+    if isinstance(error, CommandError):
+        return error.exit_code
+    if isinstance(error, ConnectionClosed | RequestTimedOutLocally):
+        return NOT_REACHABLE
+    if isinstance(error, InvalidConfiguration):
+        return USAGE
+    if isinstance(error, FileNotFoundError):
+        return NOT_FOUND
+    if isinstance(error, ApiError) and error.code in _NOT_FOUND_CODES:
+        return NOT_FOUND
+    return FAILED

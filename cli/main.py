@@ -1,0 +1,95 @@
+"""The `barnabas` command: picks the subcommand, reports errors, sets the exit code.
+
+Guarantees. Only the module of the chosen subcommand is imported, so that `barnabas broker` carries nothing it
+does not need. An error that we raise on purpose is one line on stderr and an exit code (`exit_codes.py`); any
+other is a defect of ours and keeps its traceback. Main thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from barnabas.cli import exit_codes
+from barnabas.protocol.errors import BarnabasError
+
+_COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "up": ("up", "start a cluster on this machine: ZooKeeper and brokers"),
+    "down": ("cluster", "stop the cluster"),
+    "status": ("status", "brokers, controller, and every replica with its offsets"),
+    "kill": ("cluster", "kill a broker (SIGKILL)"),
+    "pause": ("cluster", "pause a broker (SIGSTOP)"),
+    "resume": ("cluster", "let a paused broker go on (SIGCONT)"),
+    "restart": ("cluster", "start a broker again, after a controlled shutdown where it still runs"),
+    "topics": ("topics", "create, list, describe and delete topics"),
+    "produce": ("produce", "write lines from stdin or a file as records"),
+    "consume": ("consume", "print the records of a topic"),
+    "broker": ("broker", "run one broker in the foreground"),
+    "log": ("log", "look into the files of a log"),
+    "demo": ("demo", "the main job on real data, start to end"),
+    "perf": ("perf", "measure how fast a cluster takes and gives records"),
+}
+"""Subcommand → (module of barnabas.cli, help). A module has ``add_arguments(parser, name)`` and ``run``."""
+
+_EPILOG: Final = (
+    "exit codes: 0 done, 1 failed, 2 wrong usage, 3 not reachable, 4 not found, 130 interrupted. "
+    "`barnabas COMMAND --help` tells more."
+)
+
+
+def build_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """The parser, complete for the chosen subcommand and with a line of help for the others."""
+    parser = argparse.ArgumentParser(
+        prog="barnabas",
+        description="A replicated commit log: run a cluster, write to it, read from it.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, (module_name, help_text) in _COMMANDS.items():
+        sub = commands.add_parser(
+            name, help=help_text, description=help_text[0].upper() + help_text[1:] + "."
+        )
+        if name == chosen:
+            module = importlib.import_module(f"barnabas.cli.{module_name}")
+            module.add_arguments(sub, name)
+            sub.set_defaults(run=module.run)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code (argparse itself exits with 2 for wrong usage)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    parser = build_parser(chosen)
+    options = parser.parse_args(words)
+    if options.version:
+        from barnabas import __version__
+
+        print(f"barnabas {__version__}")
+        return exit_codes.OK
+    if options.command is None:
+        parser.print_help()
+        return exit_codes.USAGE
+    try:
+        code: int = options.run(options)
+        # What is still buffered belongs to the command: a closed pipe must be met here, not at exit.
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone, as `head` does; nothing more can be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.OK
+    except (BarnabasError, OSError) as error:
+        print(f"barnabas {options.command}: {error}", file=sys.stderr)
+        return exit_codes.exit_code_of(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

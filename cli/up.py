@@ -1,0 +1,161 @@
+"""`barnabas up`: start a cluster on this machine; in the foreground until Ctrl-C, or detached.
+
+In the foreground this program owns the cluster: when it ends, however it ends, every process of the cluster
+ends. While it runs it restarts brokers that `barnabas restart` asks for and says when one has ended.
+Detached, the processes go on after it, until `barnabas down`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Final
+
+from barnabas.cli.cluster_dir import add_dir_argument, chosen_dir
+from barnabas.cli.exit_codes import OK, USAGE, CommandError
+from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.process import DeployError
+from barnabas.deploy.requests import answer_restart, forget_requests, restarts_asked_for
+
+_LOOK_INTERVAL_S: Final = 0.1
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    add_dir_argument(parser)
+    parser.add_argument("--brokers", type=int, default=3, metavar="N", help="how many brokers (default: 3)")
+    parser.add_argument(
+        "--detach", action="store_true", help="return when the cluster is up, and let it run until `down`"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the cluster as one JSON object when it is up"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="a setting for every broker, in Kafka's names (may be repeated)",
+    )
+    parser.epilog = (
+        "BARNABAS_ZOOKEEPER=host:port[/chroot] uses a ZooKeeper that is already running. Data is kept in the "
+        "directory: the next `up` there continues with it."
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Start, announce, and stay until a signal (or return, when detached)."""
+    if options.brokers < 1:
+        raise CommandError(f"--brokers {options.brokers}: expected at least 1", USAGE)
+    settings = _settings(options.overrides)
+    stopping = threading.Event()
+    _stop_on_signal(stopping)
+    cluster = LocalCluster(
+        chosen_dir(options), brokers=options.brokers, settings=settings, detach=options.detach
+    )
+    try:
+        started = time.monotonic()
+        cluster.takes_requests = not options.detach
+        forget_requests(cluster.directory)
+        _start(cluster, stopping)
+        _announce(cluster, options, time.monotonic() - started)
+        if not options.detach:
+            try:
+                _watch(cluster, stopping)
+            finally:
+                _say(options, "stopping")
+                cluster.stop()
+    finally:
+        cluster.close()
+    return OK
+
+
+def _settings(overrides: list[str]) -> dict[str, str]:
+    found = {}
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise CommandError(f"--set {text!r}: expected key=value, for example num.io.threads=4", USAGE)
+        found[name.strip()] = value
+    return found
+
+
+class _Stopped(BaseException):
+    """A signal came while the cluster was starting."""
+
+
+def _stop_on_signal(stopping: threading.Event) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        # The first signal asks to stop in order; while starting there is nothing to keep, so it cuts short.
+        already = stopping.is_set()
+        stopping.set()
+        if _starting.is_set() and not already:
+            raise _Stopped
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+
+
+_starting = threading.Event()
+
+
+def _start(cluster: LocalCluster, stopping: threading.Event) -> None:
+    _starting.set()
+    try:
+        cluster.start()
+    except _Stopped:
+        raise CommandError("stopped by a signal before the cluster was up") from None
+    finally:
+        _starting.clear()
+
+
+def _announce(cluster: LocalCluster, options: argparse.Namespace, seconds: float) -> None:
+    if options.json:
+        print(json.dumps(cluster.describe()), flush=True)
+        return
+    count = len(cluster.brokers)
+    print(f"{count} broker{'s' * (count > 1)} up and writable in {seconds:.1f} s")
+    print(f"  bootstrap  {cluster.bootstrap}")
+    print(f"  zookeeper  {cluster.zookeeper_connect}")
+    print(f"  dir        {cluster.directory}")
+    if options.detach:
+        print(f"stop it with: barnabas down --dir {cluster.directory}", flush=True)
+    else:
+        print("Ctrl-C stops everything", flush=True)
+
+
+def _say(options: argparse.Namespace, text: str) -> None:
+    # With --json stdout belongs to the object.
+    print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+
+def _watch(cluster: LocalCluster, stopping: threading.Event) -> None:
+    """Until a signal comes: restart what is asked for, and tell once of each process that has ended."""
+    ended: set[int] = set()
+    zookeeper_ended = False
+    while not stopping.wait(_LOOK_INTERVAL_S):
+        for broker_id in restarts_asked_for(cluster.directory):
+            error = None
+            try:
+                cluster.restart(broker_id)
+            except DeployError as failure:
+                error = failure
+            answer_restart(cluster.directory, broker_id, error)
+        for broker in cluster.brokers:
+            if broker.is_alive:
+                ended.discard(broker.id)
+            elif broker.id not in ended:
+                ended.add(broker.id)
+                code = broker.process.exit_code if broker.process else None
+                print(
+                    f"broker {broker.id} has ended (exit code {code}); see {broker.log_file}", file=sys.stderr
+                )
+        managed = cluster.zookeeper_process
+        if managed is not None and not managed.is_alive and not zookeeper_ended:
+            zookeeper_ended = True
+            print(f"ZooKeeper has ended (exit code {managed.exit_code})", file=sys.stderr)

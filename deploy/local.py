@@ -1,0 +1,177 @@
+"""A cluster of real processes on this machine, started from here: ZooKeeper and brokers, in one directory.
+
+    DIR/cluster.json                      what runs where (state.py)
+    DIR/zookeeper/{zoo.cfg,data/,zookeeper.log}
+    DIR/broker-<id>/{server.properties,data/,broker.log}
+
+Guarantees. `start` returns when every broker sees all brokers and a controller: topics can then be created
+and written. No process is left behind after any exit of this program, SIGKILL included, unless the cluster
+was started with ``detach``; then `cluster.json` says what runs, and `RunningCluster.open` finds it again. A
+failed start ends whatever it had started.
+
+Any one thread at a time; calls block and are bounded (from a loop: ``asyncio.to_thread``).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from barnabas.deploy.local_broker import Command, LocalBroker, broker_command, check_settings
+from barnabas.deploy.ports import ReservedPort
+from barnabas.deploy.probe import wait_ready
+from barnabas.deploy.process import DeployError, ProcessId
+from barnabas.deploy.running_cluster import START_TIMEOUT_S, ReadyCheck, RunningCluster
+from barnabas.deploy.state import ClusterRecord, DirectoryLock, read_record
+from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, connect_string_from_environment
+from barnabas.protocol.ids import BrokerId
+
+_HOST: Final = "127.0.0.1"
+
+
+class LocalCluster(RunningCluster):
+    """A cluster that this program runs; also a context manager that starts and stops it."""
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        brokers: int = 3,
+        settings: Mapping[str, str] | None = None,
+        broker_settings: Mapping[int, Mapping[str, str]] | None = None,
+        zookeeper: str | None = None,
+        detach: bool = False,
+        command: Command = broker_command,
+        ready: ReadyCheck = wait_ready,
+    ) -> None:
+        """A cluster in `directory` (made when missing), not started.
+
+        Broker ids count from 1. `settings` are for all brokers, `broker_settings` for one by id, in Kafka's
+        names. `zookeeper`: ``host:port[/chroot]`` of one that runs already; without it that of
+        ``BARNABAS_ZOOKEEPER``, else one of our own. Ports of an earlier run are kept where they are free.
+        Raises DeployError when another program runs a cluster in the directory, or for a setting that the
+        cluster decides itself; ValueError when `brokers` is below 1.
+        """
+        if brokers < 1:
+            raise ValueError(f"brokers={brokers}: expected at least 1")
+        self._broker_settings = {id: dict(own) for id, own in (broker_settings or {}).items()}
+        for chosen in (settings or {}, *self._broker_settings.values()):
+            check_settings(chosen)
+        folder = Path(directory).absolute()
+        self._lock = DirectoryLock(folder)
+        try:
+            earlier = _earlier_record(folder)
+            ports = {broker.id: broker.port for broker in earlier.brokers} if earlier else {}
+            super().__init__(
+                folder,
+                _zookeeper(folder, zookeeper, earlier, detach),
+                [
+                    LocalBroker(
+                        BrokerId(broker_id),
+                        folder / f"broker-{broker_id}",
+                        host=_HOST,
+                        port=_port(ports.get(broker_id)),
+                        command=command,
+                        die_with_parent=not detach,
+                    )
+                    for broker_id in range(1, brokers + 1)
+                ],
+                host=_HOST,
+                settings=settings or {},
+                owner=None if detach else ProcessId.of(os.getpid()),
+                ready=ready,
+            )
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Start ZooKeeper and all brokers at once, and wait until the cluster can be written.
+
+        Raises DeployError saying which part failed and why; nothing of the cluster runs then.
+        """
+        if self.is_running:
+            raise DeployError(f"the cluster in {self.directory} is already running")
+        try:
+            self._launch_all(time.monotonic() + timeout_s)
+        except BaseException:
+            self.kill_all()
+            raise
+
+    def launch_broker(self, broker_id: int) -> None:
+        """Start a broker that is down, without waiting for it."""
+        self.broker(broker_id).write_settings(self._settings_of(broker_id))
+        super().launch_broker(broker_id)
+
+    def change_settings(self, broker_id: int, settings: Mapping[str, str]) -> None:
+        """Give a broker other settings, from its next start on; raises DeployError for those fixed here."""
+        check_settings(settings)
+        self._broker_settings.setdefault(self.broker(broker_id).id, {}).update(settings)
+
+    def close(self) -> None:
+        """Release the directory and the ports; what was started with ``detach`` goes on running."""
+        for broker in self.brokers:
+            broker.release_port()
+        if isinstance(self.zookeeper, ZooKeeper):
+            self.zookeeper.release_port()
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            self.close()
+
+    def _settings_of(self, broker_id: int) -> dict[str, str]:
+        own = self._broker_settings.get(broker_id, {})
+        return {**self.settings, **own, "zookeeper.connect": self.zookeeper_connect}
+
+    def _launch_all(self, deadline: float) -> None:
+        # Brokers start while ZooKeeper does: they import, then wait until it serves (--await-zookeeper).
+        if isinstance(self.zookeeper, ZooKeeper):
+            self.zookeeper.launch()
+        self.write_record()
+        for broker_id in self.broker_ids:
+            self.launch_broker(broker_id)
+        self.zookeeper.wait_ready(max(0.0, deadline - time.monotonic()))
+        self.wait_ready(max(0.0, deadline - time.monotonic()))
+
+
+def _earlier_record(directory: Path) -> ClusterRecord | None:
+    """What an earlier run left in the directory; raises DeployError when it still runs."""
+    earlier = read_record(directory)
+    if earlier is not None and earlier.is_running:
+        raise DeployError(
+            f"a cluster is running in {directory} (stop it: `barnabas down --dir {directory}`; or choose "
+            "another --dir)"
+        )
+    return earlier
+
+
+def _port(wanted: int | None) -> ReservedPort:
+    kept = ReservedPort.take(wanted, _HOST) if wanted is not None else None
+    return kept or ReservedPort.pick(_HOST)
+
+
+def _zookeeper(
+    directory: Path, connect: str | None, earlier: ClusterRecord | None, detach: bool
+) -> ZooKeeper | ExistingZooKeeper:
+    connect = connect or connect_string_from_environment()
+    if connect:
+        return ExistingZooKeeper(connect)
+    port = _port(earlier.zookeeper_port if earlier else None)
+    return ZooKeeper(directory / "zookeeper", host=_HOST, port=port, die_with_parent=not detach)

@@ -1,0 +1,190 @@
+"""One broker of a local cluster: its folder, its settings file, its process.
+
+Guarantees. The broker keeps its port and its data from one start to the next. What it runs with stands in
+``server.properties`` in its folder, so that the same broker can be started by hand with
+``barnabas broker --config …/server.properties``.
+
+Any thread; calls block and are bounded.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from barnabas.deploy.ports import ReservedPort, is_free
+from barnabas.deploy.process import DeployError, ManagedProcess, tail
+from barnabas.deploy.state import BrokerRecord
+from barnabas.protocol.ids import BrokerId, Endpoint
+
+Command = Callable[[Path], list[str]]
+"""From a broker's settings file to the command that runs it."""
+
+_ENVIRONMENT_PREFIX: Final = "BARNABAS_"
+LOCAL_SETTINGS: Final[Mapping[str, str]] = {
+    "zookeeper.session.timeout.ms": "4000",
+}
+"""What a cluster on one machine sets apart from Kafka's defaults; ``--set`` wins over it."""
+
+_FIXED: Final = ("broker.id", "listeners", "log.dirs", "zookeeper.connect")
+
+
+def broker_command(settings_file: Path) -> list[str]:
+    """Run a broker of this installation; it waits until ZooKeeper serves before it first connects."""
+    return [
+        sys.executable,
+        "-m",
+        "barnabas.cli.main",
+        "broker",
+        "--config",
+        str(settings_file),
+        "--await-zookeeper",
+    ]
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Refuse what the cluster itself decides; raises DeployError naming the setting."""
+    for name in _FIXED:
+        if name in settings:
+            raise DeployError(f"{name} differs from broker to broker and is set by the cluster itself")
+
+
+def to_properties(settings: Mapping[str, str]) -> str:
+    """The text of a properties file; backslashes, and blanks at a value's start, are escaped."""
+    lines = []
+    for name, value in settings.items():
+        escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        if escaped[:1] in (" ", "\t"):
+            escaped = "\\" + escaped
+        lines.append(f"{name}={escaped}\n")
+    return "".join(lines)
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a broker: ours without what belongs to this command or is fixed per broker."""
+    fixed = {_ENVIRONMENT_PREFIX + name.upper().replace(".", "_") for name in _FIXED}
+    fixed |= {"BARNABAS_ZOOKEEPER", "BARNABAS_ZOOKEEPER_JARS", "BARNABAS_DIR"}
+    return {name: value for name, value in environment.items() if name not in fixed}
+
+
+class LocalBroker:
+    """A broker as a process on this machine."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        directory: Path,
+        *,
+        host: str,
+        port: int | ReservedPort,
+        process: ManagedProcess | None = None,
+        command: Command = broker_command,
+        die_with_parent: bool = True,
+    ) -> None:
+        """A broker in `directory`; `process` is what it runs as already, if it does."""
+        self.id = broker_id
+        self.directory = directory
+        self.host = host
+        self._reserved = port if isinstance(port, ReservedPort) else None
+        self.port = port.port if isinstance(port, ReservedPort) else port
+        self.process = process
+        self._command = command
+        self._die_with_parent = die_with_parent
+
+    @classmethod
+    def found(cls, record: BrokerRecord, host: str) -> LocalBroker:
+        """A broker that another program started; it can be signalled, and started again detached."""
+        process = ManagedProcess(f"broker {record.id}", record.process) if record.process else None
+        return cls(
+            BrokerId(record.id),
+            Path(record.directory),
+            host=host,
+            port=record.port,
+            process=process,
+            die_with_parent=False,
+        )
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.host, self.port)
+
+    @property
+    def log_dirs(self) -> list[Path]:
+        return [self.directory / "data"]
+
+    @property
+    def log_file(self) -> Path:
+        """Everything the broker's process prints."""
+        return self.directory / "broker.log"
+
+    @property
+    def settings_file(self) -> Path:
+        return self.directory / "server.properties"
+
+    @property
+    def state(self) -> str:
+        """``running``, ``paused`` or ``gone``."""
+        return "gone" if self.process is None else self.process.state
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state != "gone"
+
+    @property
+    def running_process(self) -> ManagedProcess:
+        """The process; raises DeployError when there is none."""
+        if self.process is None or not self.process.is_alive:
+            raise DeployError(f"broker {self.id} is not running")
+        return self.process
+
+    def write_settings(self, settings: Mapping[str, str]) -> None:
+        """Write the settings file: these settings, below what belongs to this broker alone."""
+        for folder in self.log_dirs:
+            folder.mkdir(parents=True, exist_ok=True)
+        own = {
+            "broker.id": str(self.id),
+            "listeners": f"PLAINTEXT://{self.endpoint}",
+            "log.dirs": ",".join(map(str, self.log_dirs)),
+        }
+        self.settings_file.write_text(to_properties({**LOCAL_SETTINGS, **settings, **own}))
+
+    def launch(self) -> None:
+        """Start the process without waiting for it; raises DeployError (running already, port in use)."""
+        if self.is_alive:
+            raise DeployError(f"broker {self.id} is already running (pid {self.running_process.pid})")
+        if not is_free(self.port, self.host):
+            raise DeployError(f"broker {self.id} cannot listen on {self.endpoint}: the port is in use")
+        self.process = ManagedProcess.spawn(
+            f"broker {self.id}",
+            self._command(self.settings_file),
+            log_file=self.log_file,
+            env=child_environment(os.environ),
+            die_with_parent=self._die_with_parent,
+        )
+
+    def check_alive(self) -> None:
+        """Raise DeployError with the end of the broker's output when its process has ended."""
+        if self.process is not None and not self.process.is_alive:
+            raise DeployError(
+                f"broker {self.id} ended with exit code {self.process.exit_code}; "
+                f"the end of {self.log_file}:\n{tail(self.log_file)}"
+            )
+
+    def release_port(self) -> None:
+        """Give up the reservation of the port, once the broker will not be started again from here."""
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
+
+    def record(self) -> BrokerRecord:
+        """What others need to find it."""
+        return BrokerRecord(
+            id=self.id,
+            port=self.port,
+            directory=str(self.directory),
+            log_dirs=[str(folder) for folder in self.log_dirs],
+            process=None if self.process is None else self.process.identity,
+        )

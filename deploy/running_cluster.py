@@ -1,0 +1,242 @@
+"""The processes of a cluster on this machine, whoever started them: look at them, signal them, stop them.
+
+Guarantees. Signals reach only processes of the cluster (`process.py`); `stop` and `kill_all` return when
+every process is gone; a broker started again has its old port, data and settings. The state file follows
+every change.
+
+Any one thread at a time; calls block and are bounded (from a loop: ``asyncio.to_thread``).
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from barnabas.deploy.local_broker import LocalBroker
+from barnabas.deploy.probe import wait_ready
+from barnabas.deploy.process import DeployError, ManagedProcess, ProcessId, wait_until
+from barnabas.deploy.state import ClusterRecord, read_record, write_record
+from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
+from barnabas.protocol.ids import BrokerId, Endpoint
+
+START_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 15.0
+
+ReadyCheck = Callable[[Mapping[BrokerId, Endpoint], float, Callable[[], None]], None]
+"""Wait until these brokers form a cluster, within seconds, calling the check now and then."""
+
+
+class RunningCluster:
+    """ZooKeeper and brokers as processes on this machine."""
+
+    def __init__(
+        self,
+        directory: Path,
+        zookeeper: ZooKeeper | ExistingZooKeeper,
+        brokers: Sequence[LocalBroker],
+        *,
+        host: str,
+        settings: Mapping[str, str],
+        owner: ProcessId | None,
+        takes_requests: bool = False,
+        ready: ReadyCheck = wait_ready,
+    ) -> None:
+        self.directory = directory
+        self.zookeeper = zookeeper
+        self.settings = dict(settings)
+        self.owner = owner
+        self.takes_requests = takes_requests
+        self._host = host
+        self._brokers = {int(broker.id): broker for broker in brokers}
+        self._ready = ready
+
+    @classmethod
+    def open(cls, directory: Path | str) -> RunningCluster:
+        """The cluster that some program started in a directory, running or not.
+
+        Raises DeployError when there never was one.
+        """
+        record = read_record(Path(directory).absolute())
+        if record is None:
+            raise DeployError(
+                f"there is no cluster in {directory} (start one: `barnabas up --dir {directory}`)"
+            )
+        zookeeper: ZooKeeper | ExistingZooKeeper
+        if record.zookeeper_port is None:
+            zookeeper = ExistingZooKeeper(record.zookeeper_connect)
+        else:
+            folder = Path(record.directory) / "zookeeper"
+            zookeeper = ZooKeeper(folder, port=record.zookeeper_port, die_with_parent=False)
+            if record.zookeeper_process is not None:
+                zookeeper.process = ManagedProcess("ZooKeeper", record.zookeeper_process)
+        return RunningCluster(
+            Path(record.directory),
+            zookeeper,
+            [LocalBroker.found(broker, record.host) for broker in record.brokers],
+            host=record.host,
+            settings=record.settings,
+            owner=record.owner,
+            takes_requests=record.takes_requests,
+        )
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    @property
+    def broker_ids(self) -> list[int]:
+        return sorted(self._brokers)
+
+    def broker(self, broker_id: int) -> LocalBroker:
+        """A broker by id; raises DeployError naming those that exist."""
+        found = self._brokers.get(broker_id)
+        if found is None:
+            known = ", ".join(map(str, self.broker_ids))
+            raise DeployError(f"there is no broker {broker_id} in {self.directory}; there are {known}")
+        return found
+
+    @property
+    def brokers(self) -> list[LocalBroker]:
+        """All brokers by id, running or not."""
+        return [self._brokers[broker_id] for broker_id in self.broker_ids]
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port,…`` of all brokers, running or not."""
+        return ",".join(str(broker.endpoint) for broker in self.brokers)
+
+    @property
+    def zookeeper_connect(self) -> str:
+        return self.zookeeper.connect
+
+    @property
+    def zookeeper_process(self) -> ManagedProcess | None:
+        """ZooKeeper's process, where it is one of the cluster's own."""
+        return self.zookeeper.process if isinstance(self.zookeeper, ZooKeeper) else None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether any process of the cluster is there."""
+        own = self.zookeeper_process
+        return (own is not None and own.is_alive) or any(broker.is_alive for broker in self.brokers)
+
+    def describe(self) -> dict[str, Any]:
+        """The cluster as plain data: ``bootstrap``, ``zookeeper``, ``dir``, ``brokers``."""
+        return {
+            "bootstrap": self.bootstrap,
+            "zookeeper": self.zookeeper_connect,
+            "dir": str(self.directory),
+            "brokers": [
+                {
+                    "id": int(broker.id),
+                    "port": broker.port,
+                    "pid": broker.process.pid if broker.process and broker.is_alive else None,
+                    "log_dirs": [str(folder) for folder in broker.log_dirs],
+                }
+                for broker in self.brokers
+            ],
+        }
+
+    # -- the whole -----------------------------------------------------------------------------------------
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """End all brokers (SIGTERM: controlled shutdown; SIGKILL after the time-out), then ZooKeeper."""
+        alive = [broker.process for broker in self.brokers if broker.process is not None and broker.is_alive]
+        for process in alive:
+            process.send(signal.SIGTERM)
+            process.send(signal.SIGCONT)
+        wait_until(lambda: not any(process.is_alive for process in alive), timeout_s)
+        for process in alive:
+            process.kill()
+        if isinstance(self.zookeeper, ZooKeeper):
+            self.zookeeper.stop()
+        self.write_record()
+
+    def kill_all(self) -> None:
+        """SIGKILL everything at once: the quickest end, for a test that needs nothing from it any more."""
+        processes = [*(broker.process for broker in self.brokers), self.zookeeper_process]
+        alive = [process for process in processes if process is not None and process.is_alive]
+        for process in alive:
+            process.send(signal.SIGKILL)
+        for process in alive:
+            process.kill()
+        self.write_record()
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until all brokers that run (and are not paused) see each other and a controller.
+
+        Raises DeployError when they do not in time, or when one of them ends meanwhile.
+        """
+        waited_for = [broker for broker in self.brokers if broker.state == "running"]
+
+        def check() -> None:
+            for broker in waited_for:
+                broker.check_alive()
+
+        self._ready({broker.id: broker.endpoint for broker in waited_for}, timeout_s, check)
+
+    # -- one broker ----------------------------------------------------------------------------------------
+
+    def kill(self, broker_id: int) -> None:
+        """SIGKILL a broker; on return it is gone. Raises DeployError when it does not run."""
+        self.broker(broker_id).running_process.kill()
+
+    def pause(self, broker_id: int) -> None:
+        """SIGSTOP a broker: its sockets stay open, and it says nothing."""
+        self.broker(broker_id).running_process.pause()
+
+    def resume(self, broker_id: int) -> None:
+        """SIGCONT a broker."""
+        self.broker(broker_id).running_process.resume()
+
+    def stop_broker(self, broker_id: int, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+        """SIGTERM a broker: controlled shutdown. False when it had to be killed after the time-out."""
+        return self.broker(broker_id).running_process.terminate(timeout_s)
+
+    def launch_broker(self, broker_id: int) -> None:
+        """Start a broker that is down with the settings it had, without waiting for it."""
+        self.broker(broker_id).launch()
+        self.write_record()
+
+    def start_broker(self, broker_id: int, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Start a broker that is down and wait until it and the other running ones see each other.
+
+        When it does not get ready it is killed, and DeployError says why.
+        """
+        self.launch_broker(broker_id)
+        self.wait_started(broker_id, timeout_s)
+
+    def wait_started(self, broker_id: int, timeout_s: float = START_TIMEOUT_S) -> None:
+        """What `start_broker` does after `launch_broker`."""
+        broker = self.broker(broker_id)
+        broker.check_alive()
+        try:
+            self.wait_ready(timeout_s)
+        except BaseException:
+            if broker.process is not None:
+                broker.process.kill()
+            raise
+
+    def restart(self, broker_id: int, timeout_s: float = START_TIMEOUT_S) -> None:
+        """`start_broker`, after `stop_broker` where it still runs."""
+        if self.broker(broker_id).is_alive:
+            self.stop_broker(broker_id)
+        self.start_broker(broker_id, timeout_s)
+
+    def write_record(self) -> None:
+        """Write the state file as things stand."""
+        own = self.zookeeper_process
+        port = self.zookeeper.port if isinstance(self.zookeeper, ZooKeeper) else None
+        write_record(
+            ClusterRecord(
+                directory=str(self.directory),
+                host=self._host,
+                zookeeper_connect=self.zookeeper_connect,
+                zookeeper_port=port,
+                zookeeper_process=own.identity if own else None,
+                owner=self.owner,
+                takes_requests=self.takes_requests,
+                settings=self.settings,
+                brokers=[broker.record() for broker in self.brokers],
+            )
+        )
