@@ -1,7 +1,7 @@
 """What the reactor alone can do: one process serves, one loads it over loopback, both on this machine.
 
-Run ``python benchmarks/reactor.py [--network-threads 3] [--io-threads 8] [--switch-interval-ms 5] [--seconds 3]``.
-It prints requests/s and the server's CPU per request for small requests, the same for 16 KB requests that the
+Run ``python benchmarks/reactor.py``; ``--help`` names the threads and the switch interval that can be varied. It
+prints requests/s and the server's CPU per request for small requests, the same for 16 KB requests that the
 handler writes to a file, MB/s for 1 MB requests and 1 MB responses, and the latency at 1,000 requests/s.
 """
 
@@ -92,6 +92,12 @@ def framed(kind: bytes, size: int) -> bytes:
     return LENGTH.pack(size) + kind.ljust(size, b"\0")
 
 
+async def connect(port: int, protocol: asyncio.Protocol) -> asyncio.Transport:
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(lambda: protocol, "127.0.0.1", port)
+    return transport
+
+
 async def load(
     server: subprocess.Popen[str],
     port: int,
@@ -102,13 +108,9 @@ async def load(
     depth: int,
     seconds: float,
 ) -> None:
-    loop = asyncio.get_running_loop()
     answer_bytes = 4 + (LARGE if kind == FETCH else 16)
     protocols = [Load(framed(kind, size), answer_bytes, depth) for _ in range(connections)]
-    transports = [
-        (await loop.create_connection(lambda protocol=protocol: protocol, "127.0.0.1", port))[0]
-        for protocol in protocols
-    ]
+    transports = [await connect(port, protocol) for protocol in protocols]
     await asyncio.sleep(0.5)
     before, cpu_before, started = sum(p.answers for p in protocols), usage(server)[0], time.perf_counter()
     await asyncio.sleep(seconds)
@@ -118,7 +120,8 @@ async def load(
         transport.abort()
     moved = count * max(size, answer_bytes) / 1e6
     print(
-        f"{what:34} {connections} x {depth:<3} {count / elapsed:10,.0f} requests/s {moved / elapsed:8,.0f} MB/s"
+        f"{what:34} {connections} x {depth:<3} {count / elapsed:10,.0f} requests/s"
+        f" {moved / elapsed:8,.0f} MB/s"
         f" {cpu / max(count, 1) * 1e6:7.1f} CPU us/request {cpu / elapsed * 100:5.0f} % CPU"
     )
 
@@ -141,9 +144,8 @@ class Paced(asyncio.Protocol):
 
 
 async def paced(port: int, what: str, kind: bytes, size: int, per_second: int, seconds: float) -> None:
-    loop = asyncio.get_running_loop()
     protocol = Paced()
-    transport, _ = await loop.create_connection(lambda: protocol, "127.0.0.1", port)
+    transport = await connect(port, protocol)
     request = framed(kind, size)
     start = time.perf_counter()
     for number in range(int(per_second * seconds)):

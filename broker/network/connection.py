@@ -5,12 +5,13 @@ in the purgatory) lets the next one run; responses still leave in the order of t
 
 Bounds: at most `max_in_flight` requests run and unanswered; reading stops while as many are received and not
 answered, while their frames exceed `max_in_flight_bytes`, while the request queue is full, or while the peer
-does not read its responses. In the last case no further request is run either, so a slow reader holds
-`max_unwritten_bytes` and one response, however much it asks for.
+does not read its responses. In the last case no further request is run either, so a slow reader holds twice
+`max_unwritten_bytes` and two responses at most, however much it asks for.
 
 Threads: the protocol callbacks, `flush` and `close` run on the network thread that owns the connection;
 `answer`, `answer_with_close`, `take_request` and `request_done` on any thread. The lock guards what both
-touch and is never held while bytes are sent or anything else is called that could wait.
+touch and is never held while bytes are sent or anything else is called that could wait; the queue's own short
+lock may be taken inside it.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ class Connection(asyncio.BufferedProtocol):
         self._queue_full = False
         self._close_reason = ""
         self._closing_when_idle = ""
-        # The lock guards these. `_pending` (not yet run) is always a suffix of `_slots` (not yet sent).
+        # The lock guards these. `_pending` (not yet run) is always a suffix of `_slots` (not yet sent); the
+        # queue counts it exactly while `_scheduled`.
         self._lock = threading.Lock()
         self._slots: deque[Request] = deque()
         self._pending: deque[Request] = deque()
@@ -125,14 +127,12 @@ class Connection(asyncio.BufferedProtocol):
             self._slots.extend(requests)
             self._pending.extend(requests)
             self._in_flight_bytes += received_bytes
-            schedule = not self._scheduled and self._may_run()
-            if schedule:
-                self._scheduled = True
+            if self._scheduled:
+                self._queue_full = self._queue.add(None, len(requests), self._owner.wake_for_room)
+            else:
+                self._queue_full = self._schedule_if_possible()
             may_read = self._may_read()
-        self._queue_full = self._queue.add(
-            self if schedule else None, len(requests), self._owner.wake_for_room
-        )
-        if self._queue_full or not may_read:
+        if self._queue_full or not may_read or not self._reading:
             self._set_reading()
 
     def eof_received(self) -> bool:
@@ -147,9 +147,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         with self._lock:
             self._peer_is_slow = False
-            schedule = self._schedule_if_possible()
-        if schedule:
-            self._queue.add_ready(self)
+            self._schedule_if_possible()
         self._set_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -157,12 +155,9 @@ class Connection(asyncio.BufferedProtocol):
             self._closed = True
             self._slots.clear()
             self._unsent_bytes = self._in_flight_bytes = 0
-            # The queue has counted what is pending: the workers take it out, each request being dropped.
-            schedule = bool(self._pending) and not self._scheduled
-            if schedule:
-                self._scheduled = True
-        if schedule:
-            self._queue.add_ready(self)
+            # While scheduled, the workers empty it and drop each request, because the queue has counted them.
+            if not self._scheduled:
+                self._pending.clear()
         reason = self._close_reason or (f"connection lost: {exc}" if exc else "closed by the peer")
         logger.info("connection %s on %s closed: %s", self.id, self.listener_name, reason)
         self._transport = None
@@ -186,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
                 out.extend(request.buffers)
                 request.buffers = ()
             self._unsent_bytes -= sum(map(len, out))
-            schedule = self._schedule_if_possible()
+            self._schedule_if_possible()
             idle = not slots
         if out:
             self.last_active_ns = time.monotonic_ns()
@@ -194,8 +189,6 @@ class Connection(asyncio.BufferedProtocol):
                 transport.write(out[0])
             else:
                 transport.writelines(out)
-        if schedule:
-            self._queue.add_ready(self)
         if not self._reading:
             self._set_reading()
         if idle and self._closing_when_idle:
@@ -259,7 +252,12 @@ class Connection(asyncio.BufferedProtocol):
     def request_done(self) -> bool:
         with self._lock:
             self._scheduled = bool(self._pending) and self._may_run()
-            return self._scheduled
+            if self._scheduled or not self._pending:
+                return self._scheduled
+            blocked = len(self._pending)
+        # They wait for their own peer and must not keep others out of the queue.
+        self._queue.discount(blocked)
+        return False
 
     def answer(self, request: Request, buffers: Buffers) -> None:
         with self._lock:
@@ -301,7 +299,11 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _schedule_if_possible(self) -> bool:
+        """Queue this connection if it has something to run and may; whether the queue is full by that.
+
+        The queue counts before another thread can take, so its count is never below what is there.
+        """
         if self._scheduled or not self._pending or not self._may_run():
             return False
         self._scheduled = True
-        return True
+        return self._queue.add(self, len(self._pending), self._owner.wake_for_room)

@@ -2,9 +2,12 @@
 
 What is queued are connections that have requests to run, each at most once, so that the requests of one
 connection run one at a time and in order while different connections run side by side. The bound counts
-requests. A full queue never blocks a network thread: `add` says so, the thread stops reading from the
-socket, and is called back when half of the queue is free again. What a connection had received at that moment
-(at most one receive buffer) still comes in: the bound is the maximum and one such chunk per connection.
+their requests; those of a connection that must not run now, because its peer does not read or too much of it
+is in flight, count for that connection's own limits alone, so that no peer can keep the queue full.
+
+A full queue never blocks a network thread: `add` says so, the thread stops reading from the socket, and is
+called back when half of the queue is free again. What a connection had received at that moment (at most one
+receive buffer) still comes in: the bound is the maximum and one such chunk per connection.
 
 A waiting worker sleeps on a lock of its own, and the one that fell asleep last is woken first: exactly one
 thread wakes per connection made ready, its caches are warm, and with little to do the others sleep on.
@@ -28,7 +31,7 @@ class Runnable(Protocol):
 
     @abstractmethod
     def take_request(self) -> Request | None:
-        """The next request, which the queue counted; None when the connection is closed."""
+        """The next request, which the queue has just stopped counting; None when the connection is closed."""
 
     @abstractmethod
     def request_done(self) -> bool:
@@ -60,13 +63,13 @@ class RequestQueue:
 
     @property
     def queued(self) -> int:
-        """Requests received and not yet taken by a worker."""
+        """Requests that could run and were not yet taken by a worker."""
         return self._queued
 
     def add(self, ready: Runnable | None, requests: int, on_room: Callable[[], None]) -> bool:
-        """Count new requests and queue their connection unless it already is (None).
+        """Count requests and queue their connection unless it already is (None).
 
-        Returns whether the queue is full; then `on_room` is called once from a worker when there is room.
+        Returns whether the queue is full; then `on_room` is called once, on any thread, when there is room.
         """
         waiter = None
         with self._lock:
@@ -82,15 +85,12 @@ class RequestQueue:
             waiter.lock.release()
         return full
 
-    def add_ready(self, ready: Runnable) -> None:
-        """Queue a connection again whose requests are counted already."""
-        waiter = None
+    def discount(self, requests: int) -> None:
+        """Requests that were counted wait no more for a worker but for something of their own."""
         with self._lock:
-            self._ready.append(ready)
-            if self._idle:
-                waiter = self._idle.pop()
-        if waiter is not None:
-            waiter.lock.release()
+            stalled = self._removed(requests)
+        for on_room in stalled:
+            on_room()
 
     def take(self, waiter: Waiter) -> Runnable | None:
         """Wait for a ready connection, of which the caller takes one request; None: the queue is closed."""
@@ -98,7 +98,7 @@ class RequestQueue:
             with self._lock:
                 if self._ready:
                     ready = self._ready.popleft()
-                    stalled = self._taken_one()
+                    stalled = self._removed(1)
                     break
                 if self._closed:
                     return None
@@ -114,7 +114,7 @@ class RequestQueue:
             if self._ready:
                 self._ready.append(ready)
                 ready = self._ready.popleft()
-            stalled = self._taken_one()
+            stalled = self._removed(1)
         for on_room in stalled:
             on_room()
         return ready
@@ -127,8 +127,8 @@ class RequestQueue:
         for waiter in idle:
             waiter.lock.release()
 
-    def _taken_one(self) -> list[Callable[[], None]]:
-        self._queued -= 1
+    def _removed(self, requests: int) -> list[Callable[[], None]]:
+        self._queued -= requests
         invariant(self._queued >= 0, "more requests taken than queued: %d", self._queued)
         if self._stalled and self._queued <= self._low_water:
             stalled, self._stalled = self._stalled, []

@@ -133,15 +133,20 @@ class SocketServer:
         self._acceptor.start()
 
     def stop(self, drain_timeout_ms: int = 2_000) -> None:
-        """Stop as the module's text says, in little more than the drain time even when a handler hangs."""
-        if self._acceptor is None:
+        """Stop as the module's text says, in little more than the drain time even when a handler hangs.
+
+        Idempotent; a server that was stopped cannot be started again.
+        """
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is None:
             self._unbind()
             return
-        stopped = self._acceptor.stop(1.0)
+        stopped = acceptor.stop(1.0)
         for thread in self._network_threads:
             thread.stop(drain_timeout_ms)
         for thread in self._network_threads:
             stopped = thread.join(drain_timeout_ms / 1000 + 1.0) and stopped
+        self._bound.clear()
         self._queue.close()
         stopped = self._workers.join(1.0) and stopped
         if not stopped:

@@ -1,0 +1,484 @@
+"""The socket server over real sockets: framing, order, limits, and clean ends."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from barnabas.broker.network.connection import ConnectionLimits
+from barnabas.broker.network.request import Request
+from barnabas.broker.network.server import CannotBind, ListenAddress, ServerSettings, SocketServer
+from barnabas.protocol.invariants import InvariantViolation
+
+LENGTH = struct.Struct(">I")
+DEADLINE_S = 10.0
+LARGE = 1 << 20
+
+
+def frame(payload: bytes) -> bytes:
+    return LENGTH.pack(len(payload)) + payload
+
+
+def echo(request: Request) -> None:
+    """Answer with the same payload, as a handler does: take what is needed, release, respond."""
+    payload = bytes(request.frame.view)
+    request.release_frame()
+    request.respond((frame(payload),))
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Wait until the condition holds; fail when it does not within the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        pause.wait(0.002)
+
+
+class Client:
+    """A blocking connection; what takes longer than the deadline fails the test."""
+
+    def __init__(self, port: int, receive_buffer_bytes: int | None = None) -> None:
+        self.socket = socket.socket()
+        self.socket.settimeout(DEADLINE_S)
+        if receive_buffer_bytes is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        self.socket.connect(("127.0.0.1", port))
+
+    def send(self, *payloads: bytes) -> None:
+        self.socket.sendall(b"".join(map(frame, payloads)))
+
+    def receive(self) -> bytes:
+        """The payload of the next frame; raises ConnectionError when the server has closed."""
+        return self._exactly(LENGTH.unpack(self._exactly(4))[0])
+
+    def is_closed_by_server(self) -> bool:
+        """Wait for the end of the stream, whether clean or by reset."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def reset(self) -> None:
+        """Close so that the peer sees a reset."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    def _exactly(self, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            part = self.socket.recv(size - len(parts))
+            if not part:
+                raise ConnectionError("closed by the server")
+            parts += part
+        return bytes(parts)
+
+
+class Served:
+    """A running server, its clients, and the fatal errors that it told."""
+
+    def __init__(self, server: SocketServer, fatal: list[BaseException]) -> None:
+        self.server = server
+        self.fatal = fatal
+        self.clients: list[Client] = []
+
+    def client(self, receive_buffer_bytes: int | None = None) -> Client:
+        client = Client(self.server.ports["PLAINTEXT"], receive_buffer_bytes)
+        self.clients.append(client)
+        return client
+
+
+class Holding:
+    """A handler that keeps requests unanswered, as the purgatory does, until the test answers them."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def __call__(self, request: Request) -> None:
+        self.requests.append(request)
+
+    def held(self, count: int) -> list[Request]:
+        wait_for(lambda: len(self.requests) >= count, f"{count} requests")
+        return self.requests
+
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """``serve(process, setting=value, …)``: a server on a free port, stopped after the test."""
+    running: list[Served] = []
+
+    def start(process: Callable[[Request], None] = echo, **settings: object) -> Served:
+        fatal: list[BaseException] = []
+        merged: dict[str, object] = {"num_io_threads": 2, "num_network_threads": 2, **settings}
+        server = SocketServer(
+            [ListenAddress("PLAINTEXT", "127.0.0.1", 0)],
+            process,
+            settings=ServerSettings(**merged),  # type: ignore[arg-type]
+            on_fatal=fatal.append,
+        )
+        running.append(Served(server, fatal))
+        server.start()
+        return running[-1]
+
+    yield start
+    for served in running:
+        for client in served.clients:
+            client.socket.close()
+        served.server.stop(drain_timeout_ms=200)
+    for served in running:
+        assert served.fatal == []
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5, 1 << 20])
+def test_frames_are_found_whatever_the_chunks(serve: Serve, chunk: int) -> None:
+    client = serve().client()
+    client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    payloads = [b"x", b"hello", bytes(range(256)) * 3]
+    wire = b"".join(map(frame, payloads))
+    for start in range(0, len(wire), chunk):
+        client.socket.sendall(wire[start : start + chunk])
+    assert [client.receive() for _ in payloads] == payloads
+
+
+def test_large_frames_between_small_ones_arrive_whole(serve: Serve) -> None:
+    client = serve().client()
+    payloads = [b"a", b"b" * 5_000_000, b"c", b"d" * 40_000, b"e"]
+    sender = threading.Thread(target=client.send, args=payloads)
+    sender.start()
+    assert [client.receive() for _ in payloads] == payloads
+    sender.join(DEADLINE_S)
+
+
+@pytest.mark.parametrize("length", [1001, 2**31 - 1, -1, -(2**31), 0])
+def test_a_length_out_of_range_closes_that_connection_alone(
+    serve: Serve, length: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    served = serve(limits=ConnectionLimits(max_frame_bytes=1000))
+    neighbour, client = served.client(), served.client()
+    client.socket.sendall(struct.pack(">i", length) + b"abc")
+    assert client.is_closed_by_server()
+    neighbour.send(b"n" * 1000)
+    assert neighbour.receive() == b"n" * 1000
+    assert f"malformed frame: frame length {length} is not within 1..1000" in caplog.text
+
+
+def test_one_handler_at_a_time_per_connection_and_in_order(serve: Serve) -> None:
+    running = threading.Lock()
+    seen: list[bytes] = []
+
+    def process(request: Request) -> None:
+        assert running.acquire(blocking=False)
+        seen.append(bytes(request.frame.view))
+        running.release()
+        echo(request)
+
+    client = serve(process, num_io_threads=8).client()
+    payloads = [str(number).encode() for number in range(2_000)]
+    sender = threading.Thread(target=client.send, args=payloads)
+    sender.start()
+    assert [client.receive() for _ in payloads] == payloads
+    assert seen == payloads
+    sender.join(DEADLINE_S)
+
+
+def test_responses_keep_the_order_when_an_earlier_one_is_deferred(serve: Serve) -> None:
+    holding = Holding()
+
+    def process(request: Request) -> None:
+        (holding if bytes(request.frame.view[:1]) == b"w" else echo)(request)
+
+    client = serve(process).client()
+    client.send(b"1", b"wait", b"2", b"wait too", b"3")
+    first, second = holding.held(2)
+    assert client.receive() == b"1"
+    second.respond((frame(b"late"),))
+    first.respond((LENGTH.pack(2), memoryview(b"o"), bytearray(b"k")))
+    assert [client.receive() for _ in range(4)] == [b"ok", b"2", b"late", b"3"]
+
+
+def test_a_request_without_answer_lets_later_answers_pass(serve: Serve) -> None:
+    def process(request: Request) -> None:
+        if bytes(request.frame.view[:1]) == b"-":
+            request.respond_nothing()
+        else:
+            echo(request)
+
+    client = serve(process).client()
+    client.send(b"-", b"1", b"-", b"-", b"2")
+    assert [client.receive(), client.receive()] == [b"1", b"2"]
+
+
+def test_a_second_answer_is_refused_and_kills_loudly(serve: Serve) -> None:
+    def process(request: Request) -> None:
+        request.respond((frame(b"once"),))
+        request.respond((frame(b"twice"),))
+
+    served = serve(process)
+    client = served.client()
+    client.send(b"x")
+    assert client.receive() == b"once"
+    wait_for(lambda: bool(served.fatal), "the fatal error")
+    assert isinstance(served.fatal.pop(), InvariantViolation)
+
+
+def test_a_failing_handler_closes_only_its_connection(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    def process(request: Request) -> None:
+        if bytes(request.frame.view[:1]) == b"!":
+            raise KeyError("no such thing")
+        echo(request)
+
+    served = serve(process)
+    for _ in range(5):  # more often than there are workers: they survive
+        client, neighbour = served.client(), served.client()
+        client.send(b"!")
+        assert client.is_closed_by_server()
+        neighbour.send(b"n")
+        assert neighbour.receive() == b"n"
+    assert "no such thing" in caplog.text
+    wait_for(lambda: served.server.connection_count == 5, "the closed ones to be gone")
+
+
+def test_a_handler_may_close_the_connection(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    client = serve(lambda request: request.close_connection("spoke out of turn")).client()
+    client.send(b"x")
+    assert client.is_closed_by_server()
+    wait_for(lambda: "closed: spoke out of turn" in caplog.text, "the logged reason")
+
+
+def test_a_full_queue_stops_reading_and_goes_on_later(serve: Serve) -> None:
+    gate = threading.Event()
+
+    def process(request: Request) -> None:
+        assert gate.wait(DEADLINE_S)
+        echo(request)
+
+    size, count = 60_000, 400
+    served = serve(process, queued_max_requests=4)
+    clients = [served.client() for _ in range(3)]
+    payloads = [bytes([number % 251]) * size for number in range(count)]
+    senders = [threading.Thread(target=client.send, args=payloads) for client in clients]
+    for sender in senders:
+        sender.start()
+    wait_for(lambda: served.server.queued_requests >= 4, "the full queue")
+    # 24 MB per client do not fit into the sockets: the senders are stuck because nobody reads.
+    senders[0].join(0.1)
+    assert all(sender.is_alive() for sender in senders)
+    assert served.server.queued_requests <= 4 + len(clients) * 2
+    gate.set()
+    for client in clients:
+        for payload in payloads:
+            assert client.receive() == payload
+    for sender in senders:
+        sender.join(DEADLINE_S)
+    assert served.server.queued_requests == 0
+
+
+def test_requests_in_flight_are_bounded_in_number(serve: Serve) -> None:
+    holding = Holding()
+    client = serve(holding, limits=ConnectionLimits(max_in_flight=3)).client()
+    client.send(*[b"%d" % number for number in range(10)])
+    for answered in range(10):
+        requests = holding.held(min(10, answered + 3))
+        assert len(requests) <= answered + 3
+        requests[answered].respond((frame(b"ok %d" % answered),))
+        assert client.receive() == b"ok %d" % answered
+
+
+def test_requests_in_flight_are_bounded_in_bytes(serve: Serve) -> None:
+    holding = Holding()
+    served = serve(holding, limits=ConnectionLimits(max_in_flight_bytes=2 * LARGE))
+    client = served.client()
+    sender = threading.Thread(target=client.send, args=[b"x" * LARGE] * 12)
+    sender.start()
+    answered = 0
+    while answered < 12:
+        requests = holding.held(answered + 1)
+        assert len(requests) <= answered + 2
+        requests[answered].respond((frame(b"ok"),))
+        assert client.receive() == b"ok"
+        answered += 1
+    sender.join(DEADLINE_S)
+
+
+@pytest.mark.parametrize("queued_max_requests", [500, 4])
+def test_a_slow_reader_is_not_served_ahead_and_keeps_nobody_out(
+    serve: Serve, queued_max_requests: int
+) -> None:
+    large = frame(b"v" * LARGE)
+    runs: list[int] = []
+
+    def process(request: Request) -> None:
+        runs.append(1)
+        request.respond((large,))
+
+    served = serve(
+        process,
+        queued_max_requests=queued_max_requests,
+        socket_send_buffer_bytes=65536,
+        limits=ConnectionLimits(max_unwritten_bytes=LARGE),
+    )
+    slow = served.client(receive_buffer_bytes=65536)
+    slow.send(*[b"fetch"] * 90)
+    other = served.client()
+    wait_for(lambda: bool(runs), "the first response")
+    for _ in range(3):
+        other.send(b"fetch")
+        assert len(other.receive()) == LARGE
+    assert len(runs) - 3 <= 3, "responses pile up for a peer that does not read"
+    for _ in range(90):
+        assert len(slow.receive()) == LARGE
+    assert len(runs) == 93
+
+
+def test_an_idle_connection_is_closed_but_not_one_that_waits_for_an_answer(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    holding = Holding()
+    served = serve(holding, connections_max_idle_ms=100)
+    waiting = served.client()
+    waiting.send(b"long poll")
+    (request,) = holding.held(1)
+    idle = served.client()
+    assert idle.is_closed_by_server()
+    assert "closed: idle for" in caplog.text
+    request.respond((frame(b"at last"),))
+    assert waiting.receive() == b"at last"
+    assert waiting.is_closed_by_server()
+
+
+def test_connections_above_the_maximum_are_refused(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    served = serve(max_connections=2)
+    first, second = served.client(), served.client()
+    for client in (first, second):
+        client.send(b"x")
+        assert client.receive() == b"x"
+    assert served.client().is_closed_by_server()
+    assert "refused: max.connections=2 are open" in caplog.text
+    first.socket.close()
+    wait_for(lambda: served.server.connection_count == 1, "room for another")
+    third = served.client()
+    third.send(b"y")
+    assert third.receive() == b"y"
+
+
+def test_connections_above_the_maximum_per_address_are_refused(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = serve(max_connections_per_ip=1)
+    first = served.client()
+    first.send(b"x")
+    assert first.receive() == b"x"
+    assert served.client().is_closed_by_server()
+    assert "refused: max.connections.per.ip=1 are open from 127.0.0.1" in caplog.text
+
+
+def test_a_peer_that_resets_in_the_middle_leaves_nothing_behind(serve: Serve) -> None:
+    holding = Holding()
+    served = serve(holding)
+    for number in range(1, 11):
+        client = served.client()
+        client.send(b"held", b"held too")
+        client.socket.sendall(LENGTH.pack(1000) + b"half of it")
+        holding.held(2 * number)
+        client.reset()
+    wait_for(lambda: served.server.connection_count == 0, "the lost connections to be gone")
+    for request in holding.requests:
+        request.respond((frame(b"too late"),))
+    client = served.client()
+    client.send(b"x")
+    holding.held(21)[20].respond((frame(b"alive"),))
+    assert client.receive() == b"alive"
+    assert served.server.queued_requests == 0
+
+
+def test_a_peer_that_goes_while_its_requests_wait_frees_the_queue(serve: Serve) -> None:
+    gate, entered = threading.Event(), threading.Event()
+
+    def process(request: Request) -> None:
+        entered.set()
+        assert gate.wait(DEADLINE_S)
+        echo(request)
+
+    served = serve(process)
+    client = served.client()
+    client.send(*[b"x"] * 50)
+    assert entered.wait(DEADLINE_S)
+    client.reset()
+    wait_for(lambda: served.server.connection_count == 0, "the lost connection to be gone")
+    gate.set()
+    wait_for(lambda: served.server.queued_requests == 0, "the queue to be emptied")
+
+
+def test_stopping_answers_what_is_in_flight(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    holding = Holding()
+    served = serve(holding)
+    client, idle = served.client(), served.client()
+    client.send(b"in flight")
+    (request,) = holding.held(1)
+    stopping = threading.Thread(target=served.server.stop, kwargs={"drain_timeout_ms": 10_000})
+    stopping.start()
+    assert idle.is_closed_by_server()
+    with socket.socket() as late:
+        assert late.connect_ex(("127.0.0.1", served.server.ports["PLAINTEXT"])) == errno.ECONNREFUSED
+    request.respond((frame(b"answered"),))
+    assert client.receive() == b"answered"
+    assert client.is_closed_by_server()
+    stopping.join(DEADLINE_S)
+    assert not stopping.is_alive()
+    assert "closed: the broker is stopping" in caplog.text
+
+
+def test_stopping_cuts_off_what_stays_unanswered(serve: Serve) -> None:
+    holding = Holding()
+    served = serve(holding)
+    client = served.client()
+    client.send(b"never answered")
+    (request,) = holding.held(1)
+    served.server.stop(drain_timeout_ms=50)
+    assert client.is_closed_by_server()
+    request.respond((frame(b"too late"),))
+
+
+def test_a_request_knows_where_it_came_from(serve: Serve) -> None:
+    holding = Holding()
+    client = serve(holding).client()
+    before = time.monotonic_ns()
+    client.send(b"x")
+    (request,) = holding.held(1)
+    host, port = client.socket.getsockname()
+    assert (request.peer_host, request.listener_name) == ("127.0.0.1", "PLAINTEXT")
+    assert request.connection_id.startswith(f"{host}:{port}#")
+    assert before <= request.received_ns <= time.monotonic_ns()
+    request.release_frame()
+    request.release_frame()
+    request.respond_nothing()
+
+
+def test_a_taken_port_is_refused_by_name_and_leaves_nothing_bound() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        server = SocketServer(
+            [ListenAddress("FIRST", "127.0.0.1", 0), ListenAddress("SECOND", "127.0.0.1", port)],
+            echo,
+            settings=ServerSettings(),
+            on_fatal=lambda error: None,
+        )
+        with pytest.raises(CannotBind, match=f"listener SECOND cannot bind 127.0.0.1:{port}"):
+            server.bind()
+        assert server.ports == {}
