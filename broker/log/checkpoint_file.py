@@ -1,0 +1,83 @@
+"""Checkpoint files: a version line, a count line, then one entry per line, fields separated by spaces.
+
+Written whole and atomically, read whole; a file that does not follow the format is refused with its name and
+line, never half believed. One thread at a time writes a given file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from barnabas.broker.log.log_files import write_atomically
+from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
+from barnabas.protocol.ids import Offset, TopicPartition
+
+VERSION: Final = 0
+
+
+def parse_checkpoint(text: str, fields: int, source: object) -> list[list[str]]:
+    """The entries of a checkpoint's text, each with so many fields; `source` names the file in errors.
+
+    Raises CheckpointDamaged.
+    """
+    lines = text.splitlines()
+    if text and not text.endswith("\n"):
+        raise CheckpointDamaged(f"{source}: the last line is cut short")
+    if len(lines) < 2:
+        raise CheckpointDamaged(f"{source}: expected a version and a count, found {len(lines)} lines")
+    if lines[0].strip() != str(VERSION):
+        raise CheckpointDamaged(f"{source}: version {lines[0]!r}, expected {VERSION}")
+    count = lines[1].strip()
+    if not count.isdecimal() or int(count) != len(lines) - 2:
+        raise CheckpointDamaged(f"{source}: the count says {lines[1]!r}, {len(lines) - 2} entries follow")
+    entries = [line.split() for line in lines[2:]]
+    for number, entry in enumerate(entries, start=3):
+        if len(entry) != fields:
+            raise CheckpointDamaged(f"{source} line {number}: {len(entry)} fields, expected {fields}")
+    return entries
+
+
+def parse_number(text: str, source: object) -> int:
+    """A whole number of a checkpoint; raises CheckpointDamaged."""
+    if not text.removeprefix("-").isdecimal():
+        raise CheckpointDamaged(f"{source}: {text!r} is no number")
+    return int(text)
+
+
+def checkpoint_lines(entries: Iterable[Iterable[object]]) -> list[str]:
+    """The lines of a checkpoint file with these entries."""
+    rows = [" ".join(map(str, entry)) for entry in entries]
+    return [str(VERSION), str(len(rows)), *rows]
+
+
+class OffsetCheckpoint:
+    """One offset per partition: recovery points, log starts or high watermarks of a log dir."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> dict[TopicPartition, Offset]:
+        """What was written last; nothing when the file is not there. Raises CheckpointDamaged."""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return {}
+        except UnicodeDecodeError as error:
+            raise CheckpointDamaged(f"{self.path}: {error}") from None
+        found: dict[TopicPartition, Offset] = {}
+        for topic, partition, offset in parse_checkpoint(text, 3, self.path):
+            key = TopicPartition(topic, parse_number(partition, self.path))
+            if key in found:
+                raise CheckpointDamaged(f"{self.path}: {key} is listed twice")
+            found[key] = Offset(parse_number(offset, self.path))
+        return found
+
+    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace the file, durably. Raises LogDirFailure."""
+        lines = checkpoint_lines((key.topic, key.partition, offsets[key]) for key in sorted(offsets))
+        try:
+            write_atomically(self.path, lines, durable=True)
+        except OSError as error:
+            raise LogDirFailure(self.path, error) from error

@@ -1,0 +1,155 @@
+"""Which leader epoch began at which offset: the file `leader-epoch-checkpoint` and its copy in memory.
+
+It decides where a follower truncates (KIP-101, KIP-279). Invariant: epochs and start offsets both rise
+strictly from entry to entry. Written under the log's lock; readers see an immutable tuple and need none.
+The file is replaced on every change without waiting for the disk: after a crash of the machine, recovery
+takes the epochs from the batches themselves; `flush` makes it durable.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from barnabas.broker.log.checkpoint_file import checkpoint_lines, parse_checkpoint, parse_number
+from barnabas.broker.log.log_files import EPOCH_CHECKPOINT, write_atomically
+from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
+from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
+from barnabas.protocol.invariants import invariant
+
+
+class EpochEntry(NamedTuple):
+    """An epoch and the first offset written in it."""
+
+    epoch: LeaderEpoch
+    start_offset: Offset
+
+
+class EpochEndOffset(NamedTuple):
+    """An epoch and the offset after its last record; (-1, -1) when nothing is known."""
+
+    epoch: LeaderEpoch
+    end_offset: Offset
+
+
+UNDEFINED = EpochEndOffset(NO_LEADER_EPOCH, NO_OFFSET)
+
+
+class EpochCache:
+    """The epochs of one log, oldest first."""
+
+    __slots__ = ("_entries", "path")
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / EPOCH_CHECKPOINT
+        self._entries: tuple[EpochEntry, ...] = ()
+
+    @classmethod
+    def load(cls, folder: Path) -> EpochCache:
+        """Read the file of a partition's folder; empty when there is none. Raises CheckpointDamaged."""
+        cache = cls(folder)
+        try:
+            text = cache.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return cache
+        except UnicodeDecodeError as error:
+            raise CheckpointDamaged(f"{cache.path}: {error}") from None
+        entries = tuple(
+            EpochEntry(LeaderEpoch(parse_number(epoch, cache.path)), Offset(parse_number(offset, cache.path)))
+            for epoch, offset in parse_checkpoint(text, 2, cache.path)
+        )
+        for before, after in pairwise(entries):
+            if before.epoch >= after.epoch or before.start_offset >= after.start_offset:
+                raise CheckpointDamaged(f"{cache.path}: {after} does not follow {before}")
+        cache._entries = entries
+        return cache
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        return self._entries
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch:
+        """The newest epoch, or -1."""
+        entries = self._entries
+        return entries[-1].epoch if entries else NO_LEADER_EPOCH
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
+        """The largest known epoch that is not above the one asked for, and where it ends.
+
+        The newest epoch ends at the log's end. An epoch older than all known ends, for the asker, where the
+        oldest known one begins. A newer one than all known is UNDEFINED: this replica has nothing to say on
+        it.
+        """
+        entries = self._entries
+        if not entries or epoch < 0 or epoch > entries[-1].epoch:
+            return UNDEFINED
+        following = bisect_right(entries, epoch, key=lambda entry: entry.epoch)
+        if following == len(entries):
+            return EpochEndOffset(entries[-1].epoch, Offset(log_end_offset))
+        known = entries[following - 1].epoch if following else LeaderEpoch(epoch)
+        return EpochEndOffset(known, entries[following].start_offset)
+
+    def epoch_at(self, offset: int) -> LeaderEpoch:
+        """The epoch in which an offset was written, or -1 when it is older than all known."""
+        entries = self._entries
+        following = bisect_right(entries, offset, key=lambda entry: entry.start_offset)
+        return entries[following - 1].epoch if following else NO_LEADER_EPOCH
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Note that an epoch begins at an offset; one that is not newer than the latest changes nothing.
+
+        An epoch in which nothing was written, because the next begins at the same offset, is forgotten.
+        Raises LogDirFailure.
+        """
+        invariant(epoch >= 0 and start_offset >= 0, "epoch %d cannot start at offset %d", epoch, start_offset)
+        if epoch <= self.latest_epoch:
+            return
+        kept = [entry for entry in self._entries if entry.start_offset < start_offset]
+        kept.append(EpochEntry(LeaderEpoch(epoch), Offset(start_offset)))
+        self._replace(tuple(kept))
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget the epochs that begin at or after a log's new end. Raises LogDirFailure."""
+        kept = tuple(entry for entry in self._entries if entry.start_offset < end_offset)
+        if len(kept) != len(self._entries):
+            self._replace(kept)
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget the epochs that end before a log's new start; the one in force there begins there.
+
+        Raises LogDirFailure.
+        """
+        kept = [entry for entry in self._entries if entry.start_offset > start_offset]
+        in_force = len(self._entries) - len(kept) - 1
+        if in_force >= 0:
+            kept.insert(0, self._entries[in_force]._replace(start_offset=Offset(start_offset)))
+        if tuple(kept) != self._entries:
+            self._replace(tuple(kept))
+
+    def clear(self) -> None:
+        """Forget everything. Raises LogDirFailure."""
+        if self._entries:
+            self._replace(())
+
+    def flush(self) -> None:
+        """Put the file safely on disk. Raises LogDirFailure."""
+        if self._entries or self.path.exists():
+            self._write(durable=True)
+
+    def _replace(self, entries: tuple[EpochEntry, ...]) -> None:
+        before = self._entries
+        self._entries = entries
+        try:
+            self._write(durable=False)
+        except LogDirFailure:
+            self._entries = before
+            raise
+
+    def _write(self, *, durable: bool) -> None:
+        try:
+            write_atomically(self.path, checkpoint_lines(self._entries), durable=durable)
+        except OSError as error:
+            raise LogDirFailure(self.path, error) from error

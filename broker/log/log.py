@@ -1,0 +1,494 @@
+"""One replica's log: segments, epochs, and the offsets that bound them.
+
+What holds at all times: log start ≤ recovery point ≤ log end, and every offset from log start to log end is
+in exactly one segment. An append is all or nothing: a refused or failed one changes no offset.
+
+Threads: whatever changes the log takes its lock, which comes after the partition's in the order of locks, so
+that the retention and flush passes need not know partitions. Reads and lookups take none: they use one
+immutable tuple of segments, and a segment publishes its end last. `fsync` runs outside the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from barnabas.broker.log.epoch_cache import EpochCache
+from barnabas.broker.log.log_appends import Appendable, fetched_batches, produced_batches, runs, stamp_all
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_files import fsync_path
+from barnabas.broker.log.partition_metadata import read_partition_metadata, write_partition_metadata
+from barnabas.broker.log.recovery import recover_log
+from barnabas.broker.log.retention import SegmentAge, count_expired
+from barnabas.broker.log.segment import ReadResult, Segment, TimestampAndOffset
+from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.record_batch import NO_TIMESTAMP, Buffer
+
+
+class AppendResult(NamedTuple):
+    """What an append did. An empty one has a last offset one below its base offset.
+
+    `log_append_time_ms` is -1 unless the broker's time was stamped; `log_end_offset` is the next offset.
+    """
+
+    base_offset: Offset
+    last_offset: Offset
+    log_end_offset: Offset
+    log_start_offset: Offset
+    log_append_time_ms: int
+    size_bytes: int
+    record_count: int
+    leader_epoch: LeaderEpoch
+
+
+class _Segments(NamedTuple):
+    """All segments, oldest first, and their base offsets: replaced as one."""
+
+    all: tuple[Segment, ...]
+    bases: tuple[int, ...]
+
+    @classmethod
+    def of(cls, segments: Sequence[Segment]) -> _Segments:
+        return cls(tuple(segments), tuple(segment.base_offset for segment in segments))
+
+
+class Log:
+    """The log of one partition in one folder; made by `Log.open`."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        folder: Path,
+        config: LogConfig,
+        segments: Sequence[Segment],
+        epochs: EpochCache,
+        *,
+        topic_id: TopicId | None,
+        log_start_offset: int,
+        recovery_point: int,
+        now_ms: int,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.folder = folder
+        self.config = config
+        self.epoch_cache = epochs
+        self.lock = threading.RLock()
+        self._topic_id = topic_id
+        self._segments = _Segments.of(segments)
+        self._log_end_offset = segments[-1].next_offset
+        self._log_start_offset = log_start_offset
+        self._recovery_point = recovery_point
+        self._last_flush_ms = now_ms
+        self._is_closed = False
+        self._check_order()
+
+    @classmethod
+    def open(
+        cls,
+        topic_partition: TopicPartition,
+        folder: Path,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        topic_id: TopicId | None = None,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        is_clean: bool = False,
+    ) -> Log:
+        """Open a folder's log with recovery, or create it, the folder included, when there is none.
+
+        `recovery_point` and `log_start_offset` are what the checkpoints say; `is_clean`, that the stop before
+        was. Raises CorruptLog, LogDirFailure, CheckpointDamaged, or INCONSISTENT_TOPIC_ID when the folder
+        belongs to another topic of the same name.
+        """
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise LogDirFailure(folder, error) from error
+        stored_id = read_partition_metadata(folder)
+        if topic_id is not None and stored_id is None:
+            write_partition_metadata(folder, topic_id)
+        elif topic_id is not None and stored_id != topic_id:
+            raise api_error(
+                ErrorCode.INCONSISTENT_TOPIC_ID, f"{folder} belongs to topic id {stored_id}, not {topic_id}"
+            )
+        segments, epochs = recover_log(
+            folder, config, recovery_point=recovery_point, is_clean=is_clean, now_ms=now_ms
+        )
+        if segments and segments[-1].next_offset < log_start_offset:
+            # All that is left lies before the log's start: it was deleted on purpose.
+            for segment in segments:
+                segment.remove()
+            segments = []
+            epochs.clear()
+        if not segments:
+            segments = [Segment.create(folder, log_start_offset, now_ms, config)]
+        start = max(log_start_offset, segments[0].base_offset)
+        epochs.truncate_from_start(start)
+        end = segments[-1].next_offset
+        return cls(
+            topic_partition,
+            folder,
+            config,
+            segments,
+            epochs,
+            topic_id=stored_id or topic_id,
+            log_start_offset=start,
+            recovery_point=end if is_clean else max(start, min(recovery_point, end)),
+            now_ms=now_ms,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Log {self.topic_partition} {self._log_start_offset}..{self._log_end_offset}>"
+
+    @property
+    def log_start_offset(self) -> Offset:
+        return Offset(self._log_start_offset)
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """The next offset to be written."""
+        return Offset(self._log_end_offset)
+
+    @property
+    def recovery_point(self) -> Offset:
+        """Everything below is known to be on disk, also after a power cut."""
+        return Offset(self._recovery_point)
+
+    @property
+    def topic_id(self) -> TopicId | None:
+        return self._topic_id
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments.all)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self._segments.all
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def assign_topic_id(self, topic_id: TopicId) -> None:
+        """Give a log without a topic id its own. Raises LogDirFailure, INCONSISTENT_TOPIC_ID."""
+        with self.lock:
+            if self._topic_id is None:
+                write_partition_metadata(self.folder, topic_id)
+                self._topic_id = topic_id
+            elif self._topic_id != topic_id:
+                raise api_error(
+                    ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.folder} belongs to topic id {self._topic_id}"
+                )
+
+    # Appending
+
+    def append_as_leader(self, records: Buffer, leader_epoch: int, now_ms: int) -> AppendResult:
+        """Check, stamp and write what a producer sent: one or more batches, one write for all.
+
+        The buffer is stamped in place (a read-only one is copied first). Raises, changing nothing:
+        CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT, MESSAGE_TOO_LARGE
+        (a batch above `max.message.bytes`), RECORD_LIST_TOO_LARGE (above a segment), LogDirFailure.
+        """
+        view = memoryview(records)
+        if view.readonly:
+            view = memoryview(bytearray(view))
+        config = self.config
+        batches = produced_batches(view, config)
+        with self.lock:
+            base_offset = self._log_end_offset
+            batches, append_time_ms = stamp_all(view, batches, base_offset, leader_epoch, config, now_ms)
+            return self._append(view, batches, now_ms, append_time_ms)
+
+    def append_as_follower(self, records: Buffer, now_ms: int) -> AppendResult:
+        """Write what a leader sent, offsets and epochs unchanged; a last batch that is cut short is left out.
+
+        Raises, changing nothing: CORRUPT_MESSAGE and its like, UnexpectedAppendOffset when the batches do not
+        continue the log, LogDirFailure (then the batches before the failing segment may be in).
+        """
+        view = memoryview(records)
+        batches, size = fetched_batches(view, self._log_end_offset)
+        with self.lock:
+            return self._append(view[:size], batches, now_ms, NO_TIMESTAMP)
+
+    def _append(
+        self, view: memoryview, batches: Sequence[Appendable], now_ms: int, append_time_ms: int
+    ) -> AppendResult:
+        self._check_open()
+        base_offset = self._log_end_offset
+        config = self.config
+        record_count = 0
+        for start, end, run in runs(batches, self._segments.all[-1].size, config.segment_bytes):
+            first, last = run[0][1], run[-1][1]
+            invariant(
+                first.base_offset == self._log_end_offset,
+                "offset %d is appended to a log that ends at %d",
+                first.base_offset,
+                self._log_end_offset,
+            )
+            segment = self._segments.all[-1]
+            if segment.must_roll(end - start, last.last_offset, last.max_timestamp, now_ms, config):
+                segment = self.roll(now_ms)
+            for _, header in run:
+                record_count += header.record_count
+                # Before the write: an epoch that begins at the log's end is harmless should the write fail.
+                if header.partition_leader_epoch > self.epoch_cache.latest_epoch:
+                    self.epoch_cache.assign(header.partition_leader_epoch, header.base_offset)
+            if start:
+                run = [(position - start, header) for position, header in run]
+            segment.append(view[start:end], run, config.segment_bytes)
+            # Published last: whoever sees the new end finds the batches below it.
+            self._log_end_offset = segment.next_offset
+        if self._log_end_offset - self._recovery_point >= config.flush_messages:
+            self.flush(now_ms)
+        return AppendResult(
+            Offset(base_offset),
+            Offset(self._log_end_offset - 1),
+            Offset(self._log_end_offset),
+            Offset(self._log_start_offset),
+            append_time_ms,
+            len(view),
+            record_count,
+            self.epoch_cache.latest_epoch,
+        )
+
+    def roll(self, now_ms: int) -> Segment:
+        """Seal the active segment and begin a new one at the log's end; an empty one is kept instead.
+
+        Raises LogDirFailure.
+        """
+        with self.lock:
+            self._check_open()
+            active = self._segments.all[-1]
+            if not active.size and active.base_offset == self._log_end_offset:
+                return active
+            active.seal()
+            fresh = Segment.create(self.folder, self._log_end_offset, now_ms, self.config)
+            self._segments = _Segments.of((*self._segments.all, fresh))
+            return fresh
+
+    # Reading: any thread, no lock
+
+    def read(
+        self,
+        start_offset: int,
+        max_bytes: int,
+        *,
+        upper_bound_offset: int | None = None,
+        min_one_batch: bool = True,
+    ) -> ReadResult:
+        """Whole batches from the one that holds an offset on, out of one segment.
+
+        None of them holds an offset at or above `upper_bound_offset` (default: the log's end). When the first
+        is larger than `max_bytes` it comes alone, or, without `min_one_batch`, nothing comes. Raises
+        OFFSET_OUT_OF_RANGE naming the range, LogDirFailure.
+        """
+        log_end = self._log_end_offset
+        start = self._log_start_offset
+        if not start <= start_offset <= log_end:
+            raise api_error(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition}: offset {start_offset} is not within {start}..{log_end}",
+            )
+        upper = log_end if upper_bound_offset is None else min(upper_bound_offset, log_end)
+        if start_offset < upper:
+            segments, bases = self._segments
+            index = max(0, bisect_right(bases, start_offset) - 1)
+            while index < len(segments):
+                found = segments[index].read(start_offset, max_bytes, upper, min_one_batch)
+                if found is not None:
+                    return found
+                index += 1
+        return ReadResult(memoryview(b""), start_offset, start_offset, -1, -1)
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampAndOffset | None:
+        """The first record that is not older than a time, exactly; None when all are older."""
+        for segment in self._segments.all:
+            found = segment.find_by_timestamp(timestamp_ms, self._log_start_offset)
+            if found is not None:
+                return found
+        return None
+
+    def max_timestamp_offset(self) -> TimestampAndOffset | None:
+        """The first record with the largest timestamp of all; None when there is none."""
+        largest = max((segment.max_timestamp for segment in self._segments.all), default=NO_TIMESTAMP)
+        return None if largest == NO_TIMESTAMP else self.offset_for_timestamp(largest)
+
+    # Truncation, retention
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop the batch that holds an offset and all behind it; False when the log ends before it anyway.
+
+        Raises LogDirFailure.
+        """
+        with self.lock:
+            self._check_open()
+            if offset >= self._log_end_offset:
+                return False
+            segments = self._segments.all
+            if offset < segments[0].base_offset:
+                self.truncate_fully_and_start_at(max(0, offset))
+                return True
+            kept = [segment for segment in segments if segment.base_offset <= offset]
+            # Readers lose sight of what is to go before it goes.
+            self._segments = _Segments.of(kept)
+            end = min(offset, kept[-1].next_offset)
+            self._recovery_point = min(self._recovery_point, end)
+            self._log_end_offset = end
+            for segment in reversed(segments[len(kept) :]):
+                segment.remove()
+            self._log_end_offset = min(end, kept[-1].truncate_to(offset))
+            self._log_start_offset = min(self._log_start_offset, self._log_end_offset)
+            self._recovery_point = min(self._recovery_point, self._log_end_offset)
+            self.epoch_cache.truncate_from_end(self._log_end_offset)
+            self._check_order()
+            return True
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything and go on at an offset: the leader no longer has what this follower needs.
+
+        Raises LogDirFailure.
+        """
+        with self.lock:
+            self._check_open()
+            before = self._segments.all
+            for segment in before:
+                segment.remove()
+            fresh = Segment.create(self.folder, offset, before[-1].created_ms, self.config)
+            self._segments = _Segments.of([fresh])
+            self._log_start_offset = self._recovery_point = self._log_end_offset = offset
+            self.epoch_cache.clear()
+            self._check_order()
+
+    def increment_log_start_offset(self, offset: int) -> bool:
+        """Move the log's start forward; False when it is there already. The caller keeps it below the HW.
+
+        Raises OFFSET_OUT_OF_RANGE beyond the log's end, LogDirFailure.
+        """
+        with self.lock:
+            if offset <= self._log_start_offset:
+                return False
+            if offset > self._log_end_offset:
+                raise api_error(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"{self.topic_partition}: the log start cannot move to {offset}, "
+                    f"behind the end {self._log_end_offset}",
+                )
+            self._log_start_offset = offset
+            self._recovery_point = max(self._recovery_point, offset)
+            self.epoch_cache.truncate_from_start(offset)
+            self._check_order()
+            return True
+
+    def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
+        """Apply retention; returns how many segments went. The log start follows. Raises LogDirFailure."""
+        with self.lock:
+            self._check_open()
+            segments = self._segments.all
+            ages = [
+                SegmentAge(
+                    segment.next_offset,
+                    segment.size,
+                    segment.max_timestamp
+                    if segment.max_timestamp >= 0 or not segment.size
+                    else segment.modified_ms(),
+                )
+                for segment in segments
+            ]
+            count = count_expired(
+                ages,
+                self.config,
+                now_ms=now_ms,
+                high_watermark=high_watermark,
+                log_start_offset=self._log_start_offset,
+            )
+            if not count:
+                return 0
+            if count == len(segments):
+                self.roll(now_ms)
+            self._segments = _Segments.of(self._segments.all[count:])
+            self.increment_log_start_offset(self._segments.bases[0])
+            for segment in segments[:count]:
+                segment.remove()
+            return count
+
+    # Safety on disk
+
+    def flush(self, now_ms: int, *, sealed_only: bool = False) -> None:
+        """Force to disk what is not there yet, or only the sealed segments, and move the recovery point.
+
+        Raises LogDirFailure.
+        """
+        with self.lock:
+            segments = self._segments.all
+            end = segments[-1].base_offset if sealed_only else self._log_end_offset
+            before = self._recovery_point
+        if end <= before:
+            return
+        try:
+            for segment in segments:
+                if before <= segment.next_offset and segment.base_offset < end:
+                    segment.fsync()
+            fsync_path(self.folder)
+        except FileNotFoundError:
+            # Retention or truncation removed a segment meanwhile; the next pass sees the log as it is now.
+            return
+        except OSError as error:
+            raise LogDirFailure(self.folder, error) from error
+        self.epoch_cache.flush()
+        with self.lock:
+            # A truncation meanwhile has moved the end down, and what follows it is not on disk.
+            if self._recovery_point == before and end <= self._log_end_offset:
+                self._recovery_point = end
+            self._last_flush_ms = now_ms
+
+    def is_flush_due(self, now_ms: int) -> bool:
+        """Whether `flush.ms` has passed since the last flush and something is not on disk."""
+        return (
+            self._recovery_point < self._log_end_offset
+            and now_ms - self._last_flush_ms >= self.config.flush_ms
+        )
+
+    def close(self, now_ms: int) -> None:
+        """Stop for good: indexes written, tails cut, all on disk. A second call does nothing.
+
+        Raises LogDirFailure.
+        """
+        with self.lock:
+            if self._is_closed:
+                return
+            for segment in self._segments.all:
+                if segment.needs_seal:
+                    segment.seal()
+            self.flush(now_ms)
+            self._let_go()
+
+    def abandon(self) -> None:
+        """Stop without writing anything, as for a log that is deleted or whose disk failed."""
+        with self.lock:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._is_closed = True
+        for segment in self._segments.all:
+            segment.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self.topic_partition} is closed")
+
+    def _check_order(self) -> None:
+        invariant(
+            self._log_start_offset <= self._recovery_point <= self._log_end_offset,
+            "log start %d, recovery point %d and log end %d are out of order",
+            self._log_start_offset,
+            self._recovery_point,
+            self._log_end_offset,
+        )

@@ -1,0 +1,128 @@
+"""The checks before an append: plain functions over bytes and headers. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.record_batch import (
+    HEADER_BYTES,
+    LENGTH_OFFSET,
+    LOG_OVERHEAD_BYTES,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK,
+    BatchHeader,
+    TimestampType,
+    check_batch,
+    check_produced_batch,
+    parse_header,
+    stamp,
+    stamp_log_append_time,
+)
+
+Appendable = tuple[int, BatchHeader]
+"""Where a batch begins in its buffer, and its header."""
+
+_LENGTH_END: Final = LENGTH_OFFSET + 4
+
+
+def produced_batches(view: memoryview, config: LogConfig) -> list[Appendable]:
+    """All batches of a producer's buffer, checked. Raises what `Log.append_as_leader` names."""
+    found: list[Appendable] = []
+    position = 0
+    size = len(view)
+    if not size:
+        raise api_error(ErrorCode.INVALID_RECORD, "there is no batch in the request")
+    if size > config.segment_bytes:
+        raise api_error(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"{size} bytes do not fit into a segment of {config.segment_bytes}",
+        )
+    while position < size:
+        header = check_produced_batch(view, position)
+        if header.size_bytes > config.max_message_bytes:
+            raise api_error(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a batch of {header.size_bytes} bytes, the largest allowed is {config.max_message_bytes}",
+            )
+        if header.attributes & TIMESTAMP_TYPE_MASK:
+            raise api_error(
+                ErrorCode.INVALID_TIMESTAMP, "a producer may not mark its timestamps as the broker's"
+            )
+        found.append((position, header))
+        position += header.size_bytes
+    return found
+
+
+def stamp_all(
+    view: memoryview,
+    batches: Sequence[Appendable],
+    base_offset: int,
+    leader_epoch: int,
+    config: LogConfig,
+    now_ms: int,
+) -> tuple[list[Appendable], int]:
+    """Give checked batches their offsets, epoch and, if so configured, time, in place.
+
+    Returns the headers as they are now, and the time stamped or -1.
+    """
+    is_append_time = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    stamped: list[Appendable] = []
+    for position, header in batches:
+        stamp(view, position, base_offset, leader_epoch)
+        if is_append_time:
+            stamp_log_append_time(view, position, header, now_ms)
+        stamped.append((position, parse_header(view, position)))
+        base_offset += header.last_offset_delta + 1
+    return stamped, now_ms if is_append_time else NO_TIMESTAMP
+
+
+def fetched_batches(view: memoryview, log_end_offset: int) -> tuple[list[Appendable], int]:
+    """The whole batches of a leader's answer, checked, and where they end.
+
+    A last batch that is cut short is none. Raises UnexpectedAppendOffset unless each batch continues the one
+    before and the first the log.
+    """
+    found: list[Appendable] = []
+    position = 0
+    size = len(view)
+    expected = log_end_offset
+    while size - position >= HEADER_BYTES:
+        length = int.from_bytes(view[position + LENGTH_OFFSET : position + _LENGTH_END], signed=True)
+        if length >= 0 and position + LOG_OVERHEAD_BYTES + length > size:
+            break
+        header = check_batch(view, position)
+        if header.base_offset != expected:
+            raise UnexpectedAppendOffset(
+                f"the batch at byte {position} has offset {header.base_offset}, due is {expected}"
+            )
+        found.append((position, header))
+        expected = header.next_offset
+        position += header.size_bytes
+    return found, position
+
+
+def runs(
+    batches: Sequence[Appendable], segment_size: int, segment_bytes: int
+) -> Iterator[tuple[int, int, Sequence[Appendable]]]:
+    """Cut batches that lie one behind another into runs, each of which one segment can take.
+
+    Yields (start, end, batches) in bytes of the buffer. Nearly always there is one run; only a follower whose
+    segments are smaller than its fetches sees more. A batch larger than a segment makes a run of its own.
+    """
+    first = 0
+    room = segment_bytes - segment_size
+    for index, (position, header) in enumerate(batches):
+        end = position + header.size_bytes
+        start = batches[first][0]
+        if end - start > room:
+            if index > first:
+                yield start, position, batches[first:index]
+                first = index
+            room = segment_bytes
+    if batches:
+        last_position, last = batches[-1]
+        yield batches[first][0], last_position + last.size_bytes, batches[first:]

@@ -1,0 +1,51 @@
+"""The settings of one log: the broker's defaults with the topic's overrides applied. Frozen, any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from barnabas.protocol.record_batch import TimestampType
+
+_LONG_MAX: Final = (1 << 63) - 1
+_WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
+NO_LIMIT: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """Kafka's topic settings as far as a log obeys them; defaults are Kafka's.
+
+    Source: https://kafka.apache.org/documentation/#topicconfigs.
+    """
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = _WEEK_MS
+    segment_index_bytes: int = 10 * 1024 * 1024
+    index_interval_bytes: int = 4096
+    retention_ms: int = _WEEK_MS
+    """-1 keeps everything."""
+    retention_bytes: int = NO_LIMIT
+    """-1 keeps everything."""
+    max_message_bytes: int = 1_048_588
+    """The largest batch, its header included."""
+    message_timestamp_type: TimestampType = field(default=TimestampType.CREATE_TIME)
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = _LONG_MAX
+    flush_ms: int = _LONG_MAX
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> LogConfig:
+        """From topic-level names (``segment.bytes``) and parsed values; names of other parts are skipped."""
+        values: dict[str, Any] = {}
+        for declared in fields(cls):
+            name = declared.name.replace("_", ".")
+            if name in settings:
+                values[declared.name] = settings[name]
+        kind = values.get("message_timestamp_type")
+        if isinstance(kind, str):
+            values["message_timestamp_type"] = (
+                TimestampType.LOG_APPEND_TIME if kind == "LogAppendTime" else TimestampType.CREATE_TIME
+            )
+        return cls(**values)

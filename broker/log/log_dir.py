@@ -1,0 +1,123 @@
+"""One folder of `log.dirs`: its lock, its identity, its checkpoints, and the mark of a clean stop.
+
+One process at a time owns a log dir (an advisory lock on `.lock`, which the system releases when the process
+dies, however it dies). `meta.properties` ties the folder to a broker id and a cluster id, so that a disk put
+into the wrong broker is refused. Opened and closed by one thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+from barnabas.broker.log.checkpoint_file import OffsetCheckpoint
+from barnabas.broker.log.log_files import fsync_path, write_atomically
+from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.protocol.errors import InvalidConfiguration
+from barnabas.protocol.ids import BrokerId
+
+LOCK_FILE: Final = ".lock"
+META_FILE: Final = "meta.properties"
+CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
+LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
+_META_VERSION: Final = "0"
+
+
+class LogDir:
+    """An owned log dir; `release` gives it back."""
+
+    def __init__(self, path: Path, lock_descriptor: int) -> None:
+        self.path = path
+        self.recovery_points = OffsetCheckpoint(path / RECOVERY_POINT_CHECKPOINT)
+        self.log_starts = OffsetCheckpoint(path / LOG_START_CHECKPOINT)
+        self.high_watermarks = OffsetCheckpoint(path / HIGH_WATERMARK_CHECKPOINT)
+        self._lock_descriptor: int | None = lock_descriptor
+
+    @classmethod
+    def acquire(cls, path: Path) -> LogDir:
+        """Make the folder if need be and lock it.
+
+        Raises InvalidConfiguration when another process has it, LogDirFailure when the disk refuses.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o644)
+        except OSError as error:
+            raise LogDirFailure(path, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise InvalidConfiguration(
+                f"log.dirs: {path} is in use by another process; one broker only may have it"
+            ) from error
+        return cls(path, descriptor)
+
+    def check_identity(self, broker_id: BrokerId, cluster_id: str) -> None:
+        """Compare `meta.properties` with who we are, or write it into a new dir.
+
+        Raises InvalidConfiguration naming both ids when the dir belongs elsewhere, LogDirFailure.
+        """
+        found = self.read_meta()
+        if found is None:
+            lines = (f"broker.id={broker_id}", f"cluster.id={cluster_id}", f"version={_META_VERSION}")
+            try:
+                write_atomically(self.path / META_FILE, lines, durable=True)
+            except OSError as error:
+                raise LogDirFailure(self.path, error) from error
+            return
+        expected = {"broker.id": str(broker_id), "cluster.id": cluster_id, "version": _META_VERSION}
+        for name, value in expected.items():
+            if found.get(name) != value:
+                raise InvalidConfiguration(
+                    f"{self.path / META_FILE} has {name}={found.get(name)}, this broker has {name}={value}; "
+                    "the folder belongs to another broker or cluster"
+                )
+
+    def read_meta(self) -> dict[str, str] | None:
+        """The pairs of `meta.properties`, None when there is no such file. Raises LogDirFailure."""
+        try:
+            text = (self.path / META_FILE).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise LogDirFailure(self.path, error) from error
+        pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+        return {name.strip(): value.strip() for name, value in pairs}
+
+    def take_clean_mark(self) -> bool:
+        """Whether the last stop was clean; the mark is gone afterwards, so that a crash shows.
+
+        Raises LogDirFailure.
+        """
+        mark = self.path / CLEAN_SHUTDOWN_FILE
+        try:
+            mark.unlink()
+            fsync_path(self.path)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise LogDirFailure(self.path, error) from error
+        return True
+
+    def put_clean_mark(self) -> None:
+        """Say that everything was closed and is on disk. Raises LogDirFailure."""
+        try:
+            write_atomically(
+                self.path / CLEAN_SHUTDOWN_FILE,
+                [json.dumps({"version": 0, "brokerEpoch": "-1"})],
+                durable=True,
+            )
+        except OSError as error:
+            raise LogDirFailure(self.path, error) from error
+
+    def release(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        descriptor, self._lock_descriptor = self._lock_descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)

@@ -1,0 +1,355 @@
+"""All logs of a broker: opened at start, created, deleted, and looked after in passes.
+
+The manager knows no clock and no threads: a scheduler calls the passes (`retention_pass`, `flush_pass`,
+`checkpoint_pass`, `remove_deleted`) with the time. Its lock guards the table of logs only and is never held
+during disk work on a log, creation aside. A log dir that fails goes offline with all its logs; the others go
+on. A damaged log is kept out and remembered in `offline_partitions`.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_dir import LogDir
+from barnabas.broker.log.log_files import DELETED_SUFFIX, deleted_name, fsync_path, parse_partition_name
+from barnabas.broker.log.storage_errors import CheckpointDamaged, CorruptLog, LogDirFailure
+from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration, api_error
+from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+ConfigOf = Callable[[str], LogConfig]
+"""The configuration of a topic by its name."""
+
+
+class LogManager:
+    """Made by `LogManager.open`; `close` is the clean stop."""
+
+    def __init__(self, dirs: Sequence[LogDir], config_of: ConfigOf) -> None:
+        self._config_of = config_of
+        self._lock = threading.Lock()
+        self._logs: dict[TopicPartition, Log] = {}
+        self._dirs: dict[Path, LogDir] = {log_dir.path: log_dir for log_dir in dirs}
+        self._doomed: dict[Path, int] = {}
+        """Folders to be removed, and when (ms)."""
+        self.offline_partitions: dict[TopicPartition, Exception] = {}
+        """Partitions whose log could not be opened, or was lost with its dir, and why."""
+        self.offline_dirs: dict[Path, LogDirFailure] = {}
+
+    @classmethod
+    def open(
+        cls,
+        paths: Iterable[Path],
+        *,
+        broker_id: BrokerId,
+        cluster_id: str,
+        config_of: ConfigOf,
+        now_ms: int,
+    ) -> LogManager:
+        """Lock the log dirs and open every log in them, with recovery where the last stop was not clean.
+
+        Raises InvalidConfiguration (a dir in use, foreign, or none usable). A dir whose disk fails is offline
+        from the start; a damaged log is in `offline_partitions`.
+        """
+        dirs: list[LogDir] = []
+        failed: dict[Path, LogDirFailure] = {}
+        try:
+            for path in dict.fromkeys(path.absolute() for path in paths):
+                try:
+                    log_dir = LogDir.acquire(path)
+                    dirs.append(log_dir)
+                    log_dir.check_identity(broker_id, cluster_id)
+                except LogDirFailure as error:
+                    logger.error("log dir %s is offline: %s", path, error)
+                    failed[path] = error
+            usable = [log_dir for log_dir in dirs if log_dir.path not in failed]
+            if not usable:
+                reasons = "; ".join(str(error) for error in failed.values()) or "none is given"
+                raise InvalidConfiguration(f"log.dirs: no usable folder: {reasons}")
+            manager = cls(usable, config_of)
+            manager.offline_dirs.update(failed)
+            for log_dir in usable:
+                manager._load_dir_or_fail(log_dir, now_ms)
+        except BaseException:
+            for log_dir in dirs:
+                log_dir.release()
+            raise
+        return manager
+
+    # The table
+
+    def get(self, topic_partition: TopicPartition) -> Log | None:
+        """The log of a partition, None when this broker has none that is online. Takes no lock."""
+        return self._logs.get(topic_partition)
+
+    def all_logs(self) -> list[Log]:
+        """Every log that is online, as of now."""
+        with self._lock:
+            return list(self._logs.values())
+
+    def get_or_create(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool = False
+    ) -> Log:
+        """The log of a partition, created in the log dir with the fewest logs when there is none.
+
+        With `is_new`, the caller knows that the partition was never here, so an offline dir cannot hold it.
+        Raises INCONSISTENT_TOPIC_ID, LogDirFailure, or KAFKA_STORAGE_ERROR when the partition's log is
+        offline.
+        """
+        with self._lock:
+            found = self._logs.get(topic_partition)
+            if found is not None:
+                if topic_id is not None:
+                    found.assign_topic_id(topic_id)
+                return found
+            reason = self.offline_partitions.get(topic_partition)
+            if reason is None and self.offline_dirs and not is_new:
+                reason = next(iter(self.offline_dirs.values()))
+            if reason is not None:
+                raise api_error(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{topic_partition} may lie on a failed disk: {reason}"
+                )
+            log_dir = self._least_used_dir()
+            log = Log.open(
+                topic_partition,
+                log_dir.path / str(topic_partition),
+                self._config_of(topic_partition.topic),
+                now_ms=now_ms,
+                topic_id=topic_id,
+                is_clean=True,
+            )
+            self._logs[topic_partition] = log
+            return log
+
+    def update_config(self, topic: str) -> None:
+        """Give the logs of a topic its configuration as it is now."""
+        config = self._config_of(topic)
+        for log in self.all_logs():
+            if log.topic_partition.topic == topic:
+                log.config = config
+
+    def delete(self, topic_partition: TopicPartition, now_ms: int) -> bool:
+        """Take a partition's log out at once, its folder renamed and removed later; False when there is none.
+
+        Views that were handed out stay valid. Raises LogDirFailure.
+        """
+        with self._lock:
+            log = self._logs.pop(topic_partition, None)
+            self.offline_partitions.pop(topic_partition, None)
+        if log is None:
+            return False
+        log.abandon()
+        doomed = log.folder.with_name(deleted_name(topic_partition))
+        try:
+            log.folder.rename(doomed)
+            fsync_path(doomed.parent)
+        except OSError as error:
+            raise LogDirFailure(log.folder, error) from error
+        with self._lock:
+            self._doomed[doomed] = now_ms + log.config.file_delete_delay_ms
+        return True
+
+    def fail_dir(self, failure: LogDirFailure) -> list[TopicPartition]:
+        """Take the log dir that a failure happened in offline; returns the partitions that are lost with it.
+
+        A second failure of the same dir returns nothing. When the last dir fails the broker has to stop.
+        """
+        with self._lock:
+            path = next((path for path in self._dirs if failure.path.is_relative_to(path)), None)
+            if path is None or path in self.offline_dirs:
+                return []
+            self.offline_dirs[path] = failure
+            lost = [key for key, log in self._logs.items() if log.folder.parent == path]
+            logs = [self._logs.pop(key) for key in lost]
+            self.offline_partitions.update(dict.fromkeys(lost, failure))
+            self._doomed = {folder: due for folder, due in self._doomed.items() if folder.parent != path}
+        logger.error("log dir %s is offline, %d partitions with it: %s", path, len(lost), failure)
+        for log in logs:
+            log.abandon()
+        return lost
+
+    @property
+    def has_online_dir(self) -> bool:
+        """Whether the broker has any disk left to work with."""
+        return any(path not in self.offline_dirs for path in self._dirs)
+
+    # Passes, called by a scheduler
+
+    def retention_pass(self, now_ms: int, high_watermark_of: Callable[[TopicPartition], int | None]) -> int:
+        """Delete what has outlived its time, where there is a high watermark; returns how many segments."""
+        count = 0
+        for log in self.all_logs():
+            high_watermark = high_watermark_of(log.topic_partition)
+            if high_watermark is not None:
+                count += self._guarded(log, partial(log.delete_old_segments, now_ms, high_watermark))
+        return count
+
+    def flush_pass(self, now_ms: int) -> None:
+        """Force to disk the logs whose `flush.ms` is over."""
+        for log in self.all_logs():
+            if log.is_flush_due(now_ms):
+                self._guarded(log, partial(log.flush, now_ms))
+
+    def checkpoint_pass(self, now_ms: int) -> None:
+        """Flush sealed segments, so that recovery stays short, and save recovery points and log starts."""
+        for log in self.all_logs():
+            self._guarded(log, partial(log.flush, now_ms, sealed_only=True))
+        for log_dir in self._online_dirs():
+            try:
+                self._write_checkpoints(log_dir)
+            except LogDirFailure as failure:
+                self.fail_dir(failure)
+
+    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Save high watermarks, each in the log dir of its partition."""
+        for log_dir in self._online_dirs():
+            mine = {
+                log.topic_partition: high_watermarks[log.topic_partition]
+                for log in self._logs_in(log_dir)
+                if log.topic_partition in high_watermarks
+            }
+            try:
+                log_dir.high_watermarks.write(mine)
+            except LogDirFailure as failure:
+                self.fail_dir(failure)
+
+    def load_high_watermarks(self) -> dict[TopicPartition, Offset]:
+        """What `checkpoint_high_watermarks` saved; a damaged file counts as empty, and is reported."""
+        found: dict[TopicPartition, Offset] = {}
+        for log_dir in self._online_dirs():
+            found |= self._read_checkpoint(log_dir.high_watermarks.read)
+        return found
+
+    def remove_deleted(self, now_ms: int) -> int:
+        """Remove the folders of deleted partitions whose delay is over; returns how many."""
+        with self._lock:
+            due = [folder for folder, due_ms in self._doomed.items() if due_ms <= now_ms]
+            for folder in due:
+                del self._doomed[folder]
+        for folder in due:
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                logger.error("%s could not be removed: %s", folder, error)
+        return len(due)
+
+    def close(self, now_ms: int) -> None:
+        """The clean stop: close every log, save the checkpoints, mark each dir clean and unlock it.
+
+        A dir in which anything goes wrong gets no mark, so the next start recovers it.
+        """
+        for log_dir in self._online_dirs():
+            try:
+                for log in self._logs_in(log_dir):
+                    log.close(now_ms)
+                self._write_checkpoints(log_dir)
+                log_dir.put_clean_mark()
+            except LogDirFailure as failure:
+                self.fail_dir(failure)
+        for log_dir in self._dirs.values():
+            log_dir.release()
+
+    # Inside
+
+    def _load_dir_or_fail(self, log_dir: LogDir, now_ms: int) -> None:
+        try:
+            self._load_dir(log_dir, now_ms)
+        except LogDirFailure as failure:
+            self.fail_dir(failure)
+
+    def _load_dir(self, log_dir: LogDir, now_ms: int) -> None:
+        is_clean = log_dir.take_clean_mark()
+        recovery_points = self._read_checkpoint(log_dir.recovery_points.read)
+        log_starts = self._read_checkpoint(log_dir.log_starts.read)
+        try:
+            folders = sorted(path for path in log_dir.path.iterdir() if path.is_dir())
+        except OSError as error:
+            raise LogDirFailure(log_dir.path, error) from error
+        for folder in folders:
+            key = parse_partition_name(folder.name)
+            if folder.name.endswith(DELETED_SUFFIX):
+                self._doomed[folder] = now_ms
+            elif key is None:
+                logger.warning("%s is no partition's folder and is left alone", folder)
+            else:
+                self._load_log(
+                    key, folder, recovery_points.get(key, 0), log_starts.get(key, 0), is_clean, now_ms
+                )
+
+    def _load_log(
+        self,
+        key: TopicPartition,
+        folder: Path,
+        recovery_point: int,
+        log_start_offset: int,
+        is_clean: bool,
+        now_ms: int,
+    ) -> None:
+        if key in self._logs:
+            raise InvalidConfiguration(
+                f"{key} lies in two log dirs: {self._logs[key].folder} and {folder}; remove one"
+            )
+        try:
+            self._logs[key] = Log.open(
+                key,
+                folder,
+                self._config_of(key.topic),
+                now_ms=now_ms,
+                recovery_point=recovery_point,
+                log_start_offset=log_start_offset,
+                is_clean=is_clean,
+            )
+        except (CorruptLog, CheckpointDamaged) as error:
+            logger.error("%s stays offline: %s", key, error)
+            self.offline_partitions[key] = error
+
+    def _guarded(self, log: Log, work: Callable[[], int | None]) -> int:
+        """Run one log's part of a pass; a failing disk goes offline, a log deleted meanwhile is skipped."""
+        try:
+            return work() or 0
+        except LogDirFailure as failure:
+            if not log.is_closed:
+                self.fail_dir(failure)
+        except ApiError:
+            if not log.is_closed:
+                raise
+        return 0
+
+    def _read_checkpoint(
+        self, read: Callable[[], dict[TopicPartition, Offset]]
+    ) -> dict[TopicPartition, Offset]:
+        """A damaged checkpoint costs a longer recovery, never data: it counts as empty."""
+        try:
+            return read()
+        except CheckpointDamaged as error:
+            logger.warning("counted as empty: %s", error)
+            return {}
+
+    def _write_checkpoints(self, log_dir: LogDir) -> None:
+        logs = self._logs_in(log_dir)
+        log_dir.recovery_points.write({log.topic_partition: log.recovery_point for log in logs})
+        log_dir.log_starts.write(
+            {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset > 0}
+        )
+
+    def _logs_in(self, log_dir: LogDir) -> list[Log]:
+        return [log for log in self.all_logs() if log.folder.parent == log_dir.path]
+
+    def _online_dirs(self) -> list[LogDir]:
+        return [log_dir for path, log_dir in self._dirs.items() if path not in self.offline_dirs]
+
+    def _least_used_dir(self) -> LogDir:
+        counts = dict.fromkeys((log_dir.path for log_dir in self._online_dirs()), 0)
+        for log in self._logs.values():
+            if log.folder.parent in counts:
+                counts[log.folder.parent] += 1
+        if not counts:
+            raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, "all log dirs are offline")
+        return self._dirs[min(counts, key=lambda path: counts[path])]

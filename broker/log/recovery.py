@@ -1,0 +1,210 @@
+"""Opening a log's segments, and what is done for them after an unclean stop.
+
+After a clean stop only names, sizes and the tail of the last segment are looked at. After an unclean one
+every segment that reaches beyond the recovery point is read batch by batch: CRC, and that each continues the
+one before. The log is cut at the first that fails; the sparse tail of a segment (zeros) ends it in the same
+way. A failure *below* the recovery point is damage to what was safe: `CorruptLog`, and nothing is changed.
+
+Runs on one thread, before anybody else knows the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from barnabas.broker.log.batch_scan import iter_headers
+from barnabas.broker.log.epoch_cache import EpochCache
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_files import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TEMPORARY_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_base_offset,
+)
+from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.storage_errors import CheckpointDamaged, CorruptLog, LogDirFailure
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.record_batch import check_batch
+
+logger = logging.getLogger(__name__)
+
+
+class Recovered(NamedTuple):
+    """The segments of a log, oldest first (none for a new one), and its epochs."""
+
+    segments: list[Segment]
+    epochs: EpochCache
+
+
+class _Walk(NamedTuple):
+    """How far a segment's batches are sound: bytes, next offset, and what is wrong there (None: nothing)."""
+
+    size: int
+    next_offset: int
+    fault: ApiError | None
+    epochs: list[tuple[int, int]]
+
+
+def recover_log(
+    folder: Path, config: LogConfig, *, recovery_point: int, is_clean: bool, now_ms: int
+) -> Recovered:
+    """Open the segments of a partition's folder.
+
+    Raises CorruptLog (damage below the recovery point) or LogDirFailure.
+    """
+    try:
+        found = _list_segments(folder)
+    except OSError as error:
+        raise LogDirFailure(folder, error) from error
+    bases = [base for base, _ in found]
+    segments: list[Segment] = []
+    for index, (base, size) in enumerate(found):
+        next_offset = bases[index + 1] if index + 1 < len(bases) else base
+        segments.append(Segment.existing(folder, base, size, next_offset, now_ms, config))
+    epochs = _load_epochs(folder)
+    kept, scanned = _recover_segments(segments, recovery_point, is_clean)
+    if epochs is None:
+        # The whole file was lost, so all batches are asked, not only those that recovery read.
+        epochs = EpochCache(folder)
+        scanned = [start for segment in kept for start in _epoch_starts(segment)]
+    elif scanned:
+        epochs.truncate_from_end(scanned[0][1])
+    for epoch, start_offset in scanned:
+        if epoch >= 0:
+            epochs.assign(epoch, start_offset)
+    if kept:
+        epochs.truncate_from_end(kept[-1].next_offset + 1)
+    return Recovered(kept, epochs)
+
+
+def _recover_segments(
+    segments: Sequence[Segment], recovery_point: int, is_clean: bool
+) -> tuple[list[Segment], list[tuple[int, int]]]:
+    kept: list[Segment] = []
+    scanned: list[tuple[int, int]] = []
+    for index, segment in enumerate(segments):
+        is_last = index + 1 == len(segments)
+        following = None if is_last else segments[index + 1].base_offset
+        if (is_clean or (following is not None and following <= recovery_point)) and _open_clean(
+            segment, is_last=is_last
+        ):
+            kept.append(segment)
+            continue
+        walk = _walk(segment)
+        fault = walk.fault
+        if fault is None and following is not None and walk.next_offset != following:
+            fault = api_error(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"the segment ends at offset {walk.next_offset}, the next begins at {following}",
+            )
+        if fault is not None and walk.next_offset < recovery_point:
+            raise CorruptLog(
+                segment.file.path, walk.size, walk.next_offset, recovery_point, str(fault)
+            ) from fault
+        dropped = segment.size - walk.size
+        segment.finish_rebuild(walk.size, walk.next_offset)
+        kept.append(segment)
+        scanned += walk.epochs
+        if fault is not None:
+            logger.warning(
+                "%s: cut at byte %d, offset %d (%d bytes and %d later segments dropped): %s",
+                segment.file.path,
+                walk.size,
+                walk.next_offset,
+                dropped,
+                len(segments) - index - 1,
+                fault,
+            )
+            for later in segments[index + 1 :]:
+                later.remove()
+            break
+        if not is_last:
+            segment.seal()
+    return kept, scanned
+
+
+def _open_clean(segment: Segment, *, is_last: bool) -> bool:
+    """Trust the files of a segment if they agree with each other; False when it must be read instead."""
+    if not segment.size:
+        segment.offset_index.clear()
+        segment.time_index.clear()
+        if is_last:
+            segment.load_tail(segment.base_offset)
+        return True
+    if not segment.offset_index.is_sane(segment.size) or not segment.time_index.is_sane():
+        return False
+    if not segment.time_index.count:
+        return False
+    if is_last:
+        try:
+            segment.load_tail(segment.base_offset)
+        except ApiError as error:
+            logger.warning("%s: the tail is not sound: %s", segment.file.path, error)
+            return False
+    return True
+
+
+def _walk(segment: Segment) -> _Walk:
+    """Read a segment batch by batch, checking all, and build its indexes anew in memory."""
+    segment.start_rebuild()
+    size = segment.size
+    data = segment.file.view(0, size)
+    position = 0
+    next_offset = segment.base_offset
+    epochs: list[tuple[int, int]] = []
+    while position < size:
+        try:
+            header = check_batch(data, position)
+        except ApiError as error:
+            return _Walk(position, next_offset, error, epochs)
+        if header.base_offset != next_offset:
+            fault = api_error(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"a batch with offset {header.base_offset} where {next_offset} was due",
+            )
+            return _Walk(position, next_offset, fault, epochs)
+        segment.note(header, position)
+        if not epochs or header.partition_leader_epoch > epochs[-1][0]:
+            epochs.append((header.partition_leader_epoch, header.base_offset))
+        next_offset = header.next_offset
+        position += header.size_bytes
+    return _Walk(position, next_offset, None, epochs)
+
+
+def _epoch_starts(segment: Segment) -> list[tuple[int, int]]:
+    starts: list[tuple[int, int]] = []
+    if segment.size:
+        for _, header in iter_headers(segment.file.mapping(segment.size), 0, segment.size):
+            if not starts or header.partition_leader_epoch > starts[-1][0]:
+                starts.append((header.partition_leader_epoch, header.base_offset))
+    return starts
+
+
+def _load_epochs(folder: Path) -> EpochCache | None:
+    try:
+        return EpochCache.load(folder)
+    except CheckpointDamaged as error:
+        logger.warning("the leader epochs are taken from the batches instead: %s", error)
+        return None
+
+
+def _list_segments(folder: Path) -> list[tuple[int, int]]:
+    """(base offset, size) of each segment file, in order; leftovers of a broken-off deletion are removed."""
+    bases: dict[int, int] = {}
+    others: list[Path] = []
+    for path in folder.iterdir():
+        base = segment_base_offset(path.name)
+        if base is not None:
+            bases[base] = path.stat().st_size
+        else:
+            others.append(path)
+    for path in others:
+        is_index = path.suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        is_orphan = is_index and segment_base_offset(path.stem + LOG_SUFFIX) not in bases
+        if is_orphan or path.suffix == TEMPORARY_SUFFIX:
+            path.unlink()
+    return sorted(bases.items())

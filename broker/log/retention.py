@@ -1,0 +1,49 @@
+"""Which segments have outlived their time: a pure choice over plain data.
+
+Segments go from the oldest on, never one that holds an offset at or above the high watermark: what is not
+replicated, and what consumers have not been allowed to see, stays. Time comes in as an argument; a clock that
+jumps back deletes nothing, a timestamp in the future keeps its segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from barnabas.broker.log.log_config import LogConfig
+
+
+class SegmentAge(NamedTuple):
+    """What retention needs to know of a segment."""
+
+    next_offset: int
+    size_bytes: int
+    largest_timestamp_ms: int
+    """The time of the last change of the file where no record has a timestamp."""
+
+
+def count_expired(
+    segments: Sequence[SegmentAge],
+    config: LogConfig,
+    *,
+    now_ms: int,
+    high_watermark: int,
+    log_start_offset: int,
+) -> int:
+    """How many of the oldest segments are to be deleted: by log start, by age or by total size."""
+    excess_bytes = 0
+    if config.retention_bytes >= 0:
+        excess_bytes = sum(segment.size_bytes for segment in segments) - config.retention_bytes
+    count = 0
+    for segment in segments:
+        if segment.next_offset > high_watermark or not segment.size_bytes:
+            break
+        is_before_start = segment.next_offset <= log_start_offset
+        is_old = 0 <= config.retention_ms < now_ms - segment.largest_timestamp_ms
+        # Only a whole segment's worth of excess counts, so that the log never falls below its size.
+        is_excess = config.retention_bytes >= 0 and excess_bytes >= segment.size_bytes
+        if not (is_before_start or is_old or is_excess):
+            break
+        excess_bytes -= segment.size_bytes
+        count += 1
+    return count
