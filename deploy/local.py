@@ -148,7 +148,7 @@ class LocalCluster(RunningCluster):
         for broker_id in self.broker_ids:
             self.launch_broker(broker_id)
         self.zookeeper.wait_ready(max(0.0, deadline - time.monotonic()))
-        self.wait_ready(max(0.0, deadline - time.monotonic()))
+        self.wait_ready(max(0.0, deadline - time.monotonic()), must_run=self.broker_ids)
 
 
 def _earlier_record(directory: Path) -> ClusterRecord | None:

@@ -10,7 +10,7 @@ Any one thread at a time; calls block and are bounded (from a loop: ``asyncio.to
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -162,12 +162,13 @@ class RunningCluster:
             process.kill()
         self.write_record()
 
-    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S, *, must_run: Collection[int] = ()) -> None:
         """Wait until all brokers that run (and are not paused) see each other and a controller.
 
-        Raises DeployError when they do not in time, or when one of them ends meanwhile.
+        Raises DeployError when they do not in time, when one of them ends meanwhile, or when one that
+        `must_run` has ended already.
         """
-        waited_for = [broker for broker in self.brokers if broker.state == "running"]
+        waited_for = [broker for broker in self.brokers if broker.state == "running" or broker.id in must_run]
 
         def check() -> None:
             for broker in waited_for:
@@ -209,9 +210,8 @@ class RunningCluster:
     def wait_started(self, broker_id: int, timeout_s: float = START_TIMEOUT_S) -> None:
         """What `start_broker` does after `launch_broker`."""
         broker = self.broker(broker_id)
-        broker.check_alive()
         try:
-            self.wait_ready(timeout_s)
+            self.wait_ready(timeout_s, must_run=(broker_id,))
         except BaseException:
             if broker.process is not None:
                 broker.process.kill()
