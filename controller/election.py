@@ -54,7 +54,7 @@ def elect_for_controlled_shutdown(
     live_or_shutting_down: Collection[BrokerId],
     shutting_down: Collection[BrokerId],
 ) -> Election | None:
-    """For a partition whose leader is stopping: the first live replica of the ISR that is not stopping too."""
+    """For a partition whose leader is stopping: the first live ISR member that is not stopping too."""
     for replica in replicas:
         if replica in live_or_shutting_down and replica in isr and replica not in shutting_down:
             return Election(replica, tuple(member for member in isr if member not in shutting_down))

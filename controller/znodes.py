@@ -30,7 +30,6 @@ from barnabas.protocol.ids import (
     TopicPartition,
 )
 
-
 log = logging.getLogger("barnabas.controller")
 
 
