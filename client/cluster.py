@@ -1,0 +1,361 @@
+"""A client's view of the cluster: metadata that is kept fresh, and one connection per broker made on demand.
+
+Metadata travels on a connection of its own (first to a bootstrap server, then to any broker), so that neither
+a produce request that waits for replicas nor a long-polled fetch delays the news of an election. Refreshes
+are coalesced and no more frequent than ``retry_backoff_ms``, but the first sign of a change (a lost
+connection, a leader that says it is none) is followed up at once. A broker that does not answer is overtaken:
+the next one is asked as well. When no broker that is known answers, the bootstrap servers are asked again.
+
+Everything here runs on the event loop that `start` was called on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from barnabas.client.config import ClientConfig
+from barnabas.client.errors import ClientClosed, NoBrokerReachable
+from barnabas.client.metadata import Leader, MetadataCache, Node, TopicInfo
+from barnabas.protocol.channel import Answer, Channel
+from barnabas.protocol.errors import (
+    BarnabasError,
+    ConnectionClosed,
+    ErrorCode,
+    RequestTimedOutLocally,
+    api_error,
+    is_retriable,
+)
+from barnabas.protocol.frames import BufferPool
+from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.protocol.schema import RequestOf
+
+R = TypeVar("R")
+log = logging.getLogger(__name__)
+
+MAIN_LANE: Final = "main"
+FETCH_LANE: Final = "fetch"
+"""Long-polled fetches have a connection of their own, or every other request would wait behind them."""
+
+_OVERTAKE_AFTER_S: Final = 1.0
+_WATCH_INTERVAL_S: Final = 1.0
+
+
+class Cluster:
+    """Brokers, leaders and requests to them; see the module."""
+
+    def __init__(self, config: ClientConfig, *, allow_auto_topic_creation: bool = False) -> None:
+        self.config = config
+        self.cache = MetadataCache()
+        self._allow_auto_topic_creation = allow_auto_topic_creation
+        self._topics: set[str] = set()
+        self._pool = BufferPool()
+        self._channels: dict[tuple[BrokerId, str], Channel] = {}
+        self._control: dict[Endpoint, Channel] = {}
+        self._silent: dict[Channel, int] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self._refreshing: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._last_refresh = float("-inf")
+        self._age_timer: asyncio.TimerHandle | None = None
+        self._watch_timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
+        await self.refresh()
+        self._watch()
+
+    def close(self) -> None:
+        """Close every connection; what is in flight fails. Idempotent."""
+        self._closed = True
+        for timer in (self._age_timer, self._watch_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        for channel in [*self._channels.values(), *self._control.values()]:
+            channel.close("the client was closed")
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Have this called after every refresh, successful or not."""
+        self._listeners.append(listener)
+
+    # What is known
+
+    @property
+    def nodes(self) -> dict[BrokerId, Node]:
+        return self.cache.nodes
+
+    def leader_for(self, tp: TopicPartition) -> Leader | None:
+        """Who leads a partition; None when unknown now, and then `request_refresh` is what helps."""
+        return self.cache.leader_for(tp)
+
+    def watch_topics(self, *topics: str) -> None:
+        """Have these topics in every refresh from now on."""
+        self._topics.update(topics)
+
+    async def topic(self, name: str, timeout_ms: int) -> TopicInfo:
+        """A topic and its partitions, waiting until the cluster knows it.
+
+        Raises what the cluster last said about the topic, for instance UNKNOWN_TOPIC_OR_PARTITION, when the
+        time is over, and at once when waiting cannot help (an invalid name).
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        self._topics.add(name)
+        while (found := self.cache.topics.get(name)) is None:
+            last_error: BarnabasError | None = None
+            try:
+                async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
+                    await self.refresh()
+            except TimeoutError:
+                pass
+            except NoBrokerReachable as error:
+                last_error = error
+            code = self.cache.topic_errors.get(name, 0)
+            if name in self.cache.topics:
+                continue
+            if time.monotonic() >= deadline or (code and not is_retriable(code)):
+                self._topics.discard(name)
+                if last_error is not None:
+                    raise last_error
+                raise api_error(
+                    code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"topic {name!r} is not known to the cluster (asked for {timeout_ms} ms)",
+                )
+        return found
+
+    async def leader(self, tp: TopicPartition, timeout_ms: int) -> Leader:
+        """The leader of a partition, waiting for one. Raises as `topic`, and LEADER_NOT_AVAILABLE."""
+        deadline = time.monotonic() + timeout_ms / 1000
+        info = await self.topic(tp.topic, timeout_ms)
+        while (leader := self.leader_for(tp)) is None:
+            if not any(found.partition == tp.partition for found in info.partitions):
+                raise api_error(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"topic {tp.topic!r} has {len(info.partitions)} partitions, there is no {tp.partition}",
+                )
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise api_error(
+                    ErrorCode.LEADER_NOT_AVAILABLE, f"partition {tp} has no leader for {timeout_ms} ms"
+                )
+            try:
+                async with asyncio.timeout(left):
+                    await self.refresh()
+            except (TimeoutError, NoBrokerReachable):
+                continue
+            info = await self.topic(tp.topic, max(1, int((deadline - time.monotonic()) * 1000)))
+        return leader
+
+    # Requests
+
+    def channel(self, node_id: BrokerId, lane: str = MAIN_LANE) -> Channel:
+        """The connection to a broker. Raises ConnectionClosed when no such broker is known."""
+        self._check_open()
+        node = self.cache.nodes.get(node_id)
+        if node is None:
+            raise ConnectionClosed(f"broker {node_id} is not among the live brokers")
+        known = self._channels.get((node_id, lane))
+        if known is not None and known.endpoint == node.endpoint and not known.is_closed:
+            return known
+        if known is not None:
+            known.close(f"broker {node_id} moved to {node.endpoint}")
+        made = self._channels[node_id, lane] = self._make_channel(node.endpoint)
+        return made
+
+    async def request(
+        self,
+        node_id: BrokerId,
+        message: RequestOf[R],
+        *,
+        timeout_ms: int | None = None,
+        lane: str = MAIN_LANE,
+    ) -> R:
+        """Ask one broker. Raises ConnectionClosed or RequestTimedOutLocally, and then looks for the news."""
+        answer = await self.request_frame(node_id, message, timeout_ms=timeout_ms, lane=lane)
+        body: R = answer.body
+        return body
+
+    async def request_frame(
+        self,
+        node_id: BrokerId,
+        message: RequestOf[Any],
+        *,
+        timeout_ms: int | None = None,
+        lane: str = MAIN_LANE,
+    ) -> Answer:
+        """As `request`, with the frame that the records of the answer are views of."""
+        try:
+            channel = self.channel(node_id, lane)
+            answer = await channel.request_frame(message, timeout_ms=timeout_ms)
+            self._silent.pop(channel, None)
+            return answer
+        except (ConnectionClosed, RequestTimedOutLocally):
+            self.node_failed(node_id)
+            raise
+
+    async def send_oneway(self, node_id: BrokerId, message: RequestOf[Any]) -> None:
+        """Send what is not answered (acks=0). Raises ConnectionClosed."""
+        try:
+            await self.channel(node_id).send_oneway(message)
+        except ConnectionClosed:
+            self.node_failed(node_id)
+            raise
+
+    def invalidate(self, tp: TopicPartition) -> None:
+        """Take note that the leader of a partition is not who we thought, and look for the new one."""
+        self.request_refresh(at_once=self.cache.invalidate(tp))
+
+    def node_failed(self, node_id: BrokerId) -> None:
+        """Take note that a broker cannot be reached: whatever it led may be led by another."""
+        if not self._closed:
+            self.request_refresh(at_once=self.cache.invalidate_node(node_id))
+
+    # Refreshing
+
+    async def refresh(self) -> None:
+        """Have metadata that is newer than this call, for all topics watched. Raises NoBrokerReachable."""
+        self._check_open()
+        await asyncio.shield(self.request_refresh())
+
+    def request_refresh(self, *, at_once: bool = False) -> asyncio.Task[None]:
+        """Start a refresh unless one is under way; ``at_once`` skips the pause since the last one."""
+        if self._refreshing is None or self._refreshing.done():
+            self._hurry.clear()
+            self._refreshing = asyncio.create_task(self._refresh())
+            self._refreshing.add_done_callback(self._refreshed)
+        if at_once:
+            self._hurry.set()
+        return self._refreshing
+
+    async def _refresh(self) -> None:
+        pause = self._last_refresh + self.config.retry_backoff_ms / 1000 - time.monotonic()
+        if pause > 0 and not self._hurry.is_set():
+            try:
+                async with asyncio.timeout(pause):
+                    await self._hurry.wait()
+            except TimeoutError:
+                pass
+        self._last_refresh = time.monotonic()
+        topics = [MetadataRequestTopic(name=name) for name in sorted(self._topics)]
+        response = await self.ask_any(
+            MetadataRequest(topics=topics, allow_auto_topic_creation=self._allow_auto_topic_creation)
+        )
+        self.cache.update(response)
+        self._drop_vanished_nodes()
+
+    def _refreshed(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or self._closed:
+            return
+        error = task.exception()
+        if error is not None:
+            log.warning("metadata could not be refreshed: %s", error)
+            if not isinstance(error, BarnabasError):
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": "the metadata refresh failed", "exception": error}
+                )
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        self._age_timer = asyncio.get_running_loop().call_later(
+            self.config.metadata_max_age_ms / 1000, self.request_refresh
+        )
+        for listener in self._listeners:
+            listener()
+
+    async def ask_any(self, message: MetadataRequest) -> MetadataResponse:
+        """Ask brokers one after another until one answers. Raises NoBrokerReachable with every reason."""
+        upcoming = deque(self._candidates())
+        asked: dict[asyncio.Task[MetadataResponse], Endpoint] = {}
+        reasons: dict[Endpoint, BaseException] = {}
+        try:
+            while upcoming or asked:
+                if upcoming:
+                    endpoint = upcoming.popleft()
+                    asked[asyncio.create_task(self._control_channel(endpoint).request(message))] = endpoint
+                done, _ = await asyncio.wait(
+                    asked,
+                    timeout=_OVERTAKE_AFTER_S if upcoming else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in done:
+                    endpoint = asked.pop(task)
+                    error = task.exception()
+                    if error is None:
+                        self._keep_only(endpoint)
+                        return task.result()
+                    if not isinstance(error, BarnabasError):
+                        raise error
+                    reasons[endpoint] = error
+        finally:
+            for task in asked:
+                task.cancel()
+        tried = "; ".join(f"{endpoint} ({reason})" for endpoint, reason in reasons.items())
+        raise NoBrokerReachable(f"no broker could be reached: {tried}")
+
+    def _candidates(self) -> list[Endpoint]:
+        """Whom to ask: the connected one, then the known brokers in any order, then the bootstrap servers."""
+        connected = [endpoint for endpoint, channel in self._control.items() if channel.is_connected]
+        known = [node.endpoint for node in self.cache.nodes.values()]
+        random.shuffle(known)
+        bootstrap = list(self.config.bootstrap_servers)
+        random.shuffle(bootstrap)
+        return list(dict.fromkeys([*connected, *known, *bootstrap]))
+
+    def _control_channel(self, endpoint: Endpoint) -> Channel:
+        found = self._control.get(endpoint)
+        if found is None or found.is_closed:
+            found = self._control[endpoint] = self._make_channel(endpoint)
+        return found
+
+    def _keep_only(self, endpoint: Endpoint) -> None:
+        """One control connection is enough; the others were tried in vain or are too slow."""
+        for other in [other for other in self._control if other != endpoint]:
+            self._control.pop(other).close("another broker answers metadata requests")
+
+    def _drop_vanished_nodes(self) -> None:
+        """Give up connections to brokers that the cluster no longer counts as live.
+
+        What they still owe will not come (a stopped process keeps its sockets open), and waiting for it
+        would hold up partitions that others lead by now.
+        """
+        for (node_id, _), channel in self._channels.items():
+            node = self.cache.nodes.get(node_id)
+            if node is None or node.endpoint != channel.endpoint:
+                channel.disconnect(f"broker {node_id} is not among the live brokers")
+
+    def _watch(self) -> None:
+        """Look for news when a broker owes answers and has been silent for two rounds."""
+        for channel in self._channels.values():
+            if not channel.in_flight:
+                self._silent.pop(channel, None)
+                continue
+            rounds = self._silent[channel] = self._silent.get(channel, 0) + 1
+            if rounds >= 2:
+                self.request_refresh()
+        self._watch_timer = asyncio.get_running_loop().call_later(_WATCH_INTERVAL_S, self._watch)
+
+    def _make_channel(self, endpoint: Endpoint) -> Channel:
+        self._check_open()
+        config = self.config
+        return Channel(
+            endpoint,
+            client_id=config.client_id,
+            request_timeout_ms=config.request_timeout_ms,
+            connect_timeout_ms=config.socket_connection_setup_timeout_ms,
+            reconnect_backoff_ms=config.reconnect_backoff_ms,
+            reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
+            connections_max_idle_ms=config.connections_max_idle_ms,
+            max_frame_bytes=config.receive_message_max_bytes,
+            pool=self._pool,
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the client is closed")

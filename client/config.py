@@ -1,0 +1,209 @@
+"""The settings of the clients: Kafka's names with underscores, Kafka 3.9's defaults, each value checked.
+
+A setting is declared once, with its default and what is accepted. An unknown or unacceptable one is refused
+by `InvalidConfiguration`, which names it, its value, what was expected, and the nearest name that exists.
+Frozen, so any thread may read them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import InvalidConfiguration
+from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES
+from barnabas.protocol.ids import Endpoint, parse_endpoints
+
+_CHECK: Final = "check"
+_INT32_MAX: Final = 0x7FFFFFFF
+_ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
+
+BootstrapServers = str | Endpoint | Iterable[str | Endpoint]
+Partitioner = Callable[[bytes | None, int], int]
+"""A partitioner of one's own: from the key and the number of partitions to a partition."""
+
+
+class _Refused(Exception):
+    """Carries what was expected instead of the value."""
+
+
+def _declare(default: Any, check: Callable[[Any], Any]) -> Any:
+    return dataclasses.field(default=default, metadata={_CHECK: check})
+
+
+def number(default: int, least: int = 0, most: int = _INT32_MAX) -> Any:
+    def check(value: Any) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise _Refused(f"a whole number from {least} to {most}")
+        return value
+
+    return _declare(default, check)
+
+
+def text(default: str) -> Any:
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or not value:
+            raise _Refused("a non-empty text")
+        return value
+
+    return _declare(default, check)
+
+
+def flag(default: bool) -> Any:
+    def check(value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise _Refused("True or False")
+        return value
+
+    return _declare(default, check)
+
+
+def choice(default: str, *options: str) -> Any:
+    def check(value: Any) -> str:
+        if value not in options:
+            raise _Refused("one of " + ", ".join(options))
+        return str(value)
+
+    return _declare(default, check)
+
+
+def _check_servers(value: Any) -> tuple[Endpoint, ...]:
+    parts = [value] if isinstance(value, str | Endpoint) else value
+    try:
+        found = [
+            endpoint
+            for part in parts
+            for endpoint in ([part] if isinstance(part, Endpoint) else parse_endpoints(part))
+        ]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _Refused(f"host:port[,host:port…] or a list of them ({error})") from None
+    if not found:
+        raise _Refused("at least one host:port")
+    return tuple(dict.fromkeys(found))
+
+
+def _check_acks(value: Any) -> int:
+    code = None if isinstance(value, bool) else _ACKS.get(str(value))
+    if code is None:
+        raise _Refused("0, 1 or all")
+    return code
+
+
+def _check_partitioner(value: Any) -> Any:
+    from barnabas.client.partitioners import PARTITIONERS
+
+    if not callable(value) and value not in PARTITIONERS:
+        raise _Refused(f"one of {', '.join(PARTITIONERS)}, or a callable (key, partition_count) -> partition")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What every client has in common; all durations in ms."""
+
+    bootstrap_servers: tuple[Endpoint, ...] = _declare("localhost:9092", _check_servers)
+    client_id: str = text("barnabas")
+    request_timeout_ms: int = number(30_000, 1)
+    connections_max_idle_ms: int = number(540_000, 1)
+    reconnect_backoff_ms: int = number(50)
+    reconnect_backoff_max_ms: int = number(1_000)
+    socket_connection_setup_timeout_ms: int = number(10_000, 1)
+    retry_backoff_ms: int = number(100, 1)
+    retry_backoff_max_ms: int = number(1_000, 1)
+    metadata_max_age_ms: int = number(300_000, 1)
+    receive_message_max_bytes: int = number(DEFAULT_MAX_FRAME_BYTES, 1_000)
+    """The largest answer that is accepted."""
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> Self:
+        """The configuration with these settings. Raises InvalidConfiguration for an unknown name."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name, value in settings.items():
+            if name not in known:
+                near = difflib.get_close_matches(name.replace(".", "_"), known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
+                raise InvalidConfiguration(f"{name}={value!r}: there is no such setting{hint}")
+        return cls(**settings)
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            try:
+                object.__setattr__(self, field.name, field.metadata[_CHECK](value))
+            except _Refused as refusal:
+                raise InvalidConfiguration(f"{field.name}={value!r}: expected {refusal}") from None
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Hook for what several settings must fulfil jointly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig(ClientConfig):
+    """Settings of the producer.
+
+    ``batch_size`` is the size from which a batch is sent without waiting for ``linger_ms``. While an earlier
+    batch of the same partition is on its way, the next one cannot be sent and goes on growing beyond it.
+    """
+
+    acks: int = _declare("all", _check_acks)
+    """-1 for all, as on the wire."""
+    linger_ms: int = number(0)
+    batch_size: int = number(16_384, 1)
+    buffer_memory: int = number(33_554_432, 1, 1 << 62)
+    max_block_ms: int = number(60_000)
+    max_request_size: int = number(1_048_576, 100)
+    delivery_timeout_ms: int = number(120_000, 1)
+    retries: int = number(_INT32_MAX)
+    max_in_flight_requests_per_connection: int = number(5, 1, 1_000)
+    compression_type: str = choice("none", *(member.name.lower() for member in Compression))
+    partitioner: str | Partitioner = _declare("sticky", _check_partitioner)  # noqa: RUF009 - a field
+    """``sticky`` is Kafka's default: keys by murmur2, records without a key batch by batch."""
+
+    @property
+    def compression(self) -> Compression:
+        return Compression.parse(self.compression_type)
+
+    def _check_together(self) -> None:
+        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
+            raise InvalidConfiguration(
+                f"delivery_timeout_ms={self.delivery_timeout_ms}: expected at least linger_ms "
+                f"({self.linger_ms}) + request_timeout_ms ({self.request_timeout_ms})"
+            )
+        if self.batch_size > self.buffer_memory:
+            raise InvalidConfiguration(
+                f"batch_size={self.batch_size}: expected at most buffer_memory ({self.buffer_memory})"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(ClientConfig):
+    """Settings of the consumer. What is fetched ahead is bounded by ``fetch_max_bytes`` in all."""
+
+    auto_offset_reset: str = choice("latest", "earliest", "latest", "none")
+    fetch_min_bytes: int = number(1)
+    fetch_max_bytes: int = number(52_428_800, 1)
+    fetch_max_wait_ms: int = number(500)
+    max_partition_fetch_bytes: int = number(1_048_576, 1)
+    max_poll_records: int = number(500, 1)
+    check_crcs: bool = flag(True)
+    allow_auto_create_topics: bool = flag(True)
+    default_api_timeout_ms: int = number(60_000, 1)
+
+    def _check_together(self) -> None:
+        if self.request_timeout_ms <= self.fetch_max_wait_ms:
+            raise InvalidConfiguration(
+                f"request_timeout_ms={self.request_timeout_ms}: expected more than fetch_max_wait_ms "
+                f"({self.fetch_max_wait_ms})"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig(ClientConfig):
+    """Settings of the admin client."""
+
+    default_api_timeout_ms: int = number(60_000, 1)

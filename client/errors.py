@@ -1,0 +1,82 @@
+"""The exceptions that a user of the clients meets, in one place.
+
+What a broker said is an `ApiError` with its code (``MessageTooLargeError`` and so on, by name from here as
+from `barnabas.protocol.errors`); what happened on this side is a `LocalError`. ``retriable`` tells whether
+doing the same again may help; the clients have then already tried for as long as their settings allow.
+"""
+
+from __future__ import annotations
+
+from barnabas.protocol import errors as _protocol_errors
+from barnabas.protocol.errors import (
+    ApiError,
+    BarnabasError,
+    ConnectionClosed,
+    ErrorCode,
+    InvalidConfiguration,
+    LocalError,
+    MalformedFrame,
+    RequestTimedOutLocally,
+    api_error,
+)
+
+__all__ = [
+    "ApiError",
+    "BarnabasError",
+    "BufferExhausted",
+    "ClientClosed",
+    "ConnectionClosed",
+    "DeliveryTimedOut",
+    "ErrorCode",
+    "InvalidConfiguration",
+    "LocalError",
+    "MalformedFrame",
+    "NoBrokerReachable",
+    "NotAssigned",
+    "RequestTimedOutLocally",
+    "TopicErrors",
+    "api_error",
+]
+
+
+class ClientClosed(LocalError):
+    """The client was closed, or belongs to the process that this one was forked from."""
+
+
+class NoBrokerReachable(ConnectionClosed):
+    """Neither a known broker nor a bootstrap server answered; the text names each with its reason."""
+
+
+class BufferExhausted(LocalError):
+    """No room in `buffer_memory` came free within `max_block_ms`; the record was not taken."""
+
+    retriable = True
+
+
+class DeliveryTimedOut(LocalError, TimeoutError):
+    """A record was not acknowledged within `delivery_timeout_ms`; whether it was written is unknown.
+
+    ``__cause__`` is the last error that was met, when there was one.
+    """
+
+
+class NotAssigned(LocalError, KeyError):
+    """The partition is not among those that the consumer was given by `assign`."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
+
+
+class TopicErrors(BarnabasError):
+    """Some of several topics failed: ``errors`` says which and why, ``results`` holds what succeeded."""
+
+    def __init__(self, errors: dict[str, ApiError], results: dict[str, object]) -> None:
+        super().__init__("; ".join(f"{topic}: {error}" for topic, error in errors.items()))
+        self.errors = errors
+        self.results = results
+
+
+def __getattr__(name: str) -> type[ApiError]:
+    """The exception class of an error code, for example ``NotLeaderOrFollowerError``."""
+    found: type[ApiError] = getattr(_protocol_errors, name)
+    return found

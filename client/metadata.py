@@ -1,0 +1,165 @@
+"""What a client knows of the cluster: brokers, topics, leaders. Plain data and rules, no I/O, no clock.
+
+Guarantees: an answer that is older than what is known, by leader epoch, never replaces it (brokers learn of
+an election one after another). A leader that was found wrong is not named again until another answer came.
+
+It belongs to the event loop of its `Cluster`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import NO_BROKER, BrokerId, Endpoint, LeaderEpoch, TopicId, TopicPartition
+from barnabas.protocol.messages.metadata import MetadataPartition, MetadataResponse, MetadataTopic
+
+
+class Leader(NamedTuple):
+    """Which broker leads a partition, and since which epoch."""
+
+    node_id: BrokerId
+    epoch: LeaderEpoch
+
+
+class Node(NamedTuple):
+    """A live broker as its listener is advertised."""
+
+    node_id: BrokerId
+    endpoint: Endpoint
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition; ``leader`` is -1 while there is none, ``error_code`` then says why."""
+
+    topic: str
+    partition: int
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    offline_replicas: tuple[BrokerId, ...]
+    error_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One topic and its partitions, in order of their numbers."""
+
+    name: str
+    topic_id: TopicId
+    is_internal: bool
+    partitions: tuple[PartitionInfo, ...]
+
+
+def partition_info(topic: str, found: MetadataPartition) -> PartitionInfo:
+    return PartitionInfo(
+        topic,
+        found.partition_index,
+        BrokerId(found.leader_id),
+        LeaderEpoch(found.leader_epoch),
+        tuple(map(BrokerId, found.replica_nodes)),
+        tuple(map(BrokerId, found.isr_nodes)),
+        tuple(map(BrokerId, found.offline_replicas)),
+        found.error_code,
+    )
+
+
+def topic_info(found: MetadataTopic) -> TopicInfo:
+    name = found.name or ""
+    partitions = sorted(found.partitions, key=lambda partition: partition.partition_index)
+    return TopicInfo(
+        name,
+        TopicId(found.topic_id),
+        found.is_internal,
+        tuple(partition_info(name, partition) for partition in partitions),
+    )
+
+
+def nodes_of(response: MetadataResponse) -> dict[BrokerId, Node]:
+    return {
+        BrokerId(broker.node_id): Node(
+            BrokerId(broker.node_id), Endpoint(broker.host, broker.port), broker.rack
+        )
+        for broker in response.brokers
+    }
+
+
+class MetadataCache:
+    """The newest knowledge of the topics that were asked for."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[BrokerId, Node] = {}
+        self.controller_id: BrokerId = NO_BROKER
+        self.cluster_id: str | None = None
+        self.topics: dict[str, TopicInfo] = {}
+        self.topic_errors: dict[str, int] = {}
+        """Why a topic that was asked for is not in ``topics``, by error code."""
+        self._leaders: dict[TopicPartition, Leader] = {}
+        # The leader that a partition was last found not to have, to tell news from repetition.
+        self._refuted: dict[TopicPartition, Leader] = {}
+
+    def leader_for(self, tp: TopicPartition) -> Leader | None:
+        """Who leads the partition, or None when that is not known now."""
+        return self._leaders.get(tp)
+
+    def invalidate(self, tp: TopicPartition) -> bool:
+        """Forget the leader of a partition; whether this leader was not already refuted before."""
+        leader = self._leaders.pop(tp, None)
+        if leader is None:
+            return False
+        is_news = self._refuted.get(tp) != leader
+        self._refuted[tp] = leader
+        return is_news
+
+    def invalidate_node(self, node_id: BrokerId) -> bool:
+        """Forget that this node leads anything; whether that is news for any partition."""
+        led = [tp for tp, leader in self._leaders.items() if leader.node_id == node_id]
+        return sum(self.invalidate(tp) for tp in led) > 0
+
+    def update(self, response: MetadataResponse) -> None:
+        """Take over an answer; topics that it does not mention stay as they are."""
+        self.nodes = nodes_of(response)
+        self.controller_id = BrokerId(response.controller_id)
+        self.cluster_id = response.cluster_id
+        for topic in response.topics:
+            name = topic.name or ""
+            if topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE) and topic.partitions:
+                self._take(topic_info(topic))
+            else:
+                self._forget(name)
+                self.topic_errors[name] = topic.error_code or int(ErrorCode.LEADER_NOT_AVAILABLE)
+
+    def _take(self, topic: TopicInfo) -> None:
+        known = self.topics.get(topic.name)
+        if known is not None and known.topic_id != topic.topic_id:
+            self._forget(topic.name)
+            known = None
+        self.topic_errors.pop(topic.name, None)
+        before = {info.partition: info for info in known.partitions} if known is not None else {}
+        partitions = []
+        for info in topic.partitions:
+            old = before.get(info.partition)
+            if old is not None and old.leader_epoch > info.leader_epoch >= 0:
+                info = old
+            else:
+                self._set_leader(info)
+            partitions.append(info)
+        self.topics[topic.name] = TopicInfo(topic.name, topic.topic_id, topic.is_internal, tuple(partitions))
+
+    def _set_leader(self, info: PartitionInfo) -> None:
+        tp = TopicPartition(info.topic, info.partition)
+        if info.leader >= 0 and info.leader in self.nodes:
+            self._leaders[tp] = Leader(info.leader, info.leader_epoch)
+        else:
+            self._leaders.pop(tp, None)
+
+    def _forget(self, topic: str) -> None:
+        known = self.topics.pop(topic, None)
+        for info in known.partitions if known is not None else ():
+            tp = TopicPartition(topic, info.partition)
+            self._leaders.pop(tp, None)
+            self._refuted.pop(tp, None)

@@ -1,0 +1,123 @@
+"""Which partition a record goes to. Pure but for the random choices; used on the producer's own thread.
+
+A record with a key goes to murmur2 of the key, as with Java's client, so that both put one key into one
+partition. The strategies differ in where records without a key go, and ``round_robin`` and ``random`` ignore
+the key altogether.
+
+Source: Kafka's `BuiltInPartitioner` and KIP-480 for the behaviour; murmur2 by Austin Appleby (public domain).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final
+
+from barnabas.protocol.errors import InvalidConfiguration
+
+KeyPartitioner = Callable[[bytes | None, int], int]
+
+_MASK: Final = 0xFFFFFFFF
+_M: Final = 0x5BD1E995
+_SEED: Final = 0x9747B28C
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit murmur2 hash with Kafka's seed, as an unsigned number."""
+    length = len(data)
+    h = _SEED ^ length
+    whole = length & ~3
+    for position in range(0, whole, 4):
+        k = int.from_bytes(data[position : position + 4], "little") * _M & _MASK
+        k = (k ^ k >> 24) * _M & _MASK
+        h = (h * _M & _MASK) ^ k
+    rest = length - whole
+    if rest:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+def partition_of_key(key: bytes, partition_count: int) -> int:
+    """Where Java's client puts this key: the hash with its sign bit cleared, modulo the count."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+class KeyCache:
+    """Remembers the partitions of recent keys, for hashing a key in Python costs more than sending it.
+
+    Bounded: when ``max_keys`` are known, all are forgotten.
+    """
+
+    def __init__(self, partition_count: int, max_keys: int = 65_536) -> None:
+        self._partition_count = partition_count
+        self._max_keys = max_keys
+        self._partitions: dict[bytes, int] = {}
+
+    def partition(self, key: bytes) -> int:
+        found = self._partitions.get(key)
+        if found is None:
+            if len(self._partitions) >= self._max_keys:
+                self._partitions.clear()
+            found = self._partitions[bytes(key)] = partition_of_key(key, self._partition_count)
+        return found
+
+
+def round_robin() -> KeyPartitioner:
+    """One partition after the other, keys ignored."""
+    turn = -1
+
+    def choose(key: bytes | None, partition_count: int) -> int:
+        nonlocal turn
+        turn += 1
+        return turn % partition_count
+
+    return choose
+
+
+def random_partition() -> KeyPartitioner:
+    """Any partition, keys ignored."""
+
+    def choose(key: bytes | None, partition_count: int) -> int:
+        return random.randrange(partition_count)
+
+    return choose
+
+
+STICKY: Final = "sticky"
+MURMUR2: Final = "murmur2"
+
+
+def murmur2_random() -> KeyPartitioner:
+    """Keys by murmur2, records without a key anywhere."""
+
+    def choose(key: bytes | None, partition_count: int) -> int:
+        return random.randrange(partition_count) if key is None else partition_of_key(key, partition_count)
+
+    return choose
+
+
+PARTITIONERS: Final[dict[str, Callable[[], KeyPartitioner] | None]] = {
+    STICKY: None,
+    MURMUR2: murmur2_random,
+    "round_robin": round_robin,
+    "random": random_partition,
+}
+"""By name. ``sticky`` has no function: it depends on the batches, and the accumulator knows those."""
+
+
+def make_partitioner(chosen: str | KeyPartitioner) -> KeyPartitioner | None:
+    """The function of a partitioner by name or itself; None for sticky."""
+    if callable(chosen):
+        return chosen
+    maker = PARTITIONERS[chosen]
+    return maker() if maker is not None else None
+
+
+def check_partition(partition: object, partition_count: int, topic: str) -> int:
+    """A partition that exists. Raises InvalidConfiguration for any other value."""
+    if type(partition) is not int or not 0 <= partition < partition_count:
+        raise InvalidConfiguration(
+            f"partition {partition!r} of topic {topic!r}: expected a number from 0 to {partition_count - 1}"
+        )
+    return partition
