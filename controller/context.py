@@ -1,0 +1,161 @@
+"""`ControllerContext`: what the active controller knows of the cluster.
+
+Plain data with the questions that are asked of it; it decides nothing and does no I/O. Only the controller's
+event thread touches it. It is thrown away on resignation and read anew from ZooKeeper on election.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from barnabas.controller.znodes import BrokerRegistration, LeadershipState
+from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, TopicId, TopicPartition
+
+
+class PartitionState(Enum):
+    """What a partition is to the controller; the moves stand in `barnabas.controller.partition_state`."""
+
+    NON_EXISTENT = "NonExistent"
+    NEW = "New"
+    ONLINE = "Online"
+    OFFLINE = "Offline"
+
+
+class ReplicaState(Enum):
+    """What a replica is to the controller; the moves stand in `barnabas.controller.replica_state`."""
+
+    NON_EXISTENT = "NonExistent"
+    NEW = "New"
+    ONLINE = "Online"
+    OFFLINE = "Offline"
+    DELETION_STARTED = "DeletionStarted"
+    DELETION_SUCCESSFUL = "DeletionSuccessful"
+    DELETION_INELIGIBLE = "DeletionIneligible"
+
+
+class Replica(NamedTuple):
+    """One replica of one partition."""
+
+    tp: TopicPartition
+    broker: BrokerId
+
+    def __str__(self) -> str:
+        return f"{self.tp}@{self.broker}"
+
+
+class IllegalTransition(Exception):
+    """A move that the table of a state machine does not know; nothing was changed. A bug of ours."""
+
+
+@dataclass
+class ControllerContext:
+    """See the module. `registrations` holds every registered broker, suspected and stopping ones included."""
+
+    registrations: dict[BrokerId, BrokerRegistration] = field(default_factory=dict)
+    suspected: set[BrokerId] = field(default_factory=set)
+    """Registered, but its process seems dead. Always within `registrations`."""
+    shutting_down: set[BrokerId] = field(default_factory=set)
+    """Registered, and about to stop. Always within `registrations`."""
+    topic_ids: dict[str, TopicId] = field(default_factory=dict)
+    topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    unreadable_topics: set[str] = field(default_factory=set)
+    """Topics whose znode cannot be understood; while there are any, nothing may be taken for deleted."""
+    assignments: dict[str, dict[int, tuple[BrokerId, ...]]] = field(default_factory=dict)
+    leadership: dict[TopicPartition, LeadershipState] = field(default_factory=dict)
+    partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
+    replica_states: dict[Replica, ReplicaState] = field(default_factory=dict)
+    topics_to_delete: set[str] = field(default_factory=set)
+    topics_ineligible_for_deletion: set[str] = field(default_factory=set)
+    """Deletions that wait for a replica to come back. Always within `topics_to_delete`."""
+
+    @property
+    def live_brokers(self) -> set[BrokerId]:
+        """Those that may lead: registered, answering and not about to stop."""
+        return self.registrations.keys() - self.suspected - self.shutting_down
+
+    @property
+    def live_or_shutting_down(self) -> set[BrokerId]:
+        """Those that can be talked to."""
+        return self.registrations.keys() - self.suspected
+
+    def broker_epoch(self, broker: BrokerId) -> BrokerEpoch:
+        registration = self.registrations.get(broker)
+        return NO_BROKER_EPOCH if registration is None else registration.broker_epoch
+
+    def forget_broker(self, broker: BrokerId) -> None:
+        self.registrations.pop(broker, None)
+        self.suspected.discard(broker)
+        self.shutting_down.discard(broker)
+
+    def replicas_of(self, tp: TopicPartition) -> tuple[BrokerId, ...]:
+        """The assignment in its order; empty for an unknown partition."""
+        return self.assignments.get(tp.topic, {}).get(tp.partition, ())
+
+    def partitions(self) -> Iterator[TopicPartition]:
+        for topic, partitions in self.assignments.items():
+            for partition in partitions:
+                yield TopicPartition(topic, partition)
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, partition) for partition in self.assignments.get(topic, ())]
+
+    def partitions_on(self, broker: BrokerId) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic, partition)
+            for topic, partitions in self.assignments.items()
+            for partition, replicas in partitions.items()
+            if broker in replicas
+        ]
+
+    def replicas_on(self, brokers: Collection[BrokerId]) -> list[Replica]:
+        return [replica for replica in self.replicas() if replica.broker in brokers]
+
+    def replicas(self) -> Iterator[Replica]:
+        for topic, partitions in self.assignments.items():
+            yield from self._replicas(topic, partitions)
+
+    def replicas_of_topic(self, topic: str) -> list[Replica]:
+        return list(self._replicas(topic, self.assignments.get(topic, {})))
+
+    def replicas_of_partitions(self, partitions: Iterable[TopicPartition]) -> list[Replica]:
+        return [Replica(tp, broker) for tp in partitions for broker in self.replicas_of(tp)]
+
+    def partition_state(self, tp: TopicPartition) -> PartitionState:
+        return self.partition_states.get(tp, PartitionState.NON_EXISTENT)
+
+    def replica_state(self, replica: Replica) -> ReplicaState:
+        return self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
+
+    def is_to_be_deleted(self, topic: str) -> bool:
+        return topic in self.topics_to_delete
+
+    def offline_partitions(self) -> list[TopicPartition]:
+        """Partitions that nobody can write to, those being deleted aside."""
+        live = self.live_or_shutting_down
+        return [
+            tp
+            for tp in self.partitions()
+            if not self.is_to_be_deleted(tp.topic)
+            and ((state := self.leadership.get(tp)) is None or state.leader not in live)
+        ]
+
+    def forget_topic(self, topic: str) -> None:
+        for tp in self.partitions_of(topic):
+            self.leadership.pop(tp, None)
+            self.partition_states.pop(tp, None)
+            for broker in self.replicas_of(tp):
+                self.replica_states.pop(Replica(tp, broker), None)
+        for table in (self.topic_ids, self.topic_configs, self.assignments):
+            table.pop(topic, None)
+        for names in (self.unreadable_topics, self.topics_to_delete, self.topics_ineligible_for_deletion):
+            names.discard(topic)
+
+    @staticmethod
+    def _replicas(topic: str, partitions: dict[int, tuple[BrokerId, ...]]) -> Iterator[Replica]:
+        for partition, brokers in partitions.items():
+            tp = TopicPartition(topic, partition)
+            for broker in brokers:
+                yield Replica(tp, broker)

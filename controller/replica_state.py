@@ -1,0 +1,143 @@
+"""The replica state machine: which replicas are up, and the steps of their deletion.
+
+The moves are a table; an illegal one raises before anything is changed. A replica that goes offline leaves
+the ISR of its partition, so that the high watermark no longer waits for it; the last member of an ISR stays.
+Runs on the controller's event thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from barnabas.controller.context import ControllerContext, IllegalTransition, Replica, ReplicaState
+from barnabas.controller.controller_writer import ControllerMoved
+from barnabas.controller.election import without_replica
+from barnabas.controller.partition_state import StateWriter
+from barnabas.controller.request_batch import RequestBatch
+from barnabas.controller.znodes import LeadershipState
+from barnabas.protocol.ids import NO_BROKER, BrokerId, TopicPartition
+
+log = logging.getLogger("barnabas.controller")
+state_change_log = logging.getLogger("barnabas.state_change")
+
+_MAX_ROUNDS: Final = 10
+
+_S = ReplicaState
+REPLICA_MOVES: Final[Mapping[ReplicaState, frozenset[ReplicaState]]] = {
+    _S.NON_EXISTENT: frozenset({_S.NEW}),
+    _S.NEW: frozenset({_S.ONLINE, _S.OFFLINE}),
+    _S.ONLINE: frozenset({_S.ONLINE, _S.OFFLINE}),
+    _S.OFFLINE: frozenset({_S.ONLINE, _S.OFFLINE, _S.DELETION_STARTED, _S.DELETION_INELIGIBLE}),
+    _S.DELETION_STARTED: frozenset({_S.DELETION_SUCCESSFUL, _S.DELETION_INELIGIBLE}),
+    _S.DELETION_SUCCESSFUL: frozenset({_S.NON_EXISTENT}),
+    _S.DELETION_INELIGIBLE: frozenset({_S.ONLINE, _S.OFFLINE}),
+}
+"""From each state, where a replica may go. Source: Kafka 3.9's replica state machine."""
+
+
+class ReplicaStateMachine:
+    """See the module."""
+
+    def __init__(self, context: ControllerContext, writer: StateWriter, batch: RequestBatch) -> None:
+        self._context = context
+        self._writer = writer
+        self._batch = batch
+
+    def startup(self) -> None:
+        """Give every replica of a freshly loaded context its state: up, or (not yet told so) down.
+
+        Nothing is written and nobody told; the failover does that, leaders first.
+        """
+        live = self._context.live_brokers
+        for replica in self._context.replicas():
+            is_up = replica.broker in live
+            self._context.replica_states[replica] = (
+                ReplicaState.ONLINE if is_up else ReplicaState.DELETION_INELIGIBLE
+            )
+
+    def move(self, replicas: Collection[Replica], target: ReplicaState) -> None:
+        """Take the replicas to a state. Raises IllegalTransition (nothing changed) or ControllerMoved."""
+        before = {replica: self._context.replica_state(replica) for replica in replicas}
+        for replica, state in before.items():
+            if target not in REPLICA_MOVES[state]:
+                raise IllegalTransition(f"replica {replica} cannot go from {state.value} to {target.value}")
+        for replica, state in before.items():
+            if target is ReplicaState.NON_EXISTENT:
+                self._context.replica_states.pop(replica, None)
+            else:
+                self._context.replica_states[replica] = target
+            if state is not target:
+                state_change_log.debug(
+                    "[controller epoch %d] replica %s: %s -> %s",
+                    self._writer.epoch,
+                    replica,
+                    state.value,
+                    target.value,
+                )
+        if target is ReplicaState.ONLINE:
+            self._tell_leadership([r for r, state in before.items() if state is not ReplicaState.NEW])
+        elif target is ReplicaState.OFFLINE:
+            self._batch.add_stop_replica(before, delete=False)
+            self._leave_isr(before)
+        elif target is ReplicaState.DELETION_STARTED:
+            self._batch.add_stop_replica(before, delete=True)
+
+    def _tell_leadership(self, replicas: Collection[Replica]) -> None:
+        for replica in replicas:
+            if replica.tp in self._context.leadership:
+                self._batch.add_leader_and_isr([replica.broker], replica.tp)
+
+    def _leave_isr(self, replicas: Collection[Replica]) -> None:
+        leaving: dict[TopicPartition, set[BrokerId]] = {}
+        for replica in replicas:
+            # Of a topic that goes away nobody needs an ISR any more.
+            if not self._context.is_to_be_deleted(replica.tp.topic):
+                leaving.setdefault(replica.tp, set()).add(replica.broker)
+        left = [tp for tp in leaving if tp in self._context.leadership]
+        for _ in range(_MAX_ROUNDS):
+            shrunk = {}
+            for tp in left:
+                state = self._without(self._context.leadership[tp], leaving[tp])
+                if state is not None:
+                    shrunk[tp] = state
+            if not shrunk:
+                break
+            updates = self._writer.update_partition_states(shrunk)
+            for tp, state in updates.written.items():
+                self._left_isr(tp, state, leaving[tp])
+            for tp, state in updates.conflicts.items():
+                if state.controller_epoch > self._writer.epoch:
+                    raise ControllerMoved(f"{tp} was written by controller epoch {state.controller_epoch}")
+                self._context.leadership[tp] = state
+            left = list(updates.conflicts)
+        else:
+            log.error("gave up shrinking after %d rounds of changing ISRs: %s", _MAX_ROUNDS, left)
+        self._batch.add_metadata(self._context.live_or_shutting_down, leaving)
+
+    def _without(self, state: LeadershipState, brokers: set[BrokerId]) -> LeadershipState | None:
+        leader, isr = state.leader, state.isr
+        for broker in sorted(brokers):
+            leader, isr = without_replica(broker, leader, isr, NO_BROKER) or (leader, isr)
+        if (leader, isr) == (state.leader, state.isr):
+            return None
+        return state.with_leader(leader, isr, self._writer.epoch)
+
+    def _left_isr(self, tp: TopicPartition, state: LeadershipState, gone: set[BrokerId]) -> None:
+        former = self._context.leadership[tp]
+        self._context.leadership[tp] = state
+        live = self._context.live_or_shutting_down
+        told = [broker for broker in self._context.replicas_of(tp) if broker in live - gone]
+        self._batch.add_leader_and_isr(told, tp)
+        state_change_log.info(
+            "[controller epoch %d] partition %s: isr %s -> %s, leader %d -> %d, leader epoch %d (offline: %s)",
+            self._writer.epoch,
+            tp,
+            list(former.isr),
+            list(state.isr),
+            former.leader,
+            state.leader,
+            state.leader_epoch,
+            sorted(gone),
+        )

@@ -1,0 +1,345 @@
+"""What the controller has to tell one broker, gathered over an event and merged while the broker is busy.
+
+A `BrokerBatch` is at most one LeaderAndIsr, one UpdateMetadata and one StopReplica, sent in this order. Two
+batches for the same broker merge into one: of each partition only the last word matters. So what waits for a
+slow or stopped broker is bounded by the number of partitions, however many events go by. Only a batch that
+follows the deletion of a replica which it creates anew cannot be merged.
+
+`RequestBatch` gathers for all brokers, out of the context, and hands over when the event is done. Plain data;
+the controller's event thread gathers, the channels' thread merges and sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from barnabas.controller.context import ControllerContext, Replica
+from barnabas.controller.znodes import LeadershipState
+from barnabas.protocol.ids import (
+    NO_BROKER,
+    NO_LEADER_EPOCH,
+    NO_TOPIC_ID,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    TopicId,
+    TopicPartition,
+)
+from barnabas.protocol.messages.inter_broker import (
+    LEADER_DURING_DELETE,
+    BrokerListener,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LiveBroker,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaTopic,
+    TopicConfigEntry,
+    UpdateMetadataBroker,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
+)
+
+T = TypeVar("T")
+
+EPOCH_DURING_DELETE: Final = LeaderEpoch(-2)
+"""As a leader epoch in StopReplica: newer than any, since the topic itself goes."""
+
+
+@dataclass
+class TopicFacts:
+    """Of a topic, what the requests carry beside its partitions."""
+
+    topic_id: TopicId
+    configs: Mapping[str, str]
+
+
+@dataclass
+class BrokerBatch:
+    """See the module. The full flags belong to what is in the same batch."""
+
+    leader_and_isr: dict[TopicPartition, LeaderAndIsrPartition] = field(default_factory=dict)
+    is_full_leader_and_isr: bool = False
+    update_metadata: dict[TopicPartition, UpdateMetadataPartition] = field(default_factory=dict)
+    is_full_metadata: bool = False
+    has_metadata: bool = False
+    """UpdateMetadata is sent for the brokers' sake even when it names no partition."""
+    stop_replicas: dict[TopicPartition, StopReplicaPartition] = field(default_factory=dict)
+    topics: dict[str, TopicFacts] = field(default_factory=dict)
+    metadata_brokers: list[UpdateMetadataBroker] = field(default_factory=list)
+    live_brokers: list[LiveBroker] = field(default_factory=list)
+
+    def merge(self, later: BrokerBatch) -> bool:
+        """Take in what comes after this; False, with nothing changed, when the order would be lost."""
+        for tp in later.leader_and_isr:
+            stop = self.stop_replicas.get(tp)
+            if stop is not None and stop.delete_partition:
+                return False
+        if later.is_full_leader_and_isr:
+            self.leader_and_isr = {}
+            self.is_full_leader_and_isr = True
+        for tp, state in later.leader_and_isr.items():
+            earlier = self.leader_and_isr.get(tp)
+            if earlier is not None and earlier.is_new and not state.is_new:
+                state = replace(state, is_new=True)
+            self.leader_and_isr[tp] = state
+            self.stop_replicas.pop(tp, None)
+        if later.is_full_metadata:
+            self.update_metadata = {}
+            self.is_full_metadata = True
+        self.update_metadata.update(later.update_metadata)
+        self.has_metadata = self.has_metadata or later.has_metadata
+        for tp, stop in later.stop_replicas.items():
+            earlier_stop = self.stop_replicas.get(tp)
+            if earlier_stop is not None and earlier_stop.delete_partition:
+                stop = replace(stop, delete_partition=True)
+            self.stop_replicas[tp] = stop
+        self.topics.update(later.topics)
+        if later.has_metadata:
+            self.metadata_brokers = later.metadata_brokers
+        if later.leader_and_isr or later.is_full_leader_and_isr:
+            self.live_brokers = later.live_brokers
+        return True
+
+    def requests(
+        self, controller: BrokerId, epoch: ControllerEpoch, broker_epoch: int
+    ) -> list[LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest]:
+        """The requests to send, in order."""
+        found: list[LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest] = []
+        if self.leader_and_isr or self.is_full_leader_and_isr:
+            found.append(
+                LeaderAndIsrRequest(
+                    controller_id=controller,
+                    controller_epoch=epoch,
+                    broker_epoch=broker_epoch,
+                    is_full=self.is_full_leader_and_isr,
+                    topic_states=self._leader_and_isr_topics(),
+                    live_brokers=self.live_brokers,
+                )
+            )
+        if self.has_metadata:
+            found.append(
+                UpdateMetadataRequest(
+                    controller_id=controller,
+                    controller_epoch=epoch,
+                    broker_epoch=broker_epoch,
+                    topic_states=[
+                        UpdateMetadataTopic(
+                            topic_name=topic, topic_id=self._topic_id(topic), partition_states=partitions
+                        )
+                        for topic, partitions in _by_topic(self.update_metadata).items()
+                    ],
+                    live_brokers=self.metadata_brokers,
+                    is_full=self.is_full_metadata,
+                )
+            )
+        if self.stop_replicas:
+            found.append(
+                StopReplicaRequest(
+                    controller_id=controller,
+                    controller_epoch=epoch,
+                    broker_epoch=broker_epoch,
+                    topic_states=[
+                        StopReplicaTopic(topic_name=topic, partition_states=partitions)
+                        for topic, partitions in _by_topic(self.stop_replicas).items()
+                    ],
+                )
+            )
+        return found
+
+    def _leader_and_isr_topics(self) -> list[LeaderAndIsrTopic]:
+        topics = []
+        for topic, partitions in _by_topic(self.leader_and_isr).items():
+            facts = self.topics.get(topic)
+            configs = facts.configs if facts is not None else {}
+            topics.append(
+                LeaderAndIsrTopic(
+                    topic_name=topic,
+                    topic_id=self._topic_id(topic),
+                    partition_states=partitions,
+                    configs=[TopicConfigEntry(name=name, value=value) for name, value in configs.items()],
+                )
+            )
+        return topics
+
+    def _topic_id(self, topic: str) -> TopicId:
+        facts = self.topics.get(topic)
+        return NO_TOPIC_ID if facts is None else facts.topic_id
+
+
+class RequestBatch:
+    """Gathers what the brokers are to be told during one event; `take` hands it over.
+
+    What is said is read from the context at the moment of `add_…`, so a state is changed first and then told.
+    """
+
+    def __init__(self, context: ControllerContext, inter_broker_listener: str) -> None:
+        self._context = context
+        self._listener = inter_broker_listener
+        self._batches: dict[BrokerId, BrokerBatch] = {}
+
+    def add_leader_and_isr(
+        self, brokers: Iterable[BrokerId], tp: TopicPartition, *, is_new: bool = False
+    ) -> None:
+        """Tell these brokers and, by metadata, everybody who leads the partition."""
+        state = self._context.leadership[tp]
+        told = LeaderAndIsrPartition(
+            partition_index=tp.partition,
+            controller_epoch=state.controller_epoch,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            isr=list(state.isr),
+            partition_epoch=state.partition_epoch,
+            replicas=list(self._context.replicas_of(tp)),
+            is_new=is_new,
+        )
+        for broker in brokers:
+            batch = self._batch(broker)
+            if batch is None:
+                continue
+            earlier = batch.leader_and_isr.get(tp)
+            keeps_new = earlier is not None and earlier.is_new and not is_new
+            batch.leader_and_isr[tp] = replace(told, is_new=True) if keeps_new else told
+            self._add_topic(batch, tp.topic)
+        self.add_metadata(self._context.live_or_shutting_down, [tp])
+
+    def add_metadata(
+        self, brokers: Collection[BrokerId], partitions: Iterable[TopicPartition], *, is_full: bool = False
+    ) -> None:
+        """Tell these brokers of the partitions, and of who lives."""
+        told = {tp: self._metadata_of(tp) for tp in partitions}
+        for broker in brokers:
+            batch = self._batch(broker)
+            if batch is None:
+                continue
+            batch.has_metadata = True
+            batch.is_full_metadata = batch.is_full_metadata or is_full
+            for tp, state in told.items():
+                if state is not None:
+                    batch.update_metadata[tp] = state
+                    self._add_topic(batch, tp.topic)
+
+    def add_stop_replica(self, replicas: Iterable[Replica], *, delete: bool) -> None:
+        for replica in replicas:
+            batch = self._batch(replica.broker)
+            if batch is None:
+                continue
+            tp = replica.tp
+            state = self._context.leadership.get(tp)
+            epoch = state.leader_epoch if state is not None else NO_LEADER_EPOCH
+            if self._context.is_to_be_deleted(tp.topic):
+                epoch = EPOCH_DURING_DELETE
+            earlier = batch.stop_replicas.get(tp)
+            batch.stop_replicas[tp] = StopReplicaPartition(
+                partition_index=tp.partition,
+                leader_epoch=epoch,
+                delete_partition=delete or (earlier is not None and earlier.delete_partition),
+            )
+
+    def mark_full(self, broker: BrokerId) -> None:
+        """What this batch names for `broker` is all that it hosts; sent even when that is nothing."""
+        batch = self._batch(broker)
+        if batch is not None:
+            batch.is_full_leader_and_isr = True
+
+    def take(self) -> dict[BrokerId, BrokerBatch]:
+        """All batches, by broker; the next event starts with none."""
+        taken, self._batches = self._batches, {}
+        live = self._live_brokers()
+        described = self._described_brokers()
+        for batch in taken.values():
+            batch.live_brokers = live
+            batch.metadata_brokers = described
+        return taken
+
+    def _batch(self, broker: BrokerId) -> BrokerBatch | None:
+        """None for a broker that cannot be told anything just now."""
+        if broker not in self._context.registrations or broker in self._context.suspected:
+            return None
+        found = self._batches.get(broker)
+        if found is None:
+            found = self._batches[broker] = BrokerBatch()
+        return found
+
+    def _add_topic(self, batch: BrokerBatch, topic: str) -> None:
+        if topic not in batch.topics:
+            batch.topics[topic] = TopicFacts(
+                self._context.topic_ids.get(topic, NO_TOPIC_ID), self._context.topic_configs.get(topic, {})
+            )
+
+    def _metadata_of(self, tp: TopicPartition) -> UpdateMetadataPartition | None:
+        state = self._context.leadership.get(tp)
+        if self._context.is_to_be_deleted(tp.topic):
+            state = _during_deletion(state)
+        if state is None:
+            return None
+        replicas = self._context.replicas_of(tp)
+        live = self._context.live_or_shutting_down
+        return UpdateMetadataPartition(
+            partition_index=tp.partition,
+            controller_epoch=state.controller_epoch,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            isr=list(state.isr),
+            partition_epoch=state.partition_epoch,
+            replicas=list(replicas),
+            offline_replicas=[replica for replica in replicas if replica not in live],
+        )
+
+    def _live_brokers(self) -> list[LiveBroker]:
+        live = []
+        for broker in sorted(self._context.live_or_shutting_down):
+            registration = self._context.registrations[broker]
+            endpoint = registration.endpoint(self._listener)
+            if endpoint is not None:
+                live.append(
+                    LiveBroker(
+                        broker_id=broker,
+                        host=endpoint.host,
+                        port=endpoint.port,
+                        broker_epoch=registration.broker_epoch,
+                    )
+                )
+        return live
+
+    def _described_brokers(self) -> list[UpdateMetadataBroker]:
+        return [
+            UpdateMetadataBroker(
+                broker_id=broker,
+                broker_epoch=registration.broker_epoch,
+                endpoints=[
+                    BrokerListener(
+                        listener=one.name,
+                        host=one.host,
+                        port=one.port,
+                        security_protocol=one.security_protocol,
+                    )
+                    for one in registration.listeners
+                ],
+                rack=registration.rack,
+            )
+            for broker in sorted(self._context.live_or_shutting_down)
+            for registration in (self._context.registrations[broker],)
+        ]
+
+
+def _during_deletion(state: LeadershipState | None) -> LeadershipState:
+    epochs = state or LeadershipState(
+        leader=NO_BROKER,
+        leader_epoch=NO_LEADER_EPOCH,
+        isr=(),
+        controller_epoch=ControllerEpoch(-1),
+        partition_epoch=-1,
+    )
+    return replace(epochs, leader=BrokerId(LEADER_DURING_DELETE))
+
+
+def _by_topic(states: Mapping[TopicPartition, T]) -> dict[str, list[T]]:
+    grouped: dict[str, list[T]] = {}
+    for tp, state in states.items():
+        grouped.setdefault(tp.topic, []).append(state)
+    return grouped
