@@ -1,0 +1,331 @@
+"""The bulk decoder: both engines against `protocol.records`, and against bytes that lie."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from barnabas.client import bulk_decode_numba
+from barnabas.client.bulk_decode import BulkDecoder, Engine
+from barnabas.client.bulk_decode_columns import Column, RecordColumns
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
+from barnabas.protocol.record_batch import (
+    HEADER,
+    HEADER_BYTES,
+    TimestampType,
+    iter_batches,
+    parse_header,
+    stamp_log_append_time,
+    write_crc,
+)
+from barnabas.protocol.records import Record, decode_records
+from barnabas.protocol.varint import encode_varint
+
+ENGINES: Sequence[Engine] = ("numba", "python")
+Row = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+def rows_of(columns: RecordColumns) -> list[Row]:
+    """The columns as rows: offset, timestamp, timestamp type, key, value, headers."""
+    assert columns.offsets is not None
+    assert columns.timestamps_ms is not None
+    assert columns.timestamp_types is not None
+    assert columns.keys is not None
+    assert columns.values is not None
+    assert columns.headers is not None
+    names = [name.decode() for name in columns.headers.names.to_list() if name is not None]
+    headers = list(zip(names, columns.headers.values.to_list(), strict=True))
+    ends = columns.headers.list_offsets.tolist()
+    rows = zip(
+        columns.offsets.tolist(),
+        columns.timestamps_ms.tolist(),
+        columns.timestamp_types.tolist(),
+        columns.keys.to_list(),
+        columns.values.to_list(),
+        (tuple(headers[start:end]) for start, end in itertools.pairwise(ends)),
+        strict=True,
+    )
+    found = list(rows)
+    assert len(found) == columns.row_count
+    return found
+
+
+def expected_rows(data: bytes, first: int = 0, end: int = 1 << 62) -> list[Row]:
+    found: list[Row] = []
+    for position, header in iter_batches(data):
+        if header.is_control:
+            continue
+        for record in decode_records(memoryview(data)[position:]):
+            if first <= record.offset < end:
+                found.append((record[0], record[1], int(header.timestamp_type), *record[2:]))
+    return found
+
+
+def decode_all(data: bytes, engine: Engine, **options: Any) -> list[Row]:
+    return [row for group in BulkDecoder(engine=engine, **options).decode([data]) for row in rows_of(group)]
+
+
+def batch_of(
+    records: Sequence[Record],
+    *,
+    base_offset: int = 0,
+    compression: Compression = Compression.NONE,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    is_control: bool = False,
+) -> bytes:
+    builder = RecordBatchBuilder(max_bytes=1 << 30, compression=compression)
+    for record in records:
+        builder.append(record.key, record.value, record.headers, record.timestamp_ms)
+    return bytes(builder.build(base_offset=base_offset, timestamp_type=timestamp_type, is_control=is_control))
+
+
+def with_records(data: bytes, count: int, *, last_delta: int | None = None, base_timestamp: int = 0) -> bytes:
+    """A batch with a good CRC around any bytes."""
+    batch = bytearray(HEADER_BYTES) + data
+    delta = count - 1 if last_delta is None else last_delta
+    HEADER.pack_into(batch, 0, 0, len(batch) - 12, 0, 2, 0, 0, delta, base_timestamp, 0, -1, -1, -1, count)
+    write_crc(batch)
+    return bytes(batch)
+
+
+def record_bytes(*numbers: int) -> bytes:
+    """A record of these numbers after its attributes, with its length before it."""
+    body = b"\0" + b"".join(map(encode_varint, numbers))
+    return encode_varint(len(body)) + body
+
+
+maybe_bytes = st.none() | st.binary(max_size=200)
+records = st.builds(
+    Record,
+    offset=st.just(0),
+    timestamp_ms=st.integers(-1, 1 << 45),
+    key=maybe_bytes,
+    value=maybe_bytes,
+    headers=st.lists(st.tuples(st.text(max_size=5), maybe_bytes), max_size=3).map(tuple),
+)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> bytes:
+    """Some batches with rising base offsets, gaps between them allowed."""
+    parts = []
+    base_offset = draw(st.integers(0, 1 << 40))
+    for _ in range(draw(st.integers(0, 4))):
+        content = draw(st.lists(records, min_size=1, max_size=20))
+        parts.append(
+            batch_of(
+                content,
+                base_offset=base_offset,
+                compression=draw(st.sampled_from(Compression)),
+                timestamp_type=draw(st.sampled_from(TimestampType)),
+                is_control=draw(st.integers(0, 9)) == 0,
+            )
+        )
+        base_offset += len(content) + draw(st.integers(0, 5))
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(data=logs(), group_rows=st.sampled_from([1, 7, 1000]))
+@settings(max_examples=60, deadline=None)
+def test_any_log_decodes_as_one_by_one(engine: Engine, data: bytes, group_rows: int) -> None:
+    assert decode_all(data, engine, group_rows=group_rows) == expected_rows(data)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(data=logs(), cut=st.tuples(st.integers(-5, 90), st.integers(-5, 90)))
+@settings(max_examples=60, deadline=None)
+def test_records_outside_the_range_are_cut(engine: Engine, data: bytes, cut: tuple[int, int]) -> None:
+    base = parse_header(data).base_offset if data else 0
+    first, end = base + min(cut), base + max(cut)
+    found = decode_all(data, engine, first_offset=first, end_offset=end)
+    assert found == expected_rows(data, first, end)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_damaged_records_with_a_good_crc_are_refused_or_read_alike(
+    engine: Engine, data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(1, 4))
+    content = data.draw(st.lists(records, min_size=count, max_size=count))
+    damaged = bytearray(batch_of(content)[HEADER_BYTES:])
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    del damaged[data.draw(st.integers(0, len(damaged))) :]
+    batch = with_records(bytes(damaged), count)
+    try:
+        expected = expected_rows(batch)
+    except ApiError:
+        with pytest.raises(ApiError) as raised:
+            decode_all(batch, engine)
+        assert raised.value.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
+    else:
+        assert decode_all(batch, engine) == expected
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_flipped_bit_or_cut_is_refused(engine: Engine, data: st.DataObject) -> None:
+    batch = bytearray(build_batch([(b"k", b"v" * 50)] * 5))
+    if data.draw(st.booleans()):
+        del batch[data.draw(st.integers(1, len(batch) - 1)) :]
+    else:
+        # What lies before the magic is outside the CRC: base offset, length and leader epoch.
+        at = data.draw(st.integers(16, len(batch) - 1))
+        batch[at] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(ApiError):
+        decode_all(bytes(batch), engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("data", "count", "base_timestamp"),
+    [
+        (record_bytes(0, 0, -2, -1, 0), 1, 0),
+        (record_bytes(0, 0, 99, -1, 0), 1, 0),
+        (record_bytes(0, 0, -1, 1 << 62, 0), 1, 0),
+        (record_bytes(0, 0, -1, -1, -1), 1, 0),
+        (record_bytes(0, 0, -1, -1, 1 << 40), 1, 0),
+        (record_bytes(0, 0, -1, -1, 1, -1, -1), 1, 0),
+        (record_bytes(0, 0, -1, -1, 1, 0, 5), 1, 0),
+        (record_bytes(0, 1, -1, -1, 0), 1, 0),
+        (record_bytes(0, -1, -1, -1, 0), 1, 0),
+        (record_bytes(0, 0, -1, -1, 0) * 2, 2, 0),
+        (record_bytes(0, 0, -1, -1, 0) * 2, 1, 0),
+        (record_bytes(0, 0, -1, -1, 0, 0), 1, 0),
+        (record_bytes(0, 0, -1, -1), 1, 0),
+        (record_bytes(1, 0, -1, -1, 0), 1, (1 << 63) - 1),
+        (record_bytes(-1, 0, -1, -1, 0), 1, -(1 << 63)),
+        (encode_varint(-1) + b"\0" * 20, 1, 0),
+        (b"\xff" * 12, 1, 0),
+        (b"\x0c\0" + b"\xff" * 10, 1, 0),
+        (b"", 1, 0),
+        (b"\0" * 7, (1 << 31) - 1, 0),
+    ],
+    ids=str,
+)
+def test_impossible_records_are_refused(engine: Engine, data: bytes, count: int, base_timestamp: int) -> None:
+    batch = with_records(data, count, base_timestamp=base_timestamp)
+    with pytest.raises(ApiError) as raised:
+        decode_all(batch, engine)
+    assert raised.value.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("names", [[b"\xff"], [b"\xc3", b"\xa9"], [b"a", b"\xe2\x82"], [b"\xa9"]])
+def test_a_header_name_that_is_no_utf8_is_refused(engine: Engine, names: list[bytes]) -> None:
+    headers = b"".join(encode_varint(len(name)) + name + encode_varint(-1) for name in names)
+    body = b"\0" + b"".join(map(encode_varint, (0, 0, -1, -1, len(names)))) + headers
+    batch = with_records(encode_varint(len(body)) + body, 1)
+    with pytest.raises(ApiError, match="UTF-8"):
+        decode_all(batch, engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_columns_that_were_not_asked_for_are_not_built(engine: Engine) -> None:
+    batch = bytes(build_batch([(b"k", b"v")] * 3))
+    (found,) = BulkDecoder(Column.VALUE, engine=engine).decode([batch])
+    assert found.values is not None
+    assert found.values.to_list() == [b"v"] * 3
+    assert (found.offsets, found.timestamps_ms, found.timestamp_types) == (None, None, None)
+    assert (found.keys, found.headers) == (None, None)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_groups_join_batches_across_buffers_up_to_their_limits(engine: Engine) -> None:
+    buffers = [bytes(build_batch([(None, b"v")] * 4, base_offset=4 * index)) for index in range(10)]
+    decoder = BulkDecoder(Column.OFFSET, engine=engine, group_rows=10)
+    counts = [group.row_count for group in decoder.decode(buffers)]
+    assert counts == [8] * 5
+    assert decoder.next_offset == 40
+    decoder = BulkDecoder(Column.OFFSET, engine=engine, group_bytes=3 * len(buffers[0]))
+    assert [group.row_count for group in decoder.decode([b"".join(buffers)])] == [12, 12, 12, 4]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_batch_larger_than_a_group_comes_alone_and_whole(engine: Engine) -> None:
+    buffers = [bytes(build_batch([(None, b"v")] * count, base_offset=10**count)) for count in (1, 9, 2)]
+    decoder = BulkDecoder(Column.OFFSET, engine=engine, group_rows=5)
+    with pytest.raises(ApiError, match="base offset"):
+        list(decoder.decode(buffers))
+    decoder = BulkDecoder(Column.OFFSET, engine=engine, group_rows=5)
+    assert [group.row_count for group in decoder.decode(buffers[:2])] == [1, 9]
+
+
+def test_groups_before_damage_are_given_out() -> None:
+    good = bytes(build_batch([(None, b"v")] * 4))
+    bad = bytearray(build_batch([(None, b"v")] * 4, base_offset=4))
+    bad[-1] ^= 1
+    groups: Iterator[RecordColumns] = BulkDecoder(group_rows=2).decode([good, good[:0], bad])
+    with pytest.raises(ApiError, match="CRC"):
+        list(groups)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_batch_that_goes_back_is_refused_so_that_no_record_comes_twice(engine: Engine) -> None:
+    batch = bytes(build_batch([(None, b"v")] * 4, base_offset=10))
+    with pytest.raises(ApiError, match=r"base offset 10 .* where 14"):
+        decode_all(batch * 2, engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_log_append_time_takes_the_brokers_time_for_all_records(engine: Engine) -> None:
+    batch = build_batch([(None, b"a"), (None, b"b")], timestamp_ms=5)
+    stamp_log_append_time(batch, 0, parse_header(batch), 1234)
+    assert [row[1:3] for row in decode_all(bytes(batch), engine)] == [(1234, 1), (1234, 1)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_batch_that_unfolds_beyond_the_limit_is_refused(engine: Engine) -> None:
+    batch = bytes(build_batch([(None, bytes(100_000))], compression=Compression.ZSTD))
+    with pytest.raises(ApiError, match="decompress"):
+        decode_all(batch, engine, max_batch_bytes=50_000)
+
+
+def test_wrong_settings_are_refused_by_name() -> None:
+    with pytest.raises(InvalidConfiguration, match="'fast' is unknown"):
+        BulkDecoder(engine="fast")  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfiguration, match="0 rows"):
+        BulkDecoder(group_rows=0)
+
+
+def test_without_numba_the_python_engine_serves_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def absent() -> None:
+        raise ImportError("No module named 'numba'")
+
+    monkeypatch.setattr(bulk_decode_numba, "load_kernel", absent)
+    decoder = BulkDecoder()
+    assert not decoder.is_compiled
+    assert "one by one" in caplog.text
+    batch = bytes(build_batch([(b"k", b"v")] * 3))
+    assert [row for group in decoder.decode([batch]) for row in rows_of(group)] == expected_rows(batch)
+    with pytest.raises(ImportError):
+        BulkDecoder(engine="numba")
+
+
+def test_machine_code_is_never_cached_where_others_could_write(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ours = bulk_decode_numba._private_temporary_directory()
+    assert os.stat(ours).st_mode & 0o777 == 0o700
+    assert bulk_decode_numba._private_temporary_directory() == ours
+    os.chmod(ours, 0o777)
+    fresh = bulk_decode_numba._private_temporary_directory()
+    assert fresh != ours
+    assert os.stat(fresh).st_mode & 0o777 == 0o700
