@@ -32,6 +32,7 @@ JARS_VARIABLE: Final = "BARNABAS_ZOOKEEPER_JARS"
 MINIMUM_JAVA: Final = 11
 _JARS: Final = ("zookeeper-3", "zookeeper-jute-3", "slf4j-api-", "metrics-core-", "snappy-java-")
 _LOGGING_JARS: Final = ("log4j-api-2", "log4j-core-2", "log4j-slf4j2-impl-2")
+_DIAGNOSIS_TIMEOUT_S: Final = 5.0
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _JVM_FLAGS: Final = ("-Xmx64m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 _LOG4J: Final = """\
@@ -306,5 +307,20 @@ class ZooKeeper:
             return f"ZooKeeper cannot run on Java {version} ({java}); Java 17 is needed (set JAVA_HOME)"
         if not is_free(self.endpoint.port, self.host):
             return f"ZooKeeper cannot listen on {self.endpoint}: the port is in use"
-        said = tail(self.log_file)
-        return f"ZooKeeper ended at start with exit code {code}; the end of {self.log_file}:\n{said}"
+        self._run_once_more_with_log()
+        said = [line for line in tail(self.log_file, 60).splitlines() if not line.startswith("\tat ")]
+        return "\n".join(
+            [f"ZooKeeper ended at start with exit code {code}; {self.log_file} says:", *said[-8:]]
+        )
+
+    def _run_once_more_with_log(self) -> None:
+        # Without its log, which is off for a quick start, ZooKeeper does not say why it ends.
+        if self.log_level is None:
+            self.log_level = "error"
+            try:
+                command = self.command()
+            finally:
+                self.log_level = None
+            again = ManagedProcess.spawn("ZooKeeper", command, log_file=self.log_file)
+            again.wait(_DIAGNOSIS_TIMEOUT_S)
+            again.kill()

@@ -1,0 +1,106 @@
+"""What the house style forbids, checked in every shipped source: long functions and files, asserts, silence."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("protocol", "broker", "controller", "client", "spark_connector", "deploy", "cli")
+MAX_FUNCTION_LINES = 60
+MAX_FILE_LINES = 500
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Rule = Callable[[ast.Module, str], Iterator[tuple[int, str]]]
+
+
+def _sources() -> list[Path]:
+    found = [
+        path
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if "__pycache__" not in path.parts
+    ]
+    return found + sorted((ROOT / "src").glob("*/*.py"))
+
+
+def long_functions(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
+    """Functions whose code, without decorators and docstring, is longer than it may be."""
+    for node in ast.walk(tree):
+        if isinstance(node, Function):
+            last = node.end_lineno or node.lineno
+            first = node.lineno
+            if ast.get_docstring(node) is not None:
+                docstring = node.body[0]
+                first += (docstring.end_lineno or docstring.lineno) - docstring.lineno + 1
+            if last - first + 1 > MAX_FUNCTION_LINES:
+                yield node.lineno, f"{node.name} has {last - first + 1} lines (at most {MAX_FUNCTION_LINES})"
+
+
+def long_files(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
+    lines = text.count("\n")
+    if lines > MAX_FILE_LINES:
+        yield 1, f"{lines} lines (at most {MAX_FILE_LINES})"
+
+
+def asserts(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
+    """`assert` vanishes under -O; `barnabas.protocol.invariants` does not."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert):
+            yield node.lineno, "assert in shipped code; use barnabas.protocol.invariants"
+
+
+def silent_excepts(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
+    """A broad except whose body does nothing; a narrow one may state that the error is expected."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler) and all(isinstance(step, ast.Pass) for step in node.body):
+            named = ast.unparse(node.type) if node.type is not None else ""
+            if named in ("", "Exception", "BaseException"):
+                yield node.lineno, f"except {named}: pass hides every failure"
+
+
+def missing_module_docstrings(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
+    if ast.get_docstring(tree) is None:
+        yield 1, "the module has no docstring"
+
+
+RULES: dict[str, Rule] = {
+    rule.__name__: rule
+    for rule in (long_functions, long_files, asserts, silent_excepts, missing_module_docstrings)
+}
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_no_shipped_source_breaks_the_rule_on(name: str) -> None:
+    sources = _sources()
+    assert len(sources) > 20, "hardly any source found: is the test looking in the right place?"
+    problems = []
+    for path in sources:
+        text = path.read_text(encoding="utf-8")
+        problems += [
+            f"{path.relative_to(ROOT)}:{line}: {said}" for line, said in RULES[name](ast.parse(text), text)
+        ]
+    assert problems == [], "\n".join(problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("long_functions", "def f():\n" + "    x = 1\n" * MAX_FUNCTION_LINES),
+        ("long_files", "x = 1\n" * (MAX_FILE_LINES + 1)),
+        ("asserts", "assert True\n"),
+        ("silent_excepts", "try:\n    x = 1\nexcept Exception:\n    pass\n"),
+        ("silent_excepts", "try:\n    x = 1\nexcept:\n    pass\n"),
+        ("missing_module_docstrings", "x = 1\n"),
+    ],
+)
+def test_the_check_sees_a_breach_of(name: str, text: str) -> None:
+    assert list(RULES[name](ast.parse(text), text))
+
+
+def test_a_long_docstring_does_not_count_as_code() -> None:
+    text = 'def f():\n    """One.\n' + "    more\n" * MAX_FUNCTION_LINES + '    """\n    return 1\n'
+    assert list(long_functions(ast.parse(text), text)) == []

