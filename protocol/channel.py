@@ -21,7 +21,12 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from barnabas.protocol import codec_msgpack
-from barnabas.protocol.errors import ConnectionClosed, MalformedFrame, RequestTimedOutLocally
+from barnabas.protocol.errors import (
+    ConnectionClosed,
+    ConnectionRefused,
+    MalformedFrame,
+    RequestTimedOutLocally,
+)
 from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES, BufferPool, Frame, FrameReceiver
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.schema import Buffer, RequestOf
@@ -245,9 +250,9 @@ class Channel:
             self._retry_at = loop.time() + backoff_ms * random.uniform(0.8, 1.2) / 1000
             if self._state is ChannelState.CONNECTING:
                 self._move(ChannelState.DISCONNECTED)
-            refused = isinstance(error, ConnectionRefusedError)
-            what = "refused the connection" if refused else f"{type(error).__name__}: {error}"
-            raise ConnectionClosed(f"{self.endpoint}: {what}") from error
+            if isinstance(error, ConnectionRefusedError):
+                raise ConnectionRefused(f"{self.endpoint} refused the connection") from error
+            raise ConnectionClosed(f"{self.endpoint}: {type(error).__name__}: {error}") from error
         finally:
             self._connecting = None
         self._failures = 0

@@ -36,6 +36,10 @@ class ConnectionClosed(LocalError):
     retriable = True
 
 
+class ConnectionRefused(ConnectionClosed):
+    """Nobody listens there: the peer's process is gone, or not there yet. The request was not carried out."""
+
+
 class MalformedFrame(LocalError):
     """Bytes that are not a message of ours; the connection that sent them is closed."""
 

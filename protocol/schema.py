@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, ClassVar, Final, Generic, TypeVar, dataclass_transform
 
-from barnabas.protocol.ids import NO_TOPIC_ID
-
 _WIRE: Final = "wire"
 _MISSING: Final = dataclasses.MISSING
 
@@ -100,7 +98,7 @@ def string(*, default: Any = _MISSING, **versions: Any) -> Any:
     return _field(WireField(WireType.STRING, **versions), default)
 
 
-def topic_uuid(*, default: Any = NO_TOPIC_ID, **versions: Any) -> Any:
+def topic_uuid(*, default: Any = _MISSING, **versions: Any) -> Any:
     return _field(WireField(WireType.UUID, **versions), default)
 
 

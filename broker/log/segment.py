@@ -210,6 +210,8 @@ class Segment:
     def note(self, header: BatchHeader, position: int) -> None:
         """Take a batch into account in the indexes; batches come in order."""
         last_offset = header.base_offset + header.last_offset_delta
+        if not position:
+            self._first_timestamp = header.max_timestamp
         if header.max_timestamp > self.max_timestamp:
             self._max_timestamp = header.max_timestamp
             self._offset_of_max_timestamp = last_offset

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.schema import (
     ApiKey,
     RecordsToSend,
@@ -67,7 +68,7 @@ class FetchPartitionResponse:
 @message
 class FetchTopicResponse:
     topic: str = string(until=12, default="")
-    topic_id: uuid.UUID = topic_uuid(since=13)
+    topic_id: uuid.UUID = topic_uuid(since=13, default=NO_TOPIC_ID)
     partitions: list[FetchPartitionResponse] = array(FetchPartitionResponse)
 
 
@@ -81,7 +82,11 @@ class FetchResponse:
 
 @message
 class FetchPartition:
-    """``last_fetched_epoch`` and ``current_leader_epoch`` are -1 from readers that do not know them."""
+    """``last_fetched_epoch`` and ``current_leader_epoch`` are -1 from readers that do not know them.
+
+    ``high_watermark`` is what a follower of ours knows: where nothing is new the leader leaves the partition
+    out of its answer (the idea of KIP-1166).
+    """
 
     partition: int = int32()
     current_leader_epoch: int = int32(since=9, default=-1)
@@ -89,19 +94,20 @@ class FetchPartition:
     last_fetched_epoch: int = int32(since=12, default=-1)
     log_start_offset: int = int64(since=5, default=-1)
     partition_max_bytes: int = int32()
+    high_watermark: int = int64(native_only=True, default=-1)
 
 
 @message
 class FetchTopic:
     topic: str = string(until=12, default="")
-    topic_id: uuid.UUID = topic_uuid(since=13)
+    topic_id: uuid.UUID = topic_uuid(since=13, default=NO_TOPIC_ID)
     partitions: list[FetchPartition] = array(FetchPartition)
 
 
 @message
 class ForgottenTopic:
     topic: str = string(since=7, until=12, default="")
-    topic_id: uuid.UUID = topic_uuid(since=13)
+    topic_id: uuid.UUID = topic_uuid(since=13, default=NO_TOPIC_ID)
     partitions: list[int] = array(WireType.INT32, since=7)
 
 

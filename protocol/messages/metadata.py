@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.schema import (
     ApiKey,
     RequestOf,
@@ -46,7 +47,7 @@ class MetadataPartition:
 class MetadataTopic:
     error_code: int = int16()
     name: str | None = string(nullable_since=12)
-    topic_id: uuid.UUID = topic_uuid(since=10)
+    topic_id: uuid.UUID = topic_uuid(since=10, default=NO_TOPIC_ID)
     is_internal: bool = boolean(since=1, default=False)
     partitions: list[MetadataPartition] = array(MetadataPartition)
     topic_authorized_operations: int = int32(since=8, default=OPERATIONS_UNKNOWN)
@@ -66,7 +67,7 @@ class MetadataResponse:
 class MetadataRequestTopic:
     """A topic by name, or by id when that is not all zero."""
 
-    topic_id: uuid.UUID = topic_uuid(since=10)
+    topic_id: uuid.UUID = topic_uuid(since=10, default=NO_TOPIC_ID)
     name: str | None = string(nullable_since=10)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.schema import (
     ApiKey,
     RequestOf,
@@ -58,7 +59,7 @@ class CreatableTopicConfigResult:
 @message
 class CreatableTopicResult:
     name: str = string()
-    topic_id: uuid.UUID = topic_uuid(since=7)
+    topic_id: uuid.UUID = topic_uuid(since=7, default=NO_TOPIC_ID)
     error_code: int = int16()
     error_message: str | None = string(since=1, nullable_since=0, default=None)
     topic_config_error_code: int = int16(since=5, tag=0, default=0)
@@ -87,7 +88,7 @@ class CreateTopicsRequest(RequestOf[CreateTopicsResponse]):
 @message
 class DeletableTopicResult:
     name: str | None = string(nullable_since=6)
-    topic_id: uuid.UUID = topic_uuid(since=6)
+    topic_id: uuid.UUID = topic_uuid(since=6, default=NO_TOPIC_ID)
     error_code: int = int16()
     error_message: str | None = string(since=5, nullable_since=5, default=None)
 
@@ -103,7 +104,7 @@ class DeleteTopicState:
     """A topic by name, or by id when that is not all zero."""
 
     name: str | None = string(since=6, nullable_since=6, default=None)
-    topic_id: uuid.UUID = topic_uuid(since=6)
+    topic_id: uuid.UUID = topic_uuid(since=6, default=NO_TOPIC_ID)
 
 
 @request(ApiKey.DELETE_TOPICS, DeleteTopicsResponse, versions=(1, 6), flexible_since=4)

@@ -1,0 +1,353 @@
+"""The composition root: puts a broker together, runs it, and takes it down.
+
+Start, in this order: bind the ports; reach ZooKeeper; open the logs (with recovery after an unclean stop);
+let connections in; register; stand for controller. So whoever learns of this broker can reach it, and nothing
+is answered before the logs are whole.
+
+Stop (SIGTERM, SIGINT): have the controller move the leaderships away; let no more requests in and answer those
+in flight; stop following; close the logs cleanly; give the registration back. A thread that dies unexpectedly
+ends the whole process at once, as loudly as it can: what was acknowledged is safe, as after a kill.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NoReturn
+
+from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.config import BrokerConfig, validate_topic_config
+from barnabas.broker.controlled_shutdown import request_controlled_shutdown
+from barnabas.broker.handlers.dispatcher import Dispatcher
+from barnabas.broker.handlers.services import Services
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.logging_setup import set_up_logging
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.network.request import Request
+from barnabas.broker.network.server import ListenAddress, ServerSettings, SocketServer
+from barnabas.broker.purgatory import Purgatory, Reaper
+from barnabas.broker.replication.fetcher import FetcherManager, FetcherSettings
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.scheduler import Scheduler
+from barnabas.broker.slow_work import SlowWork
+from barnabas.broker.topic_settings import TopicSettingsTable
+from barnabas.broker.zookeeper_adapters import ZooKeeperIsrStore, ZooKeeperTopicWork
+from barnabas.controller.controller import Controller, ControllerSettings
+from barnabas.controller.store import ClusterStore
+from barnabas.controller.topics import TopicAdmin, TopicDefaults
+from barnabas.controller.znodes import AdvertisedListener, BrokerRegistration
+from barnabas.controller.zookeeper import SessionEvent
+from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.ids import NO_BROKER_EPOCH, Endpoint
+
+logger = logging.getLogger(__name__)
+
+EXIT_FATAL: Final = 70
+_DRAIN_MS: Final = 2_000
+_REMOVE_DELETED_INTERVAL_MS: Final = 1_000
+_LONGEST_INTERVAL_MS: Final = 24 * 3_600_000
+
+
+class Broker:
+    """One broker; `start` and `stop` once each, from one thread."""
+
+    def __init__(self, config: BrokerConfig, *, on_fatal: Callable[[BaseException], None]) -> None:
+        self._config = config
+        self._on_fatal = on_fatal
+        self._dispatch: Dispatcher | None = None
+        self._closers: list[tuple[str, Callable[[], None]]] = []
+        self._stopping = False
+        self.metadata = MetadataCache()
+        self._server = SocketServer(
+            [ListenAddress(listener.name, listener.host, listener.port) for listener in config.listeners],
+            self._process,
+            settings=_server_settings(config),
+            on_fatal=on_fatal,
+        )
+        self._store = ClusterStore(
+            config.zookeeper_connect,
+            session_timeout_ms=config.zookeeper_session_timeout_ms,
+            connection_timeout_ms=config.zookeeper_connection_timeout_ms,
+            on_session_event=self._on_session,
+            on_fatal=on_fatal,
+        )
+        self._registration: BrokerRegistration | None = None
+        self._replicas: ReplicaManager | None = None
+        self._controller: Controller | None = None
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The bound port of each listener, by its name."""
+        return self._server.ports
+
+    def start(self) -> None:
+        """Be a member of the cluster on return. Raises a BarnabasError that says what stands in the way."""
+        config = self._config
+        try:
+            self._server.bind()
+            self._closing("socket server", lambda: self._server.stop(_DRAIN_MS))
+            self._store.start()
+            self._closing("ZooKeeper session", self._store.close)
+            cluster_id = self._store.cluster_id()
+            topic_settings = TopicSettingsTable(config)
+            logs = LogManager.open(
+                [Path(path) for path in config.log_dirs],
+                broker_id=config.broker_id,
+                cluster_id=cluster_id,
+                config_of=topic_settings.log_config,
+                now_ms=wall_clock_ms(),
+            )
+            self._closing("logs", lambda: logs.close(wall_clock_ms()))
+            replicas = self._start_replicas(logs, topic_settings)
+            self._start_handlers(cluster_id, replicas)
+            self._start_scheduler(logs, replicas)
+            self._server.start()
+            self._closing("last requests", lambda: self._server.stop(_DRAIN_MS))
+            self._registration = self._make_registration()
+            self._register(replicas)
+            if self._controller is not None:
+                self._controller.start()
+                self._closing("controller", self._controller.stop)
+        except BaseException:
+            self._close_all()
+            raise
+        logger.info("broker %d serves %s in cluster %s", config.broker_id, self.ports, cluster_id)
+
+    def stop(self) -> None:
+        """Leave the cluster in good order."""
+        self._stopping = True
+        config, replicas = self._config, self._replicas
+        if config.controlled_shutdown_enable and replicas is not None and replicas.fenced is None:
+            moved = request_controlled_shutdown(
+                config.broker_id,
+                replicas.broker_epoch,
+                self._controller_endpoint,
+                max_retries=config.controlled_shutdown_max_retries,
+                retry_backoff_ms=min(config.controlled_shutdown_retry_backoff_ms, 1_000),
+                timeout_ms=config.controller_socket_timeout_ms,
+            )
+            logger.info("controlled shutdown %s", "succeeded" if moved else "failed; stopping all the same")
+        self._close_all()
+        logger.info("broker %d has stopped", config.broker_id)
+
+    def _process(self, request: Request) -> None:
+        if self._dispatch is None:
+            request.close_connection("the broker is starting")
+        else:
+            self._dispatch(request)
+
+    def _closing(self, name: str, close: Callable[[], None]) -> None:
+        self._closers.append((name, close))
+
+    def _close_all(self) -> None:
+        """Close what was opened, the latest first; one that fails is reported and does not keep the others."""
+        while self._closers:
+            name, close = self._closers.pop()
+            try:
+                close()
+            except (BarnabasError, OSError, RuntimeError):
+                logger.exception("%s could not be closed", name)
+
+    def _start_replicas(self, logs: LogManager, topic_settings: TopicSettingsTable) -> ReplicaManager:
+        config = self._config
+        reaper = self._reaper = Reaper(on_fatal=self._on_fatal)
+        reaper.start()
+        self._closing("purgatory", reaper.stop)
+
+        def make_fetchers(manager: ReplicaManager) -> FetcherManager:
+            return FetcherManager(
+                config.broker_id,
+                manager.partition,
+                self.metadata,
+                FetcherSettings(
+                    max_wait_ms=config.replica_fetch_wait_max_ms,
+                    min_bytes=config.replica_fetch_min_bytes,
+                    max_bytes=config.replica_fetch_max_bytes,
+                    response_max_bytes=config.replica_fetch_response_max_bytes,
+                    backoff_ms=config.replica_fetch_backoff_ms,
+                    socket_timeout_ms=config.replica_socket_timeout_ms,
+                ),
+                broker_epoch=lambda: manager.broker_epoch,
+                on_fatal=self._on_fatal,
+            )
+
+        replicas = self._replicas = ReplicaManager(
+            config.broker_id,
+            logs,
+            self.metadata,
+            ZooKeeperIsrStore(self._store),
+            reaper,
+            topic_settings=topic_settings,
+            make_fetchers=make_fetchers,
+            max_lag_ms=config.replica_lag_time_max_ms,
+            on_fatal=self._on_fatal,
+        )
+        replicas.start()
+        self._closing("replicas", replicas.stop)
+        return replicas
+
+    def _start_handlers(self, cluster_id: str, replicas: ReplicaManager) -> None:
+        config = self._config
+        controller = self._controller = Controller(
+            config.broker_id,
+            self._store,
+            settings=ControllerSettings(
+                inter_broker_listener_name=config.inter_broker_listener_name,
+                delete_topic_enable=config.delete_topic_enable,
+                unclean_leader_election_enable=config.unclean_leader_election_enable,
+                request_timeout_ms=config.controller_socket_timeout_ms,
+            ),
+            on_fatal=self._on_fatal,
+        )
+        topics = TopicAdmin(
+            self._store,
+            controller,
+            defaults=TopicDefaults(
+                num_partitions=config.num_partitions,
+                replication_factor=config.default_replication_factor,
+                delete_topic_enable=config.delete_topic_enable,
+            ),
+            validate_config=validate_topic_config,
+        )
+        topic_purgatory = Purgatory("topics", self._reaper, max_operations=10_000)
+        self.metadata.on_update(
+            lambda names: [topic_purgatory.check_and_complete(name) for name in names] and None
+        )
+        slow_work = SlowWork(on_fatal=self._on_fatal)
+        slow_work.start()
+        self._closing("slow work", slow_work.stop)
+        self._closing("topic requests", topic_purgatory.shut_down)
+        self._dispatch = Dispatcher(
+            Services(
+                config=config,
+                cluster_id=cluster_id,
+                replicas=replicas,
+                metadata=self.metadata,
+                topic_purgatory=topic_purgatory,
+                topics=ZooKeeperTopicWork(topics),
+                controller=controller,
+                slow_work=slow_work,
+            )
+        )
+
+    def _start_scheduler(self, logs: LogManager, replicas: ReplicaManager) -> None:
+        config = self._config
+        scheduler = Scheduler(on_fatal=self._on_fatal)
+        for interval_ms, name, work in (
+            (config.replica_lag_time_max_ms / 2, "ISR check", replicas.shrink_isrs),
+            (
+                config.replica_high_watermark_checkpoint_interval_ms,
+                "high watermark checkpoint",
+                replicas.checkpoint_high_watermarks,
+            ),
+            (config.log_retention_check_interval_ms, "retention", replicas.retain),
+            (
+                config.log_flush_scheduler_interval_ms,
+                "flush",
+                lambda: logs.flush_pass(wall_clock_ms()),
+            ),
+            (
+                config.log_flush_offset_checkpoint_interval_ms,
+                "recovery point checkpoint",
+                lambda: logs.checkpoint_pass(wall_clock_ms()),
+            ),
+            (
+                _REMOVE_DELETED_INTERVAL_MS,
+                "removal of deleted logs",
+                lambda: logs.remove_deleted(wall_clock_ms()),
+            ),
+        ):
+            if interval_ms <= _LONGEST_INTERVAL_MS:
+                scheduler.every(interval_ms, name, work)
+        scheduler.start()
+        self._closing("scheduler", scheduler.stop)
+
+    def _make_registration(self) -> BrokerRegistration:
+        config = self._config
+        return BrokerRegistration(
+            broker_id=config.broker_id,
+            listeners=tuple(
+                AdvertisedListener(
+                    name=listener.name,
+                    endpoint=config.advertised_endpoint(listener.name, self.ports[listener.name]),
+                )
+                for listener in config.advertised_listeners
+            ),
+            timestamp_ms=wall_clock_ms(),
+        )
+
+    def _register(self, replicas: ReplicaManager) -> None:
+        if self._registration is not None:
+            replicas.begin_life(self._store.register_broker(self._registration))
+
+    def _on_session(self, event: SessionEvent) -> None:
+        """On the store's session thread. Without a session others may take this broker for dead."""
+        replicas = self._replicas
+        logger.info("ZooKeeper session: %s", event.name)
+        if replicas is None or self._stopping:
+            return
+        if event is SessionEvent.SILENT:
+            replicas.fence("ZooKeeper has not been heard of for a session timeout")
+        elif event is SessionEvent.RESUMED:
+            replicas.unfence()
+        elif event is SessionEvent.EXPIRED:
+            replicas.end_life("the ZooKeeper session has expired")
+        elif event is SessionEvent.RENEWED and replicas.broker_epoch != NO_BROKER_EPOCH:
+            # Still fenced: the controller first says anew what this broker leads.
+            self._register(replicas)
+
+    def _controller_endpoint(self) -> Endpoint | None:
+        current = self.metadata.current
+        return current.endpoint(current.controller_id, self._config.inter_broker_listener_name)
+
+
+def _server_settings(config: BrokerConfig) -> ServerSettings:
+    return ServerSettings(
+        num_network_threads=config.num_network_threads,
+        num_io_threads=config.num_io_threads,
+        queued_max_requests=config.queued_max_requests,
+        socket_listen_backlog_size=config.socket_listen_backlog_size,
+        socket_send_buffer_bytes=config.socket_send_buffer_bytes,
+        socket_receive_buffer_bytes=config.socket_receive_buffer_bytes,
+        connections_max_idle_ms=config.connections_max_idle_ms,
+        max_connections=config.max_connections,
+        max_connections_per_ip=config.max_connections_per_ip,
+    )
+
+
+def _die(error: BaseException) -> NoReturn:
+    """End the process from whatever thread: a broker with a dead thread may not seem alive."""
+    print("barnabas broker: a thread died, so the broker ends", file=sys.stderr)
+    traceback.print_exception(error, file=sys.stderr)
+    for handler in [*logging.getLogger("barnabas").handlers, *logging.getLogger().handlers]:
+        handler.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_FATAL)
+
+
+def run_broker(config: BrokerConfig, logs_dir: Path | None = None) -> int:
+    """Run one broker in this process until SIGTERM or SIGINT; returns its exit code."""
+    set_up_logging(logs_dir)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    broker = Broker(config, on_fatal=_die)
+    try:
+        broker.start()
+    except (BarnabasError, OSError) as error:
+        logger.error("broker %d does not start: %s", config.broker_id, error)
+        return 1
+    # What start-up made stays for good; the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    stop.wait()
+    logger.info("broker %d was told to stop", config.broker_id)
+    broker.stop()
+    return 0

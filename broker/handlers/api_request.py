@@ -1,0 +1,62 @@
+"""A decoded request on its way through a handler, and its one answer."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from barnabas.broker.network.request import Request
+from barnabas.protocol import codec_msgpack
+from barnabas.protocol.schema import ApiKey
+
+logger = logging.getLogger(__name__)
+
+MAX_CLIENT_ID_SHOWN: Final = 64
+
+
+class ApiRequest:
+    """One decoded request. `respond` may be called later and on any thread, but exactly once."""
+
+    __slots__ = ("_request", "api_key", "body", "client_id", "correlation_id")
+
+    def __init__(
+        self, request: Request, api_key: ApiKey, correlation_id: int, client_id: str, body: Any
+    ) -> None:
+        self._request = request
+        self.api_key = api_key
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.body = body
+
+    def __str__(self) -> str:
+        name = self.client_id[:MAX_CLIENT_ID_SHOWN]
+        return f"{self.api_key.name} from {name!r} at {self._request.connection_id}"
+
+    @property
+    def listener_name(self) -> str:
+        """The listener that the request came in by."""
+        return self._request.listener_name
+
+    @property
+    def peer_host(self) -> str:
+        return self._request.peer_host
+
+    @property
+    def connection_id(self) -> str:
+        return self._request.connection_id
+
+    def respond(self, body: Any) -> None:
+        """Answer with an instance of the API's response class."""
+        self._request.respond(codec_msgpack.encode_response(self.correlation_id, body))
+
+    def respond_nothing(self) -> None:
+        """End the request without an answer (acks=0)."""
+        self._request.respond_nothing()
+
+    def close_connection(self, reason: str) -> None:
+        """Answer by closing the connection."""
+        self._request.close_connection(reason)
+
+    def release_frame(self) -> None:
+        """Give the request's bytes back; its record views are invalid from now on."""
+        self._request.release_frame()

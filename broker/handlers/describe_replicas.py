@@ -1,0 +1,46 @@
+"""DescribeReplicas: this broker's replicas as they are inside, for operators."""
+
+from __future__ import annotations
+
+from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.services import Services
+from barnabas.broker.replication.partition import Partition, Role
+from barnabas.protocol.messages.describe_replicas import (
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+    ReplicaDescription,
+    TopicReplicas,
+)
+
+
+def handle(services: Services, request: ApiRequest) -> None:
+    body: DescribeReplicasRequest = request.body
+    topics: dict[str, list[ReplicaDescription]] = {}
+    for partition in sorted(services.replicas.partitions(), key=lambda one: one.partition):
+        if body.topics is None or partition.partition.topic in body.topics:
+            topics.setdefault(partition.partition.topic, []).append(_describe(partition))
+    request.respond(
+        DescribeReplicasResponse(
+            error_code=0,
+            broker_id=services.config.broker_id,
+            topics=[TopicReplicas(topic_name=name, replicas=found) for name, found in topics.items()],
+        )
+    )
+
+
+def _describe(partition: Partition) -> ReplicaDescription:
+    view = partition.view()
+    return ReplicaDescription(
+        partition_index=view.partition.partition,
+        leader_id=view.leader,
+        leader_epoch=view.leader_epoch,
+        is_leader=view.role is Role.LEADER,
+        isr=[replica for replica in view.replicas if replica in view.isr.in_sync_replicas],
+        replicas=list(view.replicas),
+        log_start_offset=view.log_start_offset,
+        high_watermark=view.high_watermark,
+        log_end_offset=view.log_end_offset,
+        size_bytes=view.size_bytes,
+        log_dir=str(partition.log.folder.parent),
+        is_offline=view.role is Role.NONE,
+    )

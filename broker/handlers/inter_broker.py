@@ -1,0 +1,73 @@
+"""LeaderAndIsr, StopReplica, UpdateMetadata and ControlledShutdown: what brokers say among themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.services import Services
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
+from barnabas.protocol.messages.inter_broker import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    RemainingPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+
+
+def handle_leader_and_isr(services: Services, request: ApiRequest) -> None:
+    body: LeaderAndIsrRequest = request.body
+    try:
+        errors = services.replicas.become_leader_or_follower(body)
+    except ApiError as error:
+        request.respond(LeaderAndIsrResponse(error_code=int(error.code)))
+        return
+    if body.broker_epoch >= services.replicas.broker_epoch >= 0:
+        # The controller knows this life of the broker and has said what it leads: it may lead again.
+        services.replicas.unfence()
+    request.respond(LeaderAndIsrResponse(error_code=0, partition_errors=errors))
+
+
+def handle_stop_replica(services: Services, request: ApiRequest) -> None:
+    body: StopReplicaRequest = request.body
+    try:
+        errors = services.replicas.stop_replicas(body)
+    except ApiError as error:
+        request.respond(StopReplicaResponse(error_code=int(error.code)))
+        return
+    request.respond(StopReplicaResponse(error_code=0, partition_errors=errors))
+
+
+def handle_update_metadata(services: Services, request: ApiRequest) -> None:
+    body: UpdateMetadataRequest = request.body
+    try:
+        if body.broker_epoch < services.replicas.broker_epoch:
+            raise api_error(ErrorCode.STALE_BROKER_EPOCH)
+        services.metadata.update(body)
+    except ApiError as error:
+        request.respond(UpdateMetadataResponse(error_code=int(error.code)))
+        return
+    request.respond(UpdateMetadataResponse(error_code=0))
+
+
+def handle_controlled_shutdown(services: Services, request: ApiRequest) -> None:
+    body: ControlledShutdownRequest = request.body
+
+    def answer(code: ErrorCode, remaining: Sequence[TopicPartition]) -> None:
+        request.respond(
+            ControlledShutdownResponse(
+                error_code=int(code),
+                remaining_partitions=[
+                    RemainingPartition(topic_name=name.topic, partition_index=name.partition)
+                    for name in remaining
+                ],
+            )
+        )
+
+    services.controller.controlled_shutdown(BrokerId(body.broker_id), BrokerEpoch(body.broker_epoch), answer)

@@ -1,0 +1,45 @@
+"""The one list of all APIs and their handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from barnabas.broker.handlers import (
+    api_versions,
+    describe_replicas,
+    fetch,
+    inter_broker,
+    leader_epoch,
+    list_offsets,
+    metadata,
+    produce,
+    topics,
+)
+from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.services import Services
+from barnabas.protocol.schema import ApiKey
+
+
+class Handler(NamedTuple):
+    """``inter_broker_only`` handlers are refused on every listener but the inter-broker one."""
+
+    handle: Callable[[Services, ApiRequest], None]
+    inter_broker_only: bool = False
+
+
+HANDLERS: Final[dict[ApiKey, Handler]] = {
+    ApiKey.PRODUCE: Handler(produce.handle),
+    ApiKey.FETCH: Handler(fetch.handle),
+    ApiKey.LIST_OFFSETS: Handler(list_offsets.handle),
+    ApiKey.METADATA: Handler(metadata.handle),
+    ApiKey.API_VERSIONS: Handler(api_versions.handle),
+    ApiKey.CREATE_TOPICS: Handler(topics.handle_create),
+    ApiKey.DELETE_TOPICS: Handler(topics.handle_delete),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Handler(leader_epoch.handle),
+    ApiKey.DESCRIBE_REPLICAS: Handler(describe_replicas.handle),
+    ApiKey.LEADER_AND_ISR: Handler(inter_broker.handle_leader_and_isr, inter_broker_only=True),
+    ApiKey.STOP_REPLICA: Handler(inter_broker.handle_stop_replica, inter_broker_only=True),
+    ApiKey.UPDATE_METADATA: Handler(inter_broker.handle_update_metadata, inter_broker_only=True),
+    ApiKey.CONTROLLED_SHUTDOWN: Handler(inter_broker.handle_controlled_shutdown, inter_broker_only=True),
+}

@@ -1,0 +1,51 @@
+"""Where a broker's log lines go: three files a person can follow, or the terminal.
+
+``server.log`` has everything but what the other two have: ``controller.log`` what the controller decided and
+why, ``state-change.log`` each change of a partition's or replica's state. Files are rotated, so their size is
+bounded.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+from pathlib import Path
+from typing import Final
+
+_FORMAT: Final = "%(asctime)s.%(msecs)03d %(levelname)-7s [%(threadName)s] %(message)s"
+_DATE_FORMAT: Final = "%Y-%m-%d %H:%M:%S"
+_MAX_BYTES: Final = 20 * 1024 * 1024
+_BACKUPS: Final = 4
+_FILES: Final = {
+    "barnabas": "server.log",
+    "barnabas.controller": "controller.log",
+    "barnabas.state_change": "state-change.log",
+}
+
+
+def set_up_logging(logs_dir: Path | None) -> None:
+    """Write to files in ``logs_dir`` (made if missing), or to standard error when it is None.
+
+    Warnings and worse go to standard error in either case, so that whoever starts a broker sees why it fails.
+    """
+    formatter = logging.Formatter(_FORMAT, _DATE_FORMAT)
+    terminal = logging.StreamHandler()
+    terminal.setFormatter(formatter)
+    root = logging.getLogger("barnabas")
+    root.setLevel(logging.INFO)
+    root.propagate = False
+    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    if logs_dir is None:
+        root.addHandler(terminal)
+        return
+    terminal.setLevel(logging.WARNING)
+    logs_dir.mkdir(parents=True, exist_ok=True)
+    for name, file_name in _FILES.items():
+        handler = logging.handlers.RotatingFileHandler(
+            logs_dir / file_name, maxBytes=_MAX_BYTES, backupCount=_BACKUPS, encoding="utf-8", delay=True
+        )
+        handler.setFormatter(formatter)
+        logger = logging.getLogger(name)
+        logger.propagate = False
+        logger.addHandler(handler)
+        logger.addHandler(terminal)

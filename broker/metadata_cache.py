@@ -1,0 +1,168 @@
+"""What this broker knows of the cluster: the live brokers and who leads what. Metadata answers come from it.
+
+The controller's UpdateMetadata replaces an immutable snapshot, so readers on any thread need no lock. Beside
+it stand *suspicions*: a peer whose connection was reset and whose port then refused is most likely dead, and
+from that moment on no answer names it as a leader, although the controller has not spoken yet. A client that
+hears LEADER_NOT_AVAILABLE asks again within 100 ms, while one that is sent to a dead broker may take half a
+minute to come back. A wrong suspicion costs one more question; it ends when the peer answers again or the
+controller names it in a newer epoch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import (
+    NO_BROKER,
+    NO_CONTROLLER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    Endpoint,
+    LeaderEpoch,
+    TopicId,
+)
+from barnabas.protocol.messages.inter_broker import (
+    LEADER_DURING_DELETE,
+    UpdateMetadataBroker,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+)
+
+_NOTHING: Final[Mapping[int, UpdateMetadataPartition]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """One topic; the partitions by index."""
+
+    topic_id: TopicId
+    partitions: Mapping[int, UpdateMetadataPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """One immutable picture of the cluster."""
+
+    controller_id: BrokerId = NO_BROKER
+    controller_epoch: ControllerEpoch = NO_CONTROLLER_EPOCH
+    brokers: Mapping[BrokerId, UpdateMetadataBroker] = field(default_factory=dict)
+    topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
+    topic_names: Mapping[TopicId, str] = field(default_factory=dict)
+
+    def partitions_of(self, topic: str) -> Mapping[int, UpdateMetadataPartition]:
+        found = self.topics.get(topic)
+        return found.partitions if found is not None else _NOTHING
+
+    def endpoint(self, broker_id: BrokerId, listener: str) -> Endpoint | None:
+        """Where a live broker can be reached by those who came through a listener."""
+        broker = self.brokers.get(broker_id)
+        if broker is not None:
+            for candidate in broker.endpoints:
+                if candidate.listener == listener:
+                    return Endpoint(candidate.host, candidate.port)
+        return None
+
+    def broker_epoch(self, broker_id: BrokerId) -> BrokerEpoch | None:
+        """The epoch of a broker's present life; None when it does not live."""
+        broker = self.brokers.get(broker_id)
+        return BrokerEpoch(broker.broker_epoch) if broker is not None else None
+
+
+class MetadataCache:
+    """The current `ClusterMetadata`, replaced as a whole; see the module."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._current = ClusterMetadata()
+        self._suspects: frozenset[BrokerId] = frozenset()
+        self._listeners: list[Callable[[Iterable[str]], None]] = []
+
+    @property
+    def current(self) -> ClusterMetadata:
+        return self._current
+
+    @property
+    def suspects(self) -> frozenset[BrokerId]:
+        """Brokers that are thought dead while the controller has not said so."""
+        return self._suspects
+
+    def on_update(self, listener: Callable[[Iterable[str]], None]) -> None:
+        """Have a listener called with the names of the topics that an update touched."""
+        self._listeners.append(listener)
+
+    def update(self, request: UpdateMetadataRequest) -> None:
+        """Take over what the controller says. Raises STALE_CONTROLLER_EPOCH from a replaced controller."""
+        with self._lock:
+            before = self._current
+            if request.controller_epoch < before.controller_epoch:
+                raise api_error(
+                    ErrorCode.STALE_CONTROLLER_EPOCH,
+                    f"controller epoch {request.controller_epoch} is older than {before.controller_epoch}",
+                )
+            trusted: set[int] = set()
+            topics = {} if request.is_full else dict(before.topics)
+            touched = set(before.topics) if request.is_full else set()
+            for state in request.topic_states:
+                touched.add(state.topic_name)
+                known = topics.get(state.topic_name)
+                topic_id = TopicId(state.topic_id)
+                # The same name with another id is another topic: nothing of the old one may shine through.
+                same = known is not None and known.topic_id == topic_id
+                partitions = dict(known.partitions) if known is not None and same else {}
+                for partition in state.partition_states:
+                    earlier = partitions.get(partition.partition_index)
+                    if earlier is None or partition.leader_epoch > earlier.leader_epoch:
+                        trusted.add(partition.leader)
+                    if partition.leader == LEADER_DURING_DELETE:
+                        partitions.pop(partition.partition_index, None)
+                    else:
+                        partitions[partition.partition_index] = partition
+                if partitions:
+                    topics[state.topic_name] = TopicMetadata(topic_id, partitions)
+                else:
+                    topics.pop(state.topic_name, None)
+            self._current = ClusterMetadata(
+                controller_id=BrokerId(request.controller_id),
+                controller_epoch=ControllerEpoch(request.controller_epoch),
+                brokers={BrokerId(broker.broker_id): broker for broker in request.live_brokers},
+                topics=topics,
+                topic_names={topic.topic_id: name for name, topic in topics.items()},
+            )
+            self._forget_suspicions(before, trusted)
+        for listener in self._listeners:
+            listener(touched)
+
+    def suspect(self, broker_id: BrokerId) -> None:
+        """A peer's connection was reset and its port refuses."""
+        with self._lock:
+            self._suspects |= {broker_id}
+
+    def trust(self, broker_id: BrokerId) -> None:
+        """A peer has answered."""
+        if broker_id in self._suspects:
+            with self._lock:
+                self._suspects -= {broker_id}
+
+    def leader_of(self, partition: UpdateMetadataPartition) -> tuple[BrokerId, LeaderEpoch]:
+        """The leader to name: -1 while it is gone or suspected."""
+        leader = BrokerId(partition.leader)
+        if leader not in self._current.brokers or leader in self._suspects:
+            leader = NO_BROKER
+        return leader, LeaderEpoch(partition.leader_epoch)
+
+    def _forget_suspicions(self, before: ClusterMetadata, trusted: set[int]) -> None:
+        """One that the controller dropped, saw registered anew or newly elected is no matter of suspicion."""
+        current = self._current
+        self._suspects = frozenset(
+            broker_id
+            for broker_id in self._suspects
+            if broker_id in current.brokers
+            and broker_id not in trusted
+            and current.broker_epoch(broker_id) == before.broker_epoch(broker_id)
+        )

@@ -1,0 +1,67 @@
+"""Produce, on the replicas' side: append to the leaders, and with acks=all wait until all in sync have it.
+
+`DelayedProduce` waits in the purgatory for the high watermarks of its partitions. It completes exactly once:
+when every partition is settled, or at its deadline with REQUEST_TIMED_OUT for those that are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from barnabas.broker.purgatory import DelayedOperation
+from barnabas.broker.replication.partition import Partition
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import LeaderEpoch, Offset, TopicPartition
+
+
+@dataclass(slots=True)
+class AppendOutcome:
+    """What became of one partition of a produce request; mutable while its acknowledgement is awaited."""
+
+    partition: TopicPartition
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+
+
+@dataclass(slots=True)
+class Unacknowledged:
+    """An append that waits for the high watermark to reach ``required_offset``."""
+
+    partition: Partition
+    leader_epoch: LeaderEpoch
+    required_offset: Offset
+    outcome: AppendOutcome
+
+
+class DelayedProduce(DelayedOperation):
+    """One acks=all produce request that was appended and is not yet on all in-sync replicas."""
+
+    def __init__(
+        self, deadline_ms: int, unacknowledged: list[Unacknowledged], answer: Callable[[], None]
+    ) -> None:
+        super().__init__(deadline_ms)
+        self._unacknowledged = unacknowledged
+        self._answer = answer
+
+    def try_complete(self) -> bool:
+        waiting = []
+        for append in self._unacknowledged:
+            settled = append.partition.acknowledgement(append.leader_epoch, append.required_offset)
+            if settled is None:
+                waiting.append(append)
+            else:
+                append.outcome.error = settled
+        self._unacknowledged = waiting
+        return not waiting
+
+    def on_expiration(self) -> None:
+        for append in self._unacknowledged:
+            settled = append.partition.acknowledgement(append.leader_epoch, append.required_offset)
+            append.outcome.error = ErrorCode.REQUEST_TIMED_OUT if settled is None else settled
+
+    def on_complete(self) -> None:
+        self._answer()

@@ -1,0 +1,416 @@
+"""Following: copies what the leaders have into this broker's followers.
+
+One thread with one event loop runs all fetchers, one per leader with one connection each, however many
+partitions it follows there. A fetcher has one fetch in flight, long-polled at the leader; what comes back is
+appended before the next fetch says so, which is how the leader learns how far this follower is.
+
+- Every fetch carries the leader epoch it is meant for; what comes back is applied only while the follower is
+  still at that epoch, so an answer that is overtaken by the controller is dropped.
+- It also carries the epoch of the follower's last record. A leader whose history is another answers with
+  where they part, and the follower cuts there (KIP-101, KIP-279, in the form of KIP-595): never to a mere high
+  watermark, and without a request of its own.
+- When the set of partitions changes, an empty fetch has the leader answer the waiting one at once.
+- A leader whose port refuses is reported to the metadata cache as suspect, and trusted when it answers again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import uvloop
+
+from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.rules import EpochEnd
+from barnabas.protocol.channel import Answer, Channel
+from barnabas.protocol.errors import (
+    ApiError,
+    ConnectionClosed,
+    ConnectionRefused,
+    ErrorCode,
+    LocalError,
+)
+from barnabas.protocol.frames import BufferPool
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, Offset, TopicPartition
+from barnabas.protocol.messages.fetch import (
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+
+logger = logging.getLogger(__name__)
+
+_FIRST_RETRY_MS: Final = 10.0
+_QUIET_ERRORS: Final = frozenset(
+    {
+        # What a change of leadership looks like until both sides have heard of it.
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
+
+class FollowedLeader(NamedTuple):
+    """Whom to follow; without an endpoint there is nobody to fetch from just now."""
+
+    broker_id: BrokerId
+    endpoint: Endpoint | None
+    leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherSettings:
+    """The ``replica.fetch.*`` settings."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    response_max_bytes: int
+    backoff_ms: int
+    socket_timeout_ms: int
+
+
+class _Followed:
+    """One partition of a fetcher. While ``retry_at`` lies ahead it is left out of the fetches."""
+
+    __slots__ = ("leader_epoch", "partition", "retry_at", "retry_ms")
+
+    def __init__(self, partition: Partition, leader_epoch: LeaderEpoch) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.retry_at = 0.0
+        self.retry_ms = _FIRST_RETRY_MS
+
+
+class FetcherManager:
+    """The thread, its loop, and a fetcher per leader. `follow` and `unfollow` may be called on any thread."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        partition_of: Callable[[TopicPartition], Partition],
+        metadata: MetadataCache,
+        settings: FetcherSettings,
+        *,
+        broker_epoch: Callable[[], BrokerEpoch],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.broker_id = broker_id
+        self.settings = settings
+        self.metadata = metadata
+        self.broker_epoch = broker_epoch
+        self.pool = BufferPool()
+        self._partition_of = partition_of
+        self._on_fatal = on_fatal
+        self._fetchers: dict[BrokerId, LeaderFetcher] = {}
+        self._leader_of: dict[TopicPartition, BrokerId] = {}
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="replica-fetchers", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout_s)
+
+    def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
+        """Fetch these partitions from these leaders from now on."""
+        if leaders:
+            self._loop.call_soon_threadsafe(self._follow, dict(leaders))
+
+    def unfollow(self, names: Iterable[TopicPartition]) -> None:
+        """Fetch these partitions no longer. An answer under way is fenced by the partition itself."""
+        found = list(names)
+        if found:
+            self._loop.call_soon_threadsafe(self._unfollow, found)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a fetcher's work; if it fails the broker goes down, for its followers would stand still."""
+        task = self._loop.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            logger.critical("a replica fetcher died", exc_info=error)
+            self._on_fatal(error)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            for fetcher in self._fetchers.values():
+                fetcher.close()
+            pending = asyncio.all_tasks(self._loop)
+            for task in pending:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+            self._loop.close()
+        except BaseException as error:
+            logger.critical("the thread of the replica fetchers died", exc_info=True)
+            self._on_fatal(error)
+
+    def _follow(self, leaders: dict[TopicPartition, FollowedLeader]) -> None:
+        self._unfollow([name for name in leaders if name in self._leader_of])
+        for name, leader in leaders.items():
+            if leader.endpoint is None:
+                continue
+            fetcher = self._fetchers.get(leader.broker_id)
+            if fetcher is not None and fetcher.endpoint != leader.endpoint:
+                self._drop(fetcher)
+                fetcher = None
+            if fetcher is None:
+                fetcher = LeaderFetcher(self, leader.broker_id, leader.endpoint)
+                self._fetchers[leader.broker_id] = fetcher
+            try:
+                partition = self._partition_of(name)
+            except ApiError:
+                continue
+            self._leader_of[name] = leader.broker_id
+            fetcher.add(name, _Followed(partition, leader.leader_epoch))
+
+    def _unfollow(self, names: Iterable[TopicPartition]) -> None:
+        for name in names:
+            leader = self._leader_of.pop(name, None)
+            if leader is not None:
+                fetcher = self._fetchers[leader]
+                fetcher.remove(name)
+                if not fetcher.followed:
+                    self._drop(fetcher)
+
+    def _drop(self, fetcher: LeaderFetcher) -> None:
+        for name in fetcher.followed:
+            self._leader_of.pop(name, None)
+        fetcher.close()
+        del self._fetchers[fetcher.leader]
+
+
+class LeaderFetcher:
+    """Fetches all that this broker follows at one leader. Lives on the manager's loop."""
+
+    def __init__(self, manager: FetcherManager, leader: BrokerId, endpoint: Endpoint) -> None:
+        self.leader = leader
+        self.endpoint = endpoint
+        self.followed: dict[TopicPartition, _Followed] = {}
+        self._manager = manager
+        self._settings = manager.settings
+        self._channel = Channel(
+            endpoint,
+            client_id=f"broker-{manager.broker_id}-fetcher",
+            request_timeout_ms=self._settings.socket_timeout_ms,
+            pool=manager.pool,
+        )
+        self._changed = asyncio.Event()
+        self._is_waiting = False
+        self._nudge: asyncio.Task[None] | None = None
+        self._turn = 0
+        self._task = manager.spawn(self._run())
+
+    def add(self, name: TopicPartition, followed: _Followed) -> None:
+        self.followed[name] = followed
+        self._note_change()
+
+    def remove(self, name: TopicPartition) -> None:
+        self.followed.pop(name, None)
+
+    def close(self) -> None:
+        self._task.cancel()
+        if self._nudge is not None:
+            self._nudge.cancel()
+        self._channel.close("no longer followed")
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        if self._is_waiting and self._nudge is None:
+            self._nudge = self._manager.spawn(self._send_nudge())
+
+    async def _send_nudge(self) -> None:
+        """Have the leader answer the waiting fetch, by an empty one."""
+        try:
+            await self._channel.request(self._request([], 0))
+        except LocalError:
+            # The waiting fetch fails with it, and that one's failure is handled.
+            logger.debug("no answer to a nudge of broker %d", self.leader)
+        finally:
+            self._nudge = None
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._changed.clear()
+            now = loop.time()
+            topics, next_retry = self._topics(now)
+            if not topics:
+                await self._pause(next_retry - now if next_retry else None)
+                continue
+            wait_ms = self._settings.max_wait_ms
+            if next_retry:
+                wait_ms = max(0, min(wait_ms, int((next_retry - now) * 1000)))
+            try:
+                self._is_waiting = True
+                answer = await self._channel.request_frame(self._request(topics, wait_ms))
+            except ConnectionClosed as error:
+                await self._unreachable(error)
+                continue
+            except LocalError as error:
+                logger.warning("fetching from broker %d at %s: %s", self.leader, self.endpoint, error)
+                continue
+            finally:
+                self._is_waiting = False
+            self._manager.metadata.trust(self.leader)
+            self._apply(answer, loop.time())
+
+    async def _pause(self, seconds: float | None) -> None:
+        """Wait for a change of the partitions, or for a while."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _unreachable(self, error: ConnectionClosed) -> None:
+        if isinstance(error, ConnectionRefused):
+            if self.leader not in self._manager.metadata.suspects:
+                logger.warning("broker %d at %s refuses connections", self.leader, self.endpoint)
+            self._manager.metadata.suspect(self.leader)
+            await asyncio.sleep(_FIRST_RETRY_MS / 1000)
+        elif not isinstance(error.__cause__, OSError):
+            # The connection was lost just now, or the back-off has not passed; the next attempt tells more.
+            logger.info("fetching from broker %d: %s", self.leader, error)
+            await asyncio.sleep(_FIRST_RETRY_MS / 1000)
+        else:
+            logger.warning("fetching from broker %d: %s", self.leader, error)
+            await asyncio.sleep(self._settings.backoff_ms / 1000)
+
+    def _request(self, topics: list[FetchTopic], wait_ms: int) -> FetchRequest:
+        return FetchRequest(
+            replica_id=self._manager.broker_id,
+            replica_epoch=self._manager.broker_epoch(),
+            max_wait_ms=wait_ms,
+            min_bytes=self._settings.min_bytes,
+            max_bytes=self._settings.response_max_bytes,
+            topics=topics,
+        )
+
+    def _topics(self, now: float) -> tuple[list[FetchTopic], float]:
+        """What to fetch now, and when the next of those that wait may be tried again (0: none waits).
+
+        The order rotates, so that one busy partition cannot starve those behind it.
+        """
+        topics: dict[str, list[FetchPartition]] = {}
+        next_retry = 0.0
+        names = list(self.followed)
+        self._turn = (self._turn + 1) % max(1, len(names))
+        for name in names[self._turn :] + names[: self._turn]:
+            followed = self.followed[name]
+            if followed.retry_at > now:
+                next_retry = min(next_retry or followed.retry_at, followed.retry_at)
+                continue
+            try:
+                position = followed.partition.follower_position(followed.leader_epoch)
+            except ApiError:
+                # The controller has given it another role; the order to unfollow is on its way here.
+                continue
+            topics.setdefault(name.topic, []).append(
+                FetchPartition(
+                    partition=name.partition,
+                    current_leader_epoch=followed.leader_epoch,
+                    fetch_offset=position.log_end_offset,
+                    last_fetched_epoch=position.last_epoch,
+                    log_start_offset=position.log_start_offset,
+                    partition_max_bytes=self._settings.max_bytes,
+                    high_watermark=position.high_watermark,
+                )
+            )
+        return [FetchTopic(topic=name, partitions=found) for name, found in topics.items()], next_retry
+
+    def _apply(self, answer: Answer, now: float) -> None:
+        response: FetchResponse = answer.body
+        if response.error_code != ErrorCode.NONE:
+            logger.warning("broker %d refuses fetches: error %d", self.leader, response.error_code)
+        for topic in response.responses:
+            for data in topic.partitions:
+                followed = self.followed.get(TopicPartition(topic.topic, data.partition_index))
+                if followed is not None:
+                    self._apply_partition(followed, data, now)
+        answer.frame.release()
+
+    def _apply_partition(self, followed: _Followed, data: FetchPartitionResponse, now: float) -> None:
+        partition, epoch = followed.partition, followed.leader_epoch
+        try:
+            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._out_of_range(followed, data, now)
+            elif data.error_code != ErrorCode.NONE:
+                self._delay(followed, ErrorCode(data.error_code), now)
+            elif data.diverging_epoch.epoch >= 0:
+                leader_answer = EpochEnd(
+                    LeaderEpoch(data.diverging_epoch.epoch), Offset(data.diverging_epoch.end_offset)
+                )
+                before = partition.log_end_offset
+                partition.truncate_for(epoch, leader_answer)
+                logger.info(
+                    "%s diverges from broker %d (its epoch %d ends at %d): cut from %d to %d",
+                    partition.partition,
+                    self.leader,
+                    *leader_answer,
+                    before,
+                    partition.log_end_offset,
+                )
+            else:
+                records = data.records
+                partition.append_as_follower(
+                    records if isinstance(records, memoryview) else memoryview(b""),
+                    leader_epoch=epoch,
+                    leader_high_watermark=Offset(data.high_watermark),
+                    leader_log_start_offset=Offset(data.log_start_offset),
+                    wall_clock_ms=wall_clock_ms(),
+                )
+                followed.retry_ms = _FIRST_RETRY_MS
+        except ApiError as error:
+            self._delay(followed, error.code, now, str(error))
+        except UnexpectedAppendOffset as error:
+            # The log moved on meanwhile; the next fetch asks from where it ends now.
+            self._delay(followed, ErrorCode.OFFSET_OUT_OF_RANGE, now, str(error))
+
+    def _out_of_range(self, followed: _Followed, data: FetchPartitionResponse, now: float) -> None:
+        """The leader's log starts beyond this follower's end: what lies between is gone everywhere."""
+        partition = followed.partition
+        if data.log_start_offset > partition.log_end_offset:
+            logger.warning(
+                "%s ends at %d, before its leader's start; beginning anew at %d",
+                partition.partition,
+                partition.log_end_offset,
+                data.log_start_offset,
+            )
+            partition.restart_at(followed.leader_epoch, Offset(data.log_start_offset))
+        else:
+            self._delay(followed, ErrorCode.OFFSET_OUT_OF_RANGE, now, "and is not behind the leader's start")
+
+    def _delay(self, followed: _Followed, code: ErrorCode, now: float, why: str = "") -> None:
+        """Leave a partition out for a while, twice as long each time."""
+        level = logging.DEBUG if code in _QUIET_ERRORS else logging.WARNING
+        logger.log(
+            level,
+            "%s from broker %d: %s %s; again in %.0f ms",
+            followed.partition.partition,
+            self.leader,
+            code.name,
+            why,
+            followed.retry_ms,
+        )
+        followed.retry_at = now + followed.retry_ms / 1000
+        followed.retry_ms = min(followed.retry_ms * 2, float(self._settings.backoff_ms))

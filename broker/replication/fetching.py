@@ -1,0 +1,128 @@
+"""Fetch, on the replicas' side: read what is there, or wait in the purgatory until enough is.
+
+`DelayedFetch` waits for ``fetch.min.bytes`` or its deadline. A consumer's is woken when a high watermark
+moves, a follower's by every append; either also by a change of leadership, which it answers with the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from barnabas.broker.purgatory import DelayedOperation
+from barnabas.broker.replication.partition import Partition, PartitionRead
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class FetchParams:
+    """Who fetches, and how much at least and at most. ``replica_id`` is negative for a consumer."""
+
+    replica_id: BrokerId
+    replica_epoch: BrokerEpoch
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+
+    @property
+    def is_follower(self) -> bool:
+        return self.replica_id >= 0
+
+
+class FetchItem(NamedTuple):
+    """One partition of a fetch request. ``high_watermark`` is what a follower knows of it, else -1."""
+
+    partition: TopicPartition
+    current_leader_epoch: int
+    fetch_offset: Offset
+    last_fetched_epoch: int
+    log_start_offset: Offset
+    max_bytes: int
+    high_watermark: Offset = Offset(-1)
+
+
+class FetchOutcome(NamedTuple):
+    """What a fetch found in one partition: either an error or a read."""
+
+    item: FetchItem
+    error: ErrorCode
+    read: PartitionRead | None
+
+
+class FetchResult(NamedTuple):
+    """All partitions of a fetch. ``is_urgent`` says that something other than records must be told now."""
+
+    outcomes: list[FetchOutcome]
+    bytes_read: int
+    is_urgent: bool
+
+
+PartitionOf = Callable[[TopicPartition], Partition]
+
+
+def read_all(partition_of: PartitionOf, params: FetchParams, items: Sequence[FetchItem]) -> FetchResult:
+    """Read every partition, each within its own limit and all within the request's.
+
+    The first batch found is returned whole even when it exceeds both, so that a reader never gets stuck.
+    """
+    outcomes = []
+    bytes_read = 0
+    is_urgent = False
+    for item in items:
+        try:
+            read = partition_of(item.partition).read(
+                current_leader_epoch=item.current_leader_epoch,
+                fetch_offset=item.fetch_offset,
+                last_fetched_epoch=item.last_fetched_epoch,
+                max_bytes=max(0, min(item.max_bytes, params.max_bytes - bytes_read)),
+                for_follower=params.is_follower,
+                min_one_batch=bytes_read == 0,
+            )
+        except ApiError as error:
+            outcomes.append(FetchOutcome(item, error.code, None))
+            is_urgent = True
+            continue
+        bytes_read += len(read.records)
+        is_urgent = is_urgent or read.diverging is not None
+        outcomes.append(FetchOutcome(item, ErrorCode.NONE, read))
+    return FetchResult(outcomes, bytes_read, is_urgent)
+
+
+class DelayedFetch(DelayedOperation):
+    """One fetch that found less than it asked for."""
+
+    def __init__(
+        self,
+        deadline_ms: int,
+        params: FetchParams,
+        items: Sequence[FetchItem],
+        partition_of: PartitionOf,
+        answer: Callable[[FetchResult], None],
+    ) -> None:
+        super().__init__(deadline_ms)
+        self._params = params
+        self._items = items
+        self._partition_of = partition_of
+        self._answer = answer
+
+    def try_complete(self) -> bool:
+        """Cheap while one byte is enough, as for followers: only then are the ends looked at alone."""
+        is_follower = self._params.is_follower
+        grown = False
+        for item in self._items:
+            try:
+                end = self._partition_of(item.partition).readable_end(item.current_leader_epoch, is_follower)
+            except ApiError:
+                return True
+            if end < item.fetch_offset and is_follower:
+                return True
+            grown = grown or end > item.fetch_offset
+        if not grown or self._params.min_bytes <= 1:
+            return grown
+        found = read_all(self._partition_of, self._params, self._items)
+        return found.is_urgent or found.bytes_read >= self._params.min_bytes
+
+    def on_complete(self) -> None:
+        self._answer(read_all(self._partition_of, self._params, self._items))

@@ -1,0 +1,159 @@
+"""Carries proposed changes of in-sync replicas to ZooKeeper, and their outcome back to the partitions.
+
+One thread of its own, because ZooKeeper may be slow or gone and nothing else may wait for it. A partition
+has at most one change pending, so the queue is bounded by the number of partitions. A change ends in one of three
+ways: ZooKeeper has it (committed), ZooKeeper holds a newer state (abandoned: the controller has decided
+something, and its LeaderAndIsr is on the way), or nobody knows yet; then the partition stays pending, which is
+safe, and the change is tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from barnabas.broker.replication.isr import PendingIsr
+from barnabas.broker.replication.partition import Partition
+from barnabas.protocol.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 0.25
+
+
+class IsrConflict(Exception):
+    """The state znode has another version than expected, so the change was not made."""
+
+
+class IsrStoreUnavailable(Exception):
+    """ZooKeeper did not answer; whether the change was made is unknown."""
+
+
+class IsrStore(Protocol):
+    """Where the ISR is kept; all calls block."""
+
+    def update_isr(
+        self,
+        partition: TopicPartition,
+        *,
+        leader: BrokerId,
+        leader_epoch: LeaderEpoch,
+        controller_epoch: ControllerEpoch,
+        in_sync_replicas: Sequence[BrokerId],
+        partition_epoch: int,
+    ) -> int:
+        """Compare-and-set; the new partition epoch. Raises IsrConflict or IsrStoreUnavailable."""
+        ...
+
+    def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
+        """Tell the controller which partitions to read again. Raises IsrStoreUnavailable."""
+        ...
+
+
+class IsrChanges:
+    """The queue of pending changes and the thread that works it off."""
+
+    def __init__(
+        self,
+        store: IsrStore,
+        *,
+        now_ms: Callable[[], float],
+        on_high_watermark: Callable[[TopicPartition], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._store = store
+        self._now_ms = now_ms
+        self._on_high_watermark = on_high_watermark
+        self._on_fatal = on_fatal
+        self._condition = threading.Condition()
+        self._pending: dict[TopicPartition, tuple[Partition, PendingIsr]] = {}
+        self._to_notify: dict[TopicPartition, None] = {}
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="isr-changes", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        self._thread.join(timeout_s)
+
+    def submit(self, partition: Partition, pending: PendingIsr) -> None:
+        """Bring a proposed change to ZooKeeper; a proposal of an earlier leader epoch is replaced."""
+        with self._condition:
+            self._pending[partition.partition] = (partition, pending)
+            self._condition.notify()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._condition:
+                    while not self._stopping and not self._pending and not self._to_notify:
+                        self._condition.wait()
+                    if self._stopping:
+                        return
+                    work, self._pending = self._pending, {}
+                unsettled = self._carry(work)
+                with self._condition:
+                    for partition, item in unsettled.items():
+                        self._pending.setdefault(partition, item)
+                    if (unsettled or self._to_notify) and not self._stopping:
+                        self._condition.wait(_RETRY_SECONDS)
+        except BaseException as error:
+            logger.critical("the thread of the ISR changes died", exc_info=True)
+            self._on_fatal(error)
+
+    def _carry(
+        self, work: dict[TopicPartition, tuple[Partition, PendingIsr]]
+    ) -> dict[TopicPartition, tuple[Partition, PendingIsr]]:
+        """Try each change; returns those whose outcome is unknown."""
+        unsettled = {}
+        for name, (partition, pending) in work.items():
+            if partition.isr is not pending:
+                continue
+            try:
+                self._change(partition, pending)
+            except IsrStoreUnavailable as error:
+                logger.warning("the ISR of %s stays %s for now: %s", name, sorted(pending.maximal), error)
+                unsettled[name] = (partition, pending)
+        try:
+            if self._to_notify:
+                self._store.notify_isr_change(list(self._to_notify))
+                self._to_notify.clear()
+        except IsrStoreUnavailable as error:
+            logger.warning("the controller could not be told of ISR changes yet: %s", error)
+        return unsettled
+
+    def _change(self, partition: Partition, pending: PendingIsr) -> None:
+        name = partition.partition
+        view = partition.view()
+        if view.isr is not pending:
+            return
+        try:
+            partition_epoch = self._store.update_isr(
+                name,
+                leader=view.leader,
+                leader_epoch=view.leader_epoch,
+                controller_epoch=partition.controller_epoch,
+                in_sync_replicas=[replica for replica in view.replicas if replica in pending.proposed],
+                partition_epoch=pending.partition_epoch,
+            )
+        except IsrConflict as error:
+            logger.info("the ISR of %s was changed by the controller first: %s", name, error)
+            partition.abandon_isr(pending)
+            return
+        logger.info(
+            "ISR of %s: %s -> %s (leader epoch %d, partition epoch %d)",
+            name,
+            sorted(pending.in_sync_replicas),
+            sorted(pending.proposed),
+            view.leader_epoch,
+            partition_epoch,
+        )
+        self._to_notify[name] = None
+        if partition.commit_isr(pending, partition_epoch, self._now_ms()):
+            self._on_high_watermark(name)

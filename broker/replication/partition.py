@@ -1,0 +1,551 @@
+"""One replica of one partition on this broker: leader, follower, or neither yet.
+
+It owns what several threads touch, guarded by one lock per partition: IO workers append and read, the
+fetcher thread appends what it fetched, the ISR thread proposes and commits changes of the ISR, the scheduler looks for
+laggards. Nothing blocks while the lock is held but the append itself.
+
+Guarantees:
+
+- log start ≤ last stable offset ≤ high watermark ≤ log end offset, checked whenever one of them moves;
+- the high watermark moves on four occasions: an append, a follower's fetch, becoming leader, an ISR change;
+  and only up, but for a truncation, which cuts it to the log's end;
+- a request of an older or newer leader epoch than this replica's is refused (KIP-320);
+- the rules are those of `barnabas.broker.replication.rules`; time comes in as an argument.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from barnabas.broker.log.log import AppendResult, Log
+from barnabas.broker.replication import rules
+from barnabas.broker.replication.isr import CommittedIsr, IsrState, PendingExpand, PendingIsr, PendingShrink
+from barnabas.broker.replication.rules import EpochEnd, FollowerState
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import (
+    NO_BROKER,
+    NO_CONTROLLER_EPOCH,
+    NO_LEADER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    Offset,
+    TopicPartition,
+)
+from barnabas.protocol.invariants import check_offset_order, invariant
+from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
+
+_NO_ISR: Final = CommittedIsr(frozenset(), -1)
+_EMPTY: Final = memoryview(b"")
+
+
+class Role(Enum):
+    """A replica starts with no role and gets one from the controller."""
+
+    NONE = "none"
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+
+class LeaderAppend(NamedTuple):
+    """An append as leader. ``required_offset`` is what the high watermark must reach for acks=all."""
+
+    result: AppendResult
+    leader_epoch: LeaderEpoch
+    required_offset: Offset
+    high_watermark_moved: bool
+
+
+class PartitionRead(NamedTuple):
+    """What a fetch of one partition found. ``diverging`` is set instead of records (KIP-595)."""
+
+    records: memoryview
+    high_watermark: Offset
+    log_start_offset: Offset
+    log_end_offset: Offset
+    diverging: EpochEnd | None = None
+
+
+class FollowerProgress(NamedTuple):
+    """What a follower's fetch has changed."""
+
+    high_watermark_moved: bool
+    may_join_isr: bool
+
+
+class FollowerPosition(NamedTuple):
+    """``last_epoch`` is the epoch of the last record, -1 while there is none."""
+
+    log_end_offset: Offset
+    last_epoch: LeaderEpoch
+    log_start_offset: Offset
+    high_watermark: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """A consistent picture of a replica, for operators and for tests."""
+
+    partition: TopicPartition
+    role: Role
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    isr: IsrState
+    replicas: tuple[BrokerId, ...]
+    log_start_offset: Offset
+    high_watermark: Offset
+    log_end_offset: Offset
+    size_bytes: int
+
+
+class Partition:
+    """See the module. ``max_lag_ms`` is ``replica.lag.time.max.ms``; times are monotonic milliseconds."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        broker_id: BrokerId,
+        log: Log,
+        *,
+        high_watermark: Offset,
+        max_lag_ms: float,
+        min_insync_replicas: int,
+    ) -> None:
+        self.partition = partition
+        self.log = log
+        self.min_insync_replicas = min_insync_replicas
+        self._broker_id = broker_id
+        self._max_lag_ms = max_lag_ms
+        self._lock = threading.Lock()
+        self._role = Role.NONE
+        self._leader = NO_BROKER
+        self._leader_epoch = NO_LEADER_EPOCH
+        self._controller_epoch = NO_CONTROLLER_EPOCH
+        self._leader_epoch_start_offset = Offset(0)
+        self._replicas: tuple[BrokerId, ...] = ()
+        self._isr: IsrState = _NO_ISR
+        self._followers: dict[BrokerId, FollowerState] = {}
+        # Invariant: log start ≤ high watermark ≤ log end. Without transactions it is the last stable offset.
+        self._high_watermark = Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset))
+
+    # What anyone may look at. Plain attributes are read without the lock: each is one reference.
+
+    @property
+    def role(self) -> Role:
+        return self._role
+
+    @property
+    def is_leader(self) -> bool:
+        return self._role is Role.LEADER
+
+    @property
+    def leader(self) -> BrokerId:
+        return self._leader
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        return self._leader_epoch
+
+    @property
+    def controller_epoch(self) -> ControllerEpoch:
+        return self._controller_epoch
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        return self._high_watermark
+
+    @property
+    def log_end_offset(self) -> Offset:
+        return self.log.log_end_offset
+
+    @property
+    def isr(self) -> IsrState:
+        return self._isr
+
+    def view(self) -> ReplicaView:
+        with self._lock:
+            return ReplicaView(
+                self.partition,
+                self._role,
+                self._leader,
+                self._leader_epoch,
+                self._isr,
+                self._replicas,
+                self.log.log_start_offset,
+                self._high_watermark,
+                self.log.log_end_offset,
+                self.log.size_bytes,
+            )
+
+    # What the controller says.
+
+    def make_leader(self, state: LeaderAndIsrPartition, now_ms: float) -> bool:
+        """Lead from now on. Returns False, and changes nothing, when this state is known already.
+
+        Raises STALE_CONTROLLER_EPOCH for a state that is older than what this replica knows.
+        """
+        with self._lock:
+            if not self._is_news(state):
+                return False
+            is_new_leader = self._role is not Role.LEADER
+            self._take_over(state)
+            self._role = Role.LEADER
+            log_end_offset = self.log.log_end_offset
+            self._leader_epoch_start_offset = log_end_offset
+            self.log.epoch_cache.assign(self._leader_epoch, log_end_offset)
+            in_sync = frozenset(BrokerId(replica) for replica in state.isr)
+            self._isr = CommittedIsr(in_sync, state.partition_epoch)
+            self._followers = {
+                replica: rules.after_election(
+                    self._followers.get(replica),
+                    is_new_leader=is_new_leader,
+                    is_in_sync=replica in in_sync,
+                    leader_log_end_offset=log_end_offset,
+                    now_ms=now_ms,
+                )
+                for replica in self._replicas
+                if replica != self._broker_id
+            }
+            self._advance_high_watermark(now_ms)
+            return True
+
+    def make_follower(self, state: LeaderAndIsrPartition) -> bool:
+        """Follow the given leader from now on. Returns and raises as `make_leader`."""
+        with self._lock:
+            if not self._is_news(state):
+                return False
+            self._take_over(state)
+            self._role = Role.FOLLOWER
+            self._isr = _NO_ISR
+            self._followers = {}
+            return True
+
+    def _is_news(self, state: LeaderAndIsrPartition) -> bool:
+        if state.leader_epoch < self._leader_epoch:
+            raise api_error(
+                ErrorCode.STALE_CONTROLLER_EPOCH,
+                f"{self.partition} is at leader epoch {self._leader_epoch}, not {state.leader_epoch}",
+            )
+        return state.leader_epoch > self._leader_epoch or self._role is Role.NONE
+
+    def _take_over(self, state: LeaderAndIsrPartition) -> None:
+        self._leader = BrokerId(state.leader)
+        self._leader_epoch = LeaderEpoch(state.leader_epoch)
+        self._controller_epoch = ControllerEpoch(state.controller_epoch)
+        self._replicas = tuple(BrokerId(replica) for replica in state.replicas)
+
+    # Leading.
+
+    def append_as_leader(
+        self, records: memoryview, *, require_all: bool, now_ms: float, wall_clock_ms: int
+    ) -> LeaderAppend:
+        """Append produced batches. With ``require_all`` (acks=all) the ISR must be large enough.
+
+        Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, and whatever the log finds wrong with the batches.
+        """
+        with self._lock:
+            self._check_leading()
+            if require_all and len(self._isr.in_sync_replicas) < self.min_insync_replicas:
+                raise api_error(
+                    ErrorCode.NOT_ENOUGH_REPLICAS,
+                    f"{self.partition} has {len(self._isr.in_sync_replicas)} in-sync replicas, "
+                    f"min.insync.replicas is {self.min_insync_replicas}",
+                )
+            result = self.log.append_as_leader(records, self._leader_epoch, wall_clock_ms)
+            moved = self._advance_high_watermark(now_ms)
+            return LeaderAppend(result, self._leader_epoch, self.log.log_end_offset, moved)
+
+    def acknowledgement(self, leader_epoch: LeaderEpoch, required_offset: Offset) -> ErrorCode | None:
+        """Whether an acks=all append of that epoch is settled: None while it must wait, else its outcome."""
+        with self._lock:
+            if self._role is not Role.LEADER or self._leader_epoch != leader_epoch:
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if self._high_watermark < required_offset:
+                return None
+            if len(self._isr.in_sync_replicas) < self.min_insync_replicas:
+                return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            return ErrorCode.NONE
+
+    def read(
+        self,
+        *,
+        current_leader_epoch: int,
+        fetch_offset: Offset,
+        last_fetched_epoch: int,
+        max_bytes: int,
+        for_follower: bool,
+        min_one_batch: bool,
+    ) -> PartitionRead:
+        """Read for a consumer (below the high watermark) or for a follower (to the end).
+
+        Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or OFFSET_OUT_OF_RANGE.
+        """
+        with self._lock:
+            self._check_leading(current_leader_epoch)
+            log_start_offset = self.log.log_start_offset
+            log_end_offset = self.log.log_end_offset
+            high_watermark = self._high_watermark
+            if last_fetched_epoch >= 0:
+                epoch = LeaderEpoch(last_fetched_epoch)
+                answer = EpochEnd(*self.log.epoch_cache.end_offset_for(epoch, log_end_offset))
+                if answer.epoch >= 0 and rules.diverges(epoch, fetch_offset, answer):
+                    return PartitionRead(_EMPTY, high_watermark, log_start_offset, log_end_offset, answer)
+        if not log_start_offset <= fetch_offset <= log_end_offset:
+            raise api_error(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.partition}: offset {fetch_offset} is not within {log_start_offset}..{log_end_offset}",
+            )
+        bound = log_end_offset if for_follower else high_watermark
+        records = _EMPTY
+        if fetch_offset < bound and (max_bytes > 0 or min_one_batch):
+            records = self.log.read(
+                fetch_offset, max_bytes, upper_bound_offset=bound, min_one_batch=min_one_batch
+            ).records
+        return PartitionRead(records, high_watermark, log_start_offset, log_end_offset)
+
+    def readable_end(self, current_leader_epoch: int, for_follower: bool) -> Offset:
+        """Up to where a fetch would read now; raises as `read`. Cheap: for waking delayed fetches."""
+        with self._lock:
+            self._check_leading(current_leader_epoch)
+            return self.log.log_end_offset if for_follower else self._high_watermark
+
+    def follower_fetched(
+        self,
+        follower: BrokerId,
+        *,
+        broker_epoch: BrokerEpoch,
+        registered_broker_epoch: BrokerEpoch | None,
+        fetch_offset: Offset,
+        log_start_offset: Offset,
+        leader_log_end_offset: Offset,
+        now_ms: float,
+    ) -> FollowerProgress:
+        """Take note of a follower's fetch that was answered from a log ending at ``leader_log_end_offset``.
+
+        Raises NOT_LEADER_OR_FOLLOWER, or UNKNOWN_LEADER_EPOCH from a broker that holds no replica.
+        """
+        with self._lock:
+            self._check_leading()
+            known = self._followers.get(follower)
+            if known is None:
+                raise api_error(
+                    ErrorCode.UNKNOWN_LEADER_EPOCH,
+                    f"broker {follower} is not among the replicas {list(self._replicas)} of {self.partition}",
+                )
+            if registered_broker_epoch is not None and -1 < broker_epoch < registered_broker_epoch:
+                return FollowerProgress(False, False)
+            updated = rules.after_fetch(
+                known,
+                fetch_offset=fetch_offset,
+                log_start_offset=log_start_offset,
+                leader_log_end_offset=leader_log_end_offset,
+                broker_epoch=broker_epoch,
+                now_ms=now_ms,
+            )
+            self._followers[follower] = updated
+            moved = False
+            if updated.log_end_offset != known.log_end_offset:
+                moved = self._advance_high_watermark(now_ms)
+            joins = (
+                follower not in self._isr.maximal
+                and isinstance(self._isr, CommittedIsr)
+                and self._may_join(updated, registered_broker_epoch)
+            )
+            return FollowerProgress(moved, joins)
+
+    def epoch_end(self, current_leader_epoch: int, epoch: LeaderEpoch) -> EpochEnd:
+        """Where this leader's history of an epoch ends; epoch and offset are -1 when it is unknown."""
+        with self._lock:
+            self._check_leading(current_leader_epoch)
+            return EpochEnd(*self.log.epoch_cache.end_offset_for(epoch, self.log.log_end_offset))
+
+    def check_leading(self, current_leader_epoch: int = -1) -> None:
+        """Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH."""
+        with self._lock:
+            self._check_leading(current_leader_epoch)
+
+    def _check_leading(self, current_leader_epoch: int = -1) -> None:
+        if current_leader_epoch >= 0 and current_leader_epoch != self._leader_epoch:
+            code = (
+                ErrorCode.FENCED_LEADER_EPOCH
+                if current_leader_epoch < self._leader_epoch
+                else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+            raise api_error(
+                code, f"{self.partition} is at leader epoch {self._leader_epoch}, not {current_leader_epoch}"
+            )
+        if self._role is not Role.LEADER:
+            raise api_error(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {self._broker_id} does not lead {self.partition}; broker {self._leader} does",
+            )
+
+    # The ISR, as the leader changes it.
+
+    def propose_expand(
+        self, follower: BrokerId, registered_broker_epoch: BrokerEpoch | None
+    ) -> PendingExpand | None:
+        """Begin to let a follower join, if it still may and no other change is pending."""
+        with self._lock:
+            state = self._followers.get(follower)
+            if self._role is not Role.LEADER or not isinstance(self._isr, CommittedIsr) or state is None:
+                return None
+            if follower in self._isr.in_sync_replicas or not self._may_join(state, registered_broker_epoch):
+                return None
+            self._isr = PendingExpand(self._isr, frozenset({follower}))
+            return self._isr
+
+    def propose_shrink(self, now_ms: float) -> PendingShrink | None:
+        """Begin to put out those that lag too long, if there are any and no other change is pending."""
+        with self._lock:
+            if self._role is not Role.LEADER or not isinstance(self._isr, CommittedIsr):
+                return None
+            leaving = rules.out_of_sync(
+                self._followers,
+                self._isr.in_sync_replicas,
+                self._broker_id,
+                self.log.log_end_offset,
+                now_ms=now_ms,
+                max_lag_ms=self._max_lag_ms,
+            )
+            if not leaving:
+                return None
+            self._isr = PendingShrink(self._isr, leaving)
+            return self._isr
+
+    def commit_isr(self, pending: PendingIsr, partition_epoch: int, now_ms: float) -> bool:
+        """ZooKeeper holds the proposed ISR. Returns whether the high watermark moved."""
+        with self._lock:
+            if self._isr is not pending:
+                return False
+            self._isr = CommittedIsr(pending.proposed, partition_epoch)
+            return self._advance_high_watermark(now_ms)
+
+    def abandon_isr(self, pending: PendingIsr) -> None:
+        """ZooKeeper certainly does not hold the proposed ISR, for it holds something else."""
+        with self._lock:
+            if self._isr is pending:
+                self._isr = pending.committed
+
+    def _may_join(self, state: FollowerState, registered_broker_epoch: BrokerEpoch | None) -> bool:
+        return rules.may_join_isr(
+            state,
+            high_watermark=self._high_watermark,
+            leader_epoch_start_offset=self._leader_epoch_start_offset,
+            registered_broker_epoch=registered_broker_epoch,
+        )
+
+    def _advance_high_watermark(self, now_ms: float) -> bool:
+        if self._role is not Role.LEADER:
+            return False
+        log_end_offset = self.log.log_end_offset
+        if self._high_watermark == log_end_offset:
+            return False
+        found = rules.next_high_watermark(
+            self._high_watermark,
+            log_end_offset,
+            self._followers,
+            self._isr.maximal,
+            now_ms=now_ms,
+            max_lag_ms=self._max_lag_ms,
+        )
+        if found == self._high_watermark:
+            return False
+        self._set_high_watermark(found)
+        return True
+
+    def _set_high_watermark(self, offset: Offset) -> None:
+        check_offset_order(self.log.log_start_offset, offset, offset, self.log.log_end_offset)
+        self._high_watermark = offset
+
+    # Following.
+
+    def append_as_follower(
+        self,
+        records: memoryview,
+        *,
+        leader_epoch: LeaderEpoch,
+        leader_high_watermark: Offset,
+        leader_log_start_offset: Offset,
+        wall_clock_ms: int,
+    ) -> bool:
+        """Append what a fetch of that leader epoch brought. Returns whether anything was appended.
+
+        Raises FENCED_LEADER_EPOCH when the epoch has passed meanwhile: the records may be another history's.
+        """
+        with self._lock:
+            self._check_following(leader_epoch)
+            appended = False
+            if len(records) > 0:
+                before = self.log.log_end_offset
+                self.log.append_as_follower(records, wall_clock_ms)
+                appended = self.log.log_end_offset > before
+            high_watermark = min(leader_high_watermark, self.log.log_end_offset)
+            if high_watermark > self._high_watermark:
+                self._set_high_watermark(Offset(high_watermark))
+            if leader_log_start_offset > self.log.log_start_offset:
+                # Never past the high watermark: what is not known to be committed may not be dropped.
+                self.log.increment_log_start_offset(
+                    Offset(min(leader_log_start_offset, self._high_watermark))
+                )
+            return appended
+
+    def truncate_for(self, leader_epoch: LeaderEpoch, leader_answer: EpochEnd) -> rules.Truncation:
+        """Cut this follower's log to where its history agrees with the leader's."""
+        with self._lock:
+            self._check_following(leader_epoch)
+            found = rules.truncation_for(leader_answer, self.log.epoch_cache, self.log.log_end_offset)
+            self._truncate(found.offset)
+            return found
+
+    def restart_at(self, leader_epoch: LeaderEpoch, offset: Offset) -> None:
+        """Drop everything and go on at the leader's log start: what lies between is gone there too."""
+        with self._lock:
+            self._check_following(leader_epoch)
+            self.log.truncate_fully_and_start_at(offset)
+            self._high_watermark = offset
+
+    def follower_position(self, leader_epoch: LeaderEpoch) -> FollowerPosition:
+        """What this follower's next fetch says of it."""
+        with self._lock:
+            self._check_following(leader_epoch)
+            return FollowerPosition(
+                self.log.log_end_offset,
+                self.log.epoch_cache.latest_epoch,
+                self.log.log_start_offset,
+                self._high_watermark,
+            )
+
+    def _check_following(self, leader_epoch: LeaderEpoch) -> None:
+        if self._role is not Role.FOLLOWER or self._leader_epoch != leader_epoch:
+            raise api_error(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"{self.partition} is {self._role.value} at leader epoch {self._leader_epoch}, "
+                f"no longer a follower at {leader_epoch}",
+            )
+
+    def _truncate(self, offset: Offset) -> None:
+        if offset >= self.log.log_end_offset:
+            return
+        self.log.truncate_to(Offset(max(offset, self.log.log_start_offset)))
+        # The order is kept by cutting the high watermark with the log; what lies above it was never committed
+        # by a leader whose history this replica shares.
+        if self._high_watermark > self.log.log_end_offset:
+            self._high_watermark = self.log.log_end_offset
+        invariant(self.log.log_end_offset <= max(offset, self.log.log_start_offset), "truncation went astray")
+
+    def set_offline(self) -> None:
+        """Stop having a role, because the replica is being removed or its disk has failed."""
+        with self._lock:
+            self._role = Role.NONE
+            self._leader = NO_BROKER
+            self._followers = {}
+            self._isr = _NO_ISR

@@ -1,0 +1,488 @@
+"""All replicas of this broker: what the handlers append to and read from, and what the controller rules.
+
+Handlers on IO workers call `append` and `fetch`, the controller's requests `become_leader_or_follower` and
+`stop_replicas` (serialised by the state lock), the scheduler the periodic methods. The partitions are found
+in a dict that is only ever changed under the state lock and read without it.
+
+Two things follow every change and happen outside all partition locks: the purgatories are told what moved,
+and the fetchers which leaders to follow.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.purgatory import Purgatory, Reaper
+from barnabas.broker.replication.appending import AppendOutcome, DelayedProduce, Unacknowledged
+from barnabas.broker.replication.fetcher import FetcherManager, FollowedLeader
+from barnabas.broker.replication.fetching import (
+    DelayedFetch,
+    FetchItem,
+    FetchParams,
+    FetchResult,
+    read_all,
+)
+from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
+from barnabas.broker.replication.partition import Partition, Role
+from barnabas.broker.topic_settings import TopicSettingsTable
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.ids import (
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    Endpoint,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
+from barnabas.protocol.messages.inter_broker import (
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    PartitionError,
+    StopReplicaRequest,
+)
+
+logger = logging.getLogger(__name__)
+state_change_logger = logging.getLogger("barnabas.state_change")
+
+ACKS_ALL: Final = -1
+
+
+class ReplicaManager:
+    """See the module."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        logs: LogManager,
+        metadata: MetadataCache,
+        isr_store: IsrStore,
+        reaper: Reaper,
+        *,
+        topic_settings: TopicSettingsTable,
+        make_fetchers: Callable[[ReplicaManager], FetcherManager],
+        max_lag_ms: float,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.broker_id = broker_id
+        self.produce_purgatory = Purgatory("produce", reaper)
+        self.follower_purgatory = Purgatory("follower-fetch", reaper)
+        self.consumer_purgatory = Purgatory("consumer-fetch", reaper)
+        self._logs = logs
+        self._metadata = metadata
+        self._reaper = reaper
+        self._topic_settings = topic_settings
+        self._max_lag_ms = max_lag_ms
+        self._state_lock = threading.Lock()
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._controller_epoch = ControllerEpoch(-1)
+        self._broker_epoch = BrokerEpoch(-1)
+        self._fenced: str | None = None
+        # The long poll of each follower; bounded by the number of brokers.
+        self._parked: dict[BrokerId, DelayedFetch] = {}
+        self._high_watermarks = logs.load_high_watermarks()
+        self._isr_changes = IsrChanges(
+            isr_store,
+            now_ms=monotonic_ms,
+            on_high_watermark=self._high_watermark_moved,
+            on_fatal=on_fatal,
+        )
+        self._fetchers = make_fetchers(self)
+
+    def start(self) -> None:
+        self._isr_changes.start()
+        self._fetchers.start()
+
+    def stop(self) -> None:
+        """End the threads and answer what waits; the logs are closed by their manager."""
+        self._fetchers.stop()
+        self._isr_changes.stop()
+        for purgatory in (self.produce_purgatory, self.follower_purgatory, self.consumer_purgatory):
+            purgatory.shut_down()
+        self.checkpoint_high_watermarks()
+
+    # Looking things up.
+
+    def partition(self, name: TopicPartition) -> Partition:
+        """Raises UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER when others are known to hold it."""
+        found = self._partitions.get(name)
+        if found is not None:
+            return found
+        if name.partition in self._metadata.current.partitions_of(name.topic):
+            raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} holds no {name}")
+        raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}")
+
+    def partitions(self) -> list[Partition]:
+        return list(self._partitions.values())
+
+    @property
+    def leader_count(self) -> int:
+        return sum(partition.is_leader for partition in self.partitions())
+
+    # Fencing: without a ZooKeeper session nobody may believe that it still leads.
+
+    @property
+    def fenced(self) -> str | None:
+        """Why this broker refuses to write, or None."""
+        return self._fenced
+
+    def fence(self, reason: str) -> None:
+        if self._fenced is None:
+            logger.warning("refusing writes: %s", reason)
+        self._fenced = reason
+
+    def unfence(self) -> None:
+        if self._fenced is not None:
+            logger.info("accepting writes again")
+        self._fenced = None
+
+    def begin_life(self, broker_epoch: BrokerEpoch) -> None:
+        """This broker has registered; what was meant for an earlier life is refused from now on."""
+        self._broker_epoch = broker_epoch
+
+    def end_life(self, reason: str) -> None:
+        """The registration is gone: refuse writes, and all that is still meant for the life that ended."""
+        self.fence(reason)
+        self._broker_epoch = BrokerEpoch(self._broker_epoch + 1)
+
+    @property
+    def broker_epoch(self) -> BrokerEpoch:
+        return self._broker_epoch
+
+    # Produce.
+
+    def append(
+        self,
+        acks: int,
+        timeout_ms: int,
+        batches: Sequence[tuple[TopicPartition, memoryview]],
+        answer: Callable[[list[AppendOutcome]], None],
+    ) -> None:
+        """Append to the leaders and call ``answer`` once: now, or with acks=all when all in sync have it.
+
+        The record bytes are not used after this returns.
+        """
+        now_ms = monotonic_ms()
+        outcomes: list[AppendOutcome] = []
+        unacknowledged: list[Unacknowledged] = []
+        moved: list[TopicPartition] = []
+        for name, records in batches:
+            outcome = AppendOutcome(name)
+            outcomes.append(outcome)
+            try:
+                if self._fenced is not None:
+                    raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, self._fenced)
+                partition = self.partition(name)
+                appended = partition.append_as_leader(
+                    records,
+                    require_all=acks == ACKS_ALL,
+                    now_ms=now_ms,
+                    wall_clock_ms=wall_clock_ms(),
+                )
+            except ApiError as error:
+                outcome.error, outcome.message = error.code, str(error)
+                continue
+            outcome.base_offset = appended.result.base_offset
+            outcome.log_append_time_ms = appended.result.log_append_time_ms
+            outcome.log_start_offset = partition.log.log_start_offset
+            if acks == ACKS_ALL:
+                unacknowledged.append(
+                    Unacknowledged(partition, appended.leader_epoch, appended.required_offset, outcome)
+                )
+            if appended.high_watermark_moved:
+                moved.append(name)
+        delayed = None
+        if unacknowledged:
+            delayed = DelayedProduce(int(now_ms) + timeout_ms, unacknowledged, lambda: answer(outcomes))
+            self.produce_purgatory.try_complete_else_watch(
+                delayed, [append.partition.partition for append in unacknowledged]
+            )
+        for outcome in outcomes:
+            if outcome.base_offset >= 0:
+                self.follower_purgatory.check_and_complete(outcome.partition)
+        for name in moved:
+            self._high_watermark_moved(name)
+        if delayed is None:
+            answer(outcomes)
+
+    def _high_watermark_moved(self, name: TopicPartition) -> None:
+        self.produce_purgatory.check_and_complete(name)
+        self.consumer_purgatory.check_and_complete(name)
+
+    # Fetch.
+
+    def fetch(
+        self, params: FetchParams, items: Sequence[FetchItem], answer: Callable[[FetchResult], None]
+    ) -> None:
+        """Read, and call ``answer`` once: now if there is enough or something is wrong, else later.
+
+        A follower has one long poll at a time: a newer fetch, even an empty one, has the older answered at
+        once. So a follower that is given more partitions to follow need not wait for its poll to run out.
+        """
+        found = read_all(self.partition, params, items)
+        if params.is_follower:
+            superseded = self._parked.pop(params.replica_id, None)
+            if superseded is not None:
+                superseded.force_complete()
+            found = self._note_progress(params, found)
+        if found.is_urgent or not items or params.max_wait_ms <= 0 or found.bytes_read >= params.min_bytes:
+            answer(found)
+            return
+        delayed = DelayedFetch(
+            int(monotonic_ms()) + params.max_wait_ms, params, items, self.partition, answer
+        )
+        purgatory = self.consumer_purgatory
+        if params.is_follower:
+            purgatory = self.follower_purgatory
+            self._parked[params.replica_id] = delayed
+        purgatory.try_complete_else_watch(delayed, [item.partition for item in items])
+
+    def _note_progress(self, params: FetchParams, found: FetchResult) -> FetchResult:
+        """A follower's fetch says how far it is: move high watermarks and let it join where it may."""
+        now_ms = monotonic_ms()
+        registered = self._metadata.current.broker_epoch(params.replica_id)
+        moved = []
+        outcomes = list(found.outcomes)
+        is_urgent = found.is_urgent
+        for index, (item, _, read) in enumerate(outcomes):
+            if read is None or read.diverging is not None:
+                continue
+            try:
+                partition = self.partition(item.partition)
+                progress = partition.follower_fetched(
+                    params.replica_id,
+                    broker_epoch=params.replica_epoch,
+                    registered_broker_epoch=registered,
+                    fetch_offset=item.fetch_offset,
+                    log_start_offset=item.log_start_offset,
+                    leader_log_end_offset=read.log_end_offset,
+                    now_ms=now_ms,
+                )
+            except ApiError as error:
+                outcomes[index] = outcomes[index]._replace(error=error.code, read=None)
+                is_urgent = True
+                continue
+            if progress.high_watermark_moved:
+                moved.append(item.partition)
+            if progress.may_join_isr:
+                pending = partition.propose_expand(params.replica_id, registered)
+                if pending is not None:
+                    self._isr_changes.submit(partition, pending)
+        for name in moved:
+            self._high_watermark_moved(name)
+        return FetchResult(outcomes, found.bytes_read, is_urgent)
+
+    # What the controller says.
+
+    def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> list[PartitionError]:
+        """Take the roles that the controller gives; the errors per partition.
+
+        Raises STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH for the request as a whole.
+        """
+        with self._state_lock:
+            self._check_epochs(request.controller_epoch, request.broker_epoch)
+            endpoints = {
+                BrokerId(broker.broker_id): Endpoint(broker.host, broker.port)
+                for broker in request.live_brokers
+            }
+            named: set[TopicPartition] = set()
+            errors = []
+            follow: dict[TopicPartition, FollowedLeader] = {}
+            leading: list[TopicPartition] = []
+            for topic in request.topic_states:
+                for state in topic.partition_states:
+                    name = TopicPartition(topic.topic_name, state.partition_index)
+                    named.add(name)
+                    try:
+                        role = self._take_role(name, topic, state, request, endpoints)
+                    except ApiError as error:
+                        logger.warning("%s keeps its role: %s", name, error)
+                        errors.append(
+                            PartitionError(
+                                topic_name=name.topic, partition_index=name.partition, error_code=error.code
+                            )
+                        )
+                        continue
+                    if isinstance(role, FollowedLeader):
+                        follow[name] = role
+                    elif role is Role.LEADER:
+                        leading.append(name)
+            if request.is_full:
+                self._delete_strays(named)
+            self._fetchers.unfollow(leading)
+            self._fetchers.follow(follow)
+        for name in named:
+            self._role_changed(name)
+        return errors
+
+    def _take_role(
+        self,
+        name: TopicPartition,
+        topic: LeaderAndIsrTopic,
+        state: LeaderAndIsrPartition,
+        request: LeaderAndIsrRequest,
+        endpoints: Mapping[BrokerId, Endpoint],
+    ) -> FollowedLeader | Role:
+        """Lead, or follow the leader returned; `Role.NONE` says that nothing is new.
+
+        Raises STALE_CONTROLLER_EPOCH for an older state, which changes nothing.
+        """
+        partition = self._partition_for(name, topic, is_full=request.is_full, is_new=state.is_new)
+        leads = state.leader == self.broker_id
+        news = partition.make_leader(state, monotonic_ms()) if leads else partition.make_follower(state)
+        if not news:
+            return Role.NONE
+        state_change_logger.info(
+            "broker %d: %s is %s at leader epoch %d (leader %d, ISR %s, controller %d epoch %d)",
+            self.broker_id,
+            name,
+            partition.role.value,
+            state.leader_epoch,
+            state.leader,
+            state.isr,
+            request.controller_id,
+            request.controller_epoch,
+        )
+        if leads:
+            return Role.LEADER
+        return FollowedLeader(
+            BrokerId(state.leader), endpoints.get(BrokerId(state.leader)), LeaderEpoch(state.leader_epoch)
+        )
+
+    def _partition_for(
+        self, name: TopicPartition, topic: LeaderAndIsrTopic, *, is_full: bool, is_new: bool
+    ) -> Partition:
+        if self._topic_settings.update(name.topic, {config.name: config.value for config in topic.configs}):
+            self._logs.update_config(name.topic)
+        settings = self._topic_settings.of(name.topic)
+        topic_id = TopicId(topic.topic_id)
+        partition = self._partitions.get(name)
+        known = partition.log if partition is not None else self._logs.get(name)
+        if known is not None and known.topic_id not in (None, topic_id):
+            if not is_full:
+                raise api_error(
+                    ErrorCode.INCONSISTENT_TOPIC_ID, f"{name} has id {known.topic_id} here, not {topic_id}"
+                )
+            logger.warning("%s was deleted and made anew while this broker was away; dropping the old", name)
+            self._remove(name, delete=True)
+            partition = known = None
+        if partition is not None:
+            partition.min_insync_replicas = settings.min_insync_replicas
+            return partition
+        log = self._logs.get_or_create(name, topic_id, wall_clock_ms(), is_new=is_new)
+        partition = Partition(
+            name,
+            self.broker_id,
+            log,
+            high_watermark=Offset(self._high_watermarks.pop(name, 0)),
+            max_lag_ms=self._max_lag_ms,
+            min_insync_replicas=settings.min_insync_replicas,
+        )
+        self._partitions[name] = partition
+        return partition
+
+    def _delete_strays(self, named: set[TopicPartition]) -> None:
+        """What the controller does not name in a full request was deleted while this broker was away."""
+        strays = [log.topic_partition for log in self._logs.all_logs() if log.topic_partition not in named]
+        for name in strays:
+            logger.warning("%s is no longer hosted here; deleting what is left of it", name)
+            self._remove(name, delete=True)
+
+    def stop_replicas(self, request: StopReplicaRequest) -> list[PartitionError]:
+        """Give up replicas, and delete those that the controller says. Raises as the other one."""
+        with self._state_lock:
+            self._check_epochs(request.controller_epoch, request.broker_epoch)
+            stopped = []
+            errors = []
+            for topic in request.topic_states:
+                for state in topic.partition_states:
+                    name = TopicPartition(topic.topic_name, state.partition_index)
+                    partition = self._partitions.get(name)
+                    # Epochs below zero mean "whatever it is": the topic is being deleted.
+                    if partition is not None and 0 <= state.leader_epoch < partition.leader_epoch:
+                        code = ErrorCode.FENCED_LEADER_EPOCH
+                    else:
+                        code = self._try_remove(name, state.delete_partition)
+                        stopped.append(name)
+                    if code != ErrorCode.NONE:
+                        errors.append(
+                            PartitionError(
+                                topic_name=name.topic, partition_index=name.partition, error_code=code
+                            )
+                        )
+        for name in stopped:
+            self._role_changed(name)
+        return errors
+
+    def _try_remove(self, name: TopicPartition, delete: bool) -> ErrorCode:
+        try:
+            self._remove(name, delete)
+        except ApiError as error:
+            logger.warning("%s could not be removed: %s", name, error)
+            return error.code
+        state_change_logger.info("broker %d: %s %s", self.broker_id, name, "deleted" if delete else "stopped")
+        return ErrorCode.NONE
+
+    def _remove(self, name: TopicPartition, delete: bool) -> None:
+        self._fetchers.unfollow([name])
+        partition = self._partitions.get(name)
+        if partition is not None:
+            partition.set_offline()
+        if delete:
+            self._partitions.pop(name, None)
+            self._high_watermarks.pop(name, None)
+            self._logs.delete(name, wall_clock_ms())
+
+    def _check_epochs(self, controller_epoch: int, broker_epoch: int) -> None:
+        if controller_epoch < self._controller_epoch:
+            raise api_error(
+                ErrorCode.STALE_CONTROLLER_EPOCH,
+                f"controller epoch {controller_epoch} is older than {self._controller_epoch}",
+            )
+        if broker_epoch < self._broker_epoch:
+            raise api_error(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"broker epoch {broker_epoch} is of an earlier life than {self._broker_epoch}",
+            )
+        self._controller_epoch = ControllerEpoch(controller_epoch)
+
+    def _role_changed(self, name: TopicPartition) -> None:
+        """Whoever waits on a partition whose role changed must hear of it."""
+        self.produce_purgatory.check_and_complete(name)
+        self.follower_purgatory.check_and_complete(name)
+        self.consumer_purgatory.check_and_complete(name)
+
+    # Background work, called by the scheduler.
+
+    def shrink_isrs(self) -> None:
+        """Put out of the ISRs who has not been caught up for ``replica.lag.time.max.ms``."""
+        now_ms = monotonic_ms()
+        for partition in self.partitions():
+            if partition.role is Role.LEADER:
+                pending = partition.propose_shrink(now_ms)
+                if pending is not None:
+                    self._isr_changes.submit(partition, pending)
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write the high watermarks down, so that a restart need not begin at the log's start."""
+        marks = {name: Offset(mark) for name, mark in self._high_watermarks.items()}
+        marks |= {partition.partition: partition.high_watermark for partition in self.partitions()}
+        self._logs.checkpoint_high_watermarks(marks)
+
+    def retain(self) -> None:
+        """Apply time and size retention to every log."""
+        deleted = self._logs.retention_pass(wall_clock_ms(), self._high_watermark_of)
+        if deleted:
+            logger.info("retention deleted %d segments", deleted)
+
+    def _high_watermark_of(self, name: TopicPartition) -> int | None:
+        found = self._partitions.get(name)
+        return None if found is None else found.high_watermark

@@ -1,0 +1,208 @@
+"""The rules of replication, as pure functions over plain data; time comes in as an argument.
+
+What is committed, who is in sync, who may join, and where a follower cuts its log. Everything here can be
+tried without a socket, a clock or a thread, and is: see ``tests/simulation``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, Protocol
+
+from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset
+
+UNKNOWN_OFFSET: Final = Offset(-1)
+NEVER_MS: Final = -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerState:
+    """What a leader knows of one follower, all of it from that follower's fetch requests.
+
+    ``log_end_offset`` is the offset it asked for last (it has everything before), or -1 before its first
+    fetch. ``last_caught_up_ms`` is the latest time at which it had all that the leader had then.
+    """
+
+    log_end_offset: Offset = UNKNOWN_OFFSET
+    log_start_offset: Offset = UNKNOWN_OFFSET
+    last_fetch_ms: float = NEVER_MS
+    last_fetch_leader_log_end_offset: Offset = UNKNOWN_OFFSET
+    last_caught_up_ms: float = NEVER_MS
+    broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
+
+    def is_caught_up(self, leader_log_end_offset: Offset, now_ms: float, max_lag_ms: float) -> bool:
+        """Whether it holds everything, or did so not longer ago than the allowed lag."""
+        if self.log_end_offset == leader_log_end_offset:
+            return True
+        return now_ms - self.last_caught_up_ms <= max_lag_ms
+
+
+def after_fetch(
+    follower: FollowerState,
+    *,
+    fetch_offset: Offset,
+    log_start_offset: Offset,
+    leader_log_end_offset: Offset,
+    broker_epoch: BrokerEpoch,
+    now_ms: float,
+) -> FollowerState:
+    """The follower as it is known after a fetch.
+
+    A follower that asks for the leader's end is caught up now. One that asks for what was the end at its
+    previous fetch was caught up at that time: so a follower that keeps pace with a busy leader stays in sync
+    although it never sees the end.
+    """
+    caught_up_ms = follower.last_caught_up_ms
+    if fetch_offset >= leader_log_end_offset:
+        caught_up_ms = max(caught_up_ms, now_ms)
+    elif follower.last_fetch_leader_log_end_offset != UNKNOWN_OFFSET and (
+        fetch_offset >= follower.last_fetch_leader_log_end_offset
+    ):
+        caught_up_ms = max(caught_up_ms, follower.last_fetch_ms)
+    return FollowerState(
+        log_end_offset=fetch_offset,
+        log_start_offset=log_start_offset,
+        last_fetch_ms=now_ms,
+        last_fetch_leader_log_end_offset=leader_log_end_offset,
+        last_caught_up_ms=caught_up_ms,
+        broker_epoch=broker_epoch,
+    )
+
+
+def after_election(
+    follower: FollowerState | None,
+    *,
+    is_new_leader: bool,
+    is_in_sync: bool,
+    leader_log_end_offset: Offset,
+    now_ms: float,
+) -> FollowerState:
+    """The follower at the start of a leader epoch.
+
+    A leader that has just been elected knows nothing of it; one that stays keeps its log end offset. A member
+    of the ISR gets the whole allowed lag to show itself.
+    """
+    caught_up_ms = now_ms if is_in_sync else NEVER_MS
+    if is_new_leader or follower is None:
+        return FollowerState(last_caught_up_ms=caught_up_ms)
+    return replace(
+        follower,
+        last_fetch_leader_log_end_offset=leader_log_end_offset,
+        last_fetch_ms=now_ms if is_in_sync else NEVER_MS,
+        last_caught_up_ms=caught_up_ms,
+    )
+
+
+def next_high_watermark(
+    high_watermark: Offset,
+    log_end_offset: Offset,
+    followers: Mapping[BrokerId, FollowerState],
+    maximal_in_sync_replicas: frozenset[BrokerId],
+    *,
+    now_ms: float,
+    max_lag_ms: float,
+) -> Offset:
+    """Everything below the result is on every replica that may be in the ISR or is about to join it.
+
+    It never moves back: what was committed stays committed.
+    """
+    lowest = log_end_offset
+    for broker_id, follower in followers.items():
+        if follower.log_end_offset < lowest and (
+            broker_id in maximal_in_sync_replicas or follower.is_caught_up(log_end_offset, now_ms, max_lag_ms)
+        ):
+            lowest = follower.log_end_offset
+    return max(high_watermark, lowest)
+
+
+def may_join_isr(
+    follower: FollowerState,
+    *,
+    high_watermark: Offset,
+    leader_epoch_start_offset: Offset,
+    registered_broker_epoch: BrokerEpoch | None,
+) -> bool:
+    """Whether a follower outside the ISR holds enough to join it.
+
+    It must have all that is committed, and have reached the start of this leader's epoch, for only then is
+    its history known to agree with the leader's. ``registered_broker_epoch`` is that of the broker's present
+    life, None when it is not alive: a fetch from an earlier life, whose disk may be gone, does not count
+    (KIP-903).
+    """
+    if registered_broker_epoch is None:
+        return False
+    if follower.broker_epoch not in (NO_BROKER_EPOCH, registered_broker_epoch):
+        return False
+    return follower.log_end_offset >= max(high_watermark, leader_epoch_start_offset)
+
+
+def out_of_sync(
+    followers: Mapping[BrokerId, FollowerState],
+    in_sync_replicas: Iterable[BrokerId],
+    leader: BrokerId,
+    log_end_offset: Offset,
+    *,
+    now_ms: float,
+    max_lag_ms: float,
+) -> frozenset[BrokerId]:
+    """The members of the ISR that have not been caught up for longer than the allowed lag."""
+    lagging = set()
+    for broker_id in in_sync_replicas:
+        if broker_id == leader:
+            continue
+        follower = followers.get(broker_id)
+        if follower is None or not follower.is_caught_up(log_end_offset, now_ms, max_lag_ms):
+            lagging.add(broker_id)
+    return frozenset(lagging)
+
+
+class EpochEnd(NamedTuple):
+    """The largest epoch not above some epoch, and the offset at which the next one starts."""
+
+    epoch: LeaderEpoch
+    end_offset: Offset
+
+
+class EpochHistory(Protocol):
+    """What the truncation rule asks of a follower's log."""
+
+    def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]: ...
+
+
+class Truncation(NamedTuple):
+    """Cut to ``offset``; if not ``is_complete``, the histories must be compared once more after that."""
+
+    offset: Offset
+    is_complete: bool
+
+
+def truncation_for(leader: EpochEnd, history: EpochHistory, log_end_offset: Offset) -> Truncation:
+    """Where a follower cuts, given where the leader's history of an epoch ends (KIP-101, KIP-279).
+
+    When both know the epoch, the histories agree up to the smaller of its two ends. When the follower does
+    not know the leader's epoch, all that it has above the epoch before that is not the leader's: it cuts
+    there and compares again. Never by the high watermark alone, which may be stale.
+    """
+    if leader.epoch < 0 or leader.end_offset < 0:
+        # The leader knows nothing of that epoch, so there is nothing to cut by.
+        return Truncation(log_end_offset, is_complete=True)
+    epoch, end_offset = history.end_offset_for(leader.epoch, log_end_offset)
+    if epoch < 0 or end_offset < 0:
+        return Truncation(Offset(min(leader.end_offset, log_end_offset)), is_complete=True)
+    if epoch != leader.epoch:
+        return Truncation(Offset(min(end_offset, log_end_offset)), is_complete=False)
+    return Truncation(Offset(min(end_offset, leader.end_offset, log_end_offset)), is_complete=True)
+
+
+def diverges(
+    last_fetched_epoch: LeaderEpoch,
+    fetch_offset: Offset,
+    leader_answer: EpochEnd,
+) -> bool:
+    """Whether a follower that asks for an offset, its last record being of an epoch, has another history.
+
+    ``leader_answer`` is where the leader's history of that epoch ends. Source: KIP-595, Fetch.
+    """
+    return leader_answer.epoch < last_fetched_epoch or leader_answer.end_offset < fetch_offset

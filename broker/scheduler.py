@@ -1,0 +1,85 @@
+"""Background work at fixed intervals, on one thread: retention, ISR checks, checkpoints, flushes.
+
+A task that raises a `BarnabasError` or an OSError is reported and runs again at its next turn; any
+other exception is a bug and takes the broker down. Tasks run one after another, so none needs a lock against itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from barnabas.protocol.errors import BarnabasError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(order=True, slots=True)
+class _Turn:
+    due: float
+    number: int
+    name: str = field(compare=False)
+    work: Callable[[], object] = field(compare=False)
+    interval: float = field(compare=False)
+
+
+class Scheduler:
+    """Runs named tasks again and again until it is stopped."""
+
+    def __init__(self, *, on_fatal: Callable[[BaseException], None]) -> None:
+        self._on_fatal = on_fatal
+        self._condition = threading.Condition()
+        self._turns: list[_Turn] = []
+        self._numbers = itertools.count()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+
+    def every(self, interval_ms: float, name: str, work: Callable[[], object]) -> None:
+        """Run the work each ``interval_ms``, first after one interval."""
+        interval = interval_ms / 1000
+        with self._condition:
+            turn = _Turn(time.monotonic() + interval, next(self._numbers), name, work, interval)
+            heapq.heappush(self._turns, turn)
+            self._condition.notify()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End the thread after the task that runs now."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            while (turn := self._next()) is not None:
+                try:
+                    turn.work()
+                except (BarnabasError, OSError):
+                    logger.exception("%s failed; it runs again in %.1f s", turn.name, turn.interval)
+                turn.due = time.monotonic() + turn.interval
+                with self._condition:
+                    heapq.heappush(self._turns, turn)
+        except BaseException as error:
+            logger.critical("the scheduler died", exc_info=True)
+            self._on_fatal(error)
+
+    def _next(self) -> _Turn | None:
+        with self._condition:
+            while not self._stopping:
+                if not self._turns:
+                    self._condition.wait()
+                    continue
+                wait = self._turns[0].due - time.monotonic()
+                if wait <= 0:
+                    return heapq.heappop(self._turns)
+                self._condition.wait(wait)
+            return None

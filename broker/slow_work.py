@@ -1,0 +1,69 @@
+"""One thread for the few requests that block for long, such as making topics in ZooKeeper.
+
+IO workers must not wait for ZooKeeper: there are only a few of them. The queue is bounded; one request too
+many is told so by `SlowWorkRefused`.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from barnabas.protocol.errors import LocalError
+
+logger = logging.getLogger(__name__)
+
+_MAX_WAITING: Final = 500
+
+
+class SlowWorkRefused(LocalError):
+    """Too many requests of this kind wait already."""
+
+    retriable = True
+
+
+class SlowWork:
+    """Runs what it is given, in order, on its own thread."""
+
+    def __init__(self, *, on_fatal: Callable[[BaseException], None]) -> None:
+        self._on_fatal = on_fatal
+        self._queue: queue.Queue[
+            tuple[Callable[..., Any], tuple[Any, ...], Callable[[Exception], None]] | None
+        ]
+        self._queue = queue.Queue(_MAX_WAITING)
+        self._thread = threading.Thread(target=self._run, name="slow-work", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End after what is queued, or leave it when it takes too long."""
+        try:
+            self._queue.put(None, timeout=timeout_s)
+        except queue.Full:
+            logger.warning("slow work is left undone: the queue is full")
+            return
+        self._thread.join(timeout_s)
+
+    def submit(self, failed: Callable[[Exception], None], work: Callable[..., Any], *args: Any) -> None:
+        """Run the work later; ``failed`` hears of an exception. Raises SlowWorkRefused."""
+        try:
+            self._queue.put_nowait((work, args, failed))
+        except queue.Full:
+            raise SlowWorkRefused(f"{_MAX_WAITING} requests wait for ZooKeeper already") from None
+
+    def _run(self) -> None:
+        try:
+            while (item := self._queue.get()) is not None:
+                work, args, failed = item
+                try:
+                    work(*args)
+                except Exception as error:
+                    logger.exception("%s failed", getattr(work, "__name__", work))
+                    failed(error)
+        except BaseException as error:
+            logger.critical("the slow-work thread died", exc_info=True)
+            self._on_fatal(error)

@@ -1,0 +1,105 @@
+"""The controller package's store and topic work, in the shape in which the broker's layers ask for them.
+
+Part of the composition root: with `barnabas.broker.app` the only place in the broker that knows the controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from barnabas.broker.replication.isr_changes import IsrConflict, IsrStoreUnavailable
+from barnabas.controller.store import ClusterStore, PartitionStateConflict
+from barnabas.controller.topics import TopicAdmin
+from barnabas.controller.zookeeper import SessionLost, ZooKeeperUnavailable
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from barnabas.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    DeletableTopicResult,
+    DeleteTopicState,
+)
+
+
+class ZooKeeperIsrStore:
+    """`barnabas.broker.replication.isr_changes.IsrStore` over ZooKeeper."""
+
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
+
+    def update_isr(
+        self,
+        partition: TopicPartition,
+        *,
+        leader: BrokerId,
+        leader_epoch: LeaderEpoch,
+        controller_epoch: ControllerEpoch,
+        in_sync_replicas: Sequence[BrokerId],
+        partition_epoch: int,
+    ) -> int:
+        try:
+            return self._store.update_isr(
+                partition, leader, leader_epoch, controller_epoch, tuple(in_sync_replicas), partition_epoch
+            )
+        except PartitionStateConflict as error:
+            raise IsrConflict(str(error)) from error
+        except (ZooKeeperUnavailable, SessionLost) as error:
+            raise IsrStoreUnavailable(str(error)) from error
+
+    def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
+        try:
+            self._store.notify_isr_change(partitions)
+        except (ZooKeeperUnavailable, SessionLost) as error:
+            raise IsrStoreUnavailable(str(error)) from error
+
+
+class ZooKeeperTopicWork:
+    """`barnabas.broker.handlers.services.TopicWork` by the controller's topic work."""
+
+    def __init__(self, topics: TopicAdmin) -> None:
+        self._topics = topics
+
+    def create(self, topics: Sequence[CreatableTopic], *, validate_only: bool) -> list[CreatableTopicResult]:
+        try:
+            results = self._topics.create_topics(topics, validate_only=validate_only)
+        except (ZooKeeperUnavailable, SessionLost) as error:
+            return [
+                CreatableTopicResult(
+                    name=topic.name, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=str(error)
+                )
+                for topic in topics
+            ]
+        return [
+            CreatableTopicResult(
+                name=result.name,
+                topic_id=result.topic_id,
+                error_code=result.error_code,
+                error_message=result.message,
+                num_partitions=result.num_partitions,
+                replication_factor=result.replication_factor,
+            )
+            for result in results
+        ]
+
+    def delete(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]:
+        try:
+            results = self._topics.delete_topics(topics)
+        except (ZooKeeperUnavailable, SessionLost) as error:
+            return [
+                DeletableTopicResult(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    error_code=ErrorCode.REQUEST_TIMED_OUT,
+                    error_message=str(error),
+                )
+                for topic in topics
+            ]
+        return [
+            DeletableTopicResult(
+                name=result.name,
+                topic_id=result.topic_id,
+                error_code=result.error_code,
+                error_message=result.message,
+            )
+            for result in results
+        ]
