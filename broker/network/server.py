@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from barnabas.broker.config_settings import BrokerConfig
 from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota
 from barnabas.broker.network.connection import Connection, ConnectionLimits
 from barnabas.broker.network.io_workers import IoWorkers
@@ -37,6 +38,11 @@ class ListenAddress(NamedTuple):
     host: str
     port: int
 
+    @classmethod
+    def all_of(cls, config: BrokerConfig) -> list[ListenAddress]:
+        """The ``listeners`` of a broker's config."""
+        return [cls(listener.name, listener.host, listener.port) for listener in config.listeners]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings:
@@ -52,6 +58,22 @@ class ServerSettings:
     max_connections: int = 2**31 - 1
     max_connections_per_ip: int = 2**31 - 1
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+
+    @classmethod
+    def from_config(cls, config: BrokerConfig) -> ServerSettings:
+        """What a broker's config says about its sockets."""
+        return cls(
+            num_network_threads=config.num_network_threads,
+            num_io_threads=config.num_io_threads,
+            queued_max_requests=config.queued_max_requests,
+            socket_listen_backlog_size=config.socket_listen_backlog_size,
+            socket_send_buffer_bytes=config.socket_send_buffer_bytes,
+            socket_receive_buffer_bytes=config.socket_receive_buffer_bytes,
+            connections_max_idle_ms=config.connections_max_idle_ms,
+            max_connections=config.max_connections,
+            max_connections_per_ip=config.max_connections_per_ip,
+            limits=ConnectionLimits(max_frame_bytes=config.socket_request_max_bytes),
+        )
 
 
 class SocketServer:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from barnabas.broker.config import config_from
 from barnabas.broker.network.connection import ConnectionLimits
 from barnabas.broker.network.request import Request
 from barnabas.broker.network.server import CannotBind, ListenAddress, ServerSettings, SocketServer
@@ -466,6 +467,24 @@ def test_a_request_knows_where_it_came_from(serve: Serve) -> None:
     request.release_frame()
     request.release_frame()
     request.respond_nothing()
+
+
+def test_the_settings_follow_the_brokers_config() -> None:
+    config = config_from(
+        {
+            "broker.id": "1",
+            "log.dirs": "/data",
+            "zookeeper.connect": "z:1",
+            "listeners": "PLAINTEXT://localhost:0",
+            "socket.request.max.bytes": "77",
+            "max.connections": "9",
+        }
+    )
+    settings = ServerSettings.from_config(config)
+    assert settings.limits.max_frame_bytes == 77
+    assert settings.max_connections == 9
+    assert settings.num_io_threads == 8
+    assert ListenAddress.all_of(config) == [ListenAddress("PLAINTEXT", "localhost", 0)]
 
 
 def test_a_taken_port_is_refused_by_name_and_leaves_nothing_bound() -> None:
