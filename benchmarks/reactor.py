@@ -1,7 +1,7 @@
 """What the reactor alone can do: one process serves, one loads it over loopback, both on this machine.
 
 Run ``python benchmarks/reactor.py``; ``--help`` names the threads and the switch interval that can be varied.
-It prints requests/s and the CPU per request of the server for small requests, the same for 16 KB requests that the
+It prints requests/s and the server's CPU per request for small requests, the same for 16 KB requests that the
 handler writes to a file, MB/s for 1 MB requests and 1 MB responses, and the latency at 1,000 requests/s.
 """
 
