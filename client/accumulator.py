@@ -1,0 +1,388 @@
+"""Where the producer's records gather: one queue of batches per partition, bounded by `buffer_memory`.
+
+Guarantees: records of a partition keep their order; the last batch of a queue alone is open; at most one
+batch per partition is in flight, and one to be retried goes back to the head, so a retry never reorders.
+Memory is reserved per batch, before its first record; a batch that grows beyond `batch_size`, because an
+earlier one of its partition is under way, reserves more.
+
+Appends come from one thread, or under ``lock`` from several; the sender, on the event loop, takes the lock
+for everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from barnabas.client.config import ProducerConfig
+from barnabas.client.errors import BufferExhausted, ClientClosed
+from barnabas.client.metadata import TopicInfo
+from barnabas.client.partitioners import KeyCache, KeyPartitioner, check_partition
+from barnabas.client.producer_batch import BatchState, ProducerBatch, now
+from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.record_batch import parse_header
+from barnabas.protocol.records import decode_fields
+from barnabas.protocol.schema import Buffer
+
+Headers = Iterable[tuple[str, bytes | None]]
+Append = Callable[[bytes | None, bytes | None, Headers | None, int], int | None]
+
+_GROWTH_LIMIT: Final = 16
+"""A batch that has to wait grows to at most so many times `batch_size`."""
+_NO_LIMIT: Final = 0x7FFFFFFF
+_STICKY_TRIES: Final = 4
+
+
+def _refuse(key: bytes | None, value: bytes | None, headers: Headers | None, timestamp_ms: int) -> int | None:
+    """The append of a queue without an open batch."""
+    return None
+
+
+class PartitionQueue:
+    """The batches of one partition. ``append`` is that of the open batch, and refuses when there is none."""
+
+    __slots__ = ("append", "batches", "in_flight", "open", "retry_at", "tp")
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.batches: deque[ProducerBatch] = deque()
+        self.open: ProducerBatch | None = None
+        self.append: Append = _refuse
+        self.in_flight: ProducerBatch | None = None
+        self.retry_at = 0.0
+
+    def close_open(self) -> None:
+        if self.open is not None:
+            self.open.close()
+            self.open = None
+            self.append = _refuse
+
+
+class TopicQueues:
+    """The queues of a topic, and which of them takes the records without a key at present."""
+
+    __slots__ = ("by_partition", "keys", "name", "partition_count", "sticky")
+
+    def __init__(self, info: TopicInfo) -> None:
+        self.name = info.name
+        self.partition_count = len(info.partitions)
+        self.by_partition = [
+            PartitionQueue(TopicPartition(info.name, partition)) for partition in range(self.partition_count)
+        ]
+        self.keys = KeyCache(self.partition_count)
+        self.sticky = random.choice(self.by_partition)
+
+    def move_on(self, has_leader: Callable[[TopicPartition], bool]) -> None:
+        """Let records without a key go to another partition, if possible to one that has a leader."""
+        if self.partition_count == 1:
+            return
+        present = self.sticky
+        for _ in range(_STICKY_TRIES):
+            self.sticky = random.choice(self.by_partition)
+            if self.sticky is not present and has_leader(self.sticky.tp):
+                return
+
+
+class Accumulator:
+    """All queues of a producer; see the module."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        *,
+        partitioner: KeyPartitioner | None,
+        has_leader: Callable[[TopicPartition], bool],
+        wake_sender: Callable[[], None],
+    ) -> None:
+        self.config = config
+        self.lock = threading.Lock()
+        self.topics: dict[str, TopicQueues] = {}
+        self.active: dict[TopicPartition, PartitionQueue] = {}
+        """The queues that hold or have sent something that is not done."""
+        self.incomplete: set[ProducerBatch] = set()
+        self.available_bytes = config.buffer_memory
+        """0 ≤ available ≤ buffer_memory, but for a batch that grew by its last record."""
+        self.closed_reason: str | None = None
+        self._partitioner = partitioner
+        self._has_leader = has_leader
+        self._wake_sender = wake_sender
+        self._compression = config.compression
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether somebody waits for room: then nothing lingers."""
+        return bool(self._waiters)
+
+    # Appending
+
+    def add_topic(self, info: TopicInfo) -> TopicQueues:
+        """The queues of a topic, made with its first record and enlarged when it got more partitions."""
+        known = self.topics.get(info.name)
+        if known is None:
+            known = self.topics[info.name] = TopicQueues(info)
+        elif len(info.partitions) > known.partition_count:
+            known.by_partition += [
+                PartitionQueue(TopicPartition(info.name, partition))
+                for partition in range(known.partition_count, len(info.partitions))
+            ]
+            known.partition_count = len(info.partitions)
+            known.keys = KeyCache(known.partition_count)
+        return known
+
+    def queue_for(self, topic: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue:
+        """Where a record goes. Raises InvalidConfiguration for a partition that does not exist."""
+        if partition is not None:
+            return topic.by_partition[check_partition(partition, topic.partition_count, topic.name)]
+        if self._partitioner is not None:
+            chosen = self._partitioner(key, topic.partition_count)
+            return topic.by_partition[check_partition(chosen, topic.partition_count, topic.name)]
+        if key is not None:
+            return topic.by_partition[topic.keys.partition(key)]
+        return topic.sticky
+
+    def append_to_new(
+        self,
+        topic: TopicQueues,
+        queue: PartitionQueue,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int,
+        *,
+        is_sticky: bool,
+    ) -> tuple[ProducerBatch, int] | int:
+        """Append where the open batch has no room: to one that may grow, or to a new one.
+
+        Returns the batch and the index in it, or the bytes of memory that are missing. Raises
+        MESSAGE_TOO_LARGE for a record above `max_request_size`, and ClientClosed.
+        """
+        self._check_open()
+        if is_sticky:
+            topic.move_on(self._has_leader)
+            queue = topic.sticky
+            index = queue.append(key, value, headers, timestamp_ms)
+            if index is not None and queue.open is not None:
+                return queue.open, index
+        if queue.open is not None:
+            queue.open.is_full = True
+            index = self._append_grown(queue, queue.open, key, value, headers, timestamp_ms)
+            if index is not None:
+                return queue.open, index
+        builder = RecordBatchBuilder(max_bytes=self.config.batch_size, compression=self._compression)
+        first = builder.append(key, value, headers, timestamp_ms)
+        invariant(first == 0, "the first record of a batch got index %s", first)
+        self._check_size(queue.tp, builder.size_bytes)
+        reserved = max(self.config.batch_size, builder.size_bytes)
+        if not self._reserve(reserved):
+            return reserved
+        queue.close_open()
+        batch = ProducerBatch(queue.tp, builder, reserved_bytes=reserved, created_at=now())
+        queue.open = batch
+        queue.append = builder.append
+        self._enqueue(queue, batch)
+        return batch, 0
+
+    def add_encoded(self, queue: PartitionQueue, encoded: Buffer) -> ProducerBatch | int:
+        """Queue a batch that was encoded elsewhere; returns it or the bytes of memory that are missing."""
+        self._check_open()
+        self._check_size(queue.tp, len(encoded))
+        if not self._reserve(len(encoded)):
+            return len(encoded)
+        queue.close_open()
+        batch = ProducerBatch(
+            queue.tp,
+            None,
+            reserved_bytes=len(encoded),
+            created_at=now(),
+            encoded=encoded,
+            record_count=parse_header(encoded).record_count,
+        )
+        self._enqueue(queue, batch)
+        return batch
+
+    def _append_grown(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int,
+    ) -> int | None:
+        """Append beyond `batch_size` to a batch that cannot be sent now anyway; None when it may not grow."""
+        builder = batch.builder
+        if queue.in_flight is None or queue.batches[0] is not batch or builder is None:
+            return None
+        limit = min(
+            builder.max_bytes * 2, self.config.batch_size * _GROWTH_LIMIT, self.config.max_request_size
+        )
+        more = limit - builder.max_bytes
+        if more <= 0 or not self._reserve(more):
+            return None
+        batch.reserved_bytes += more
+        builder.max_bytes = limit
+        batch.is_full = False
+        return builder.append(key, value, headers, timestamp_ms)
+
+    def _check_size(self, tp: TopicPartition, size: int) -> None:
+        for name in ("max_request_size", "buffer_memory"):
+            limit = getattr(self.config, name)
+            if size > limit:
+                raise api_error(ErrorCode.MESSAGE_TOO_LARGE, f"{size} bytes for {tp} exceed {name} ({limit})")
+
+    def _enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        queue.batches.append(batch)
+        self.active[queue.tp] = queue
+        self.incomplete.add(batch)
+        self._wake_sender()
+
+    def _check_open(self) -> None:
+        if self.closed_reason is not None:
+            raise ClientClosed(self.closed_reason)
+
+    # Memory
+
+    def _reserve(self, size: int) -> bool:
+        if size > self.available_bytes or (self._waiters and size > 0 and self._is_behind(size)):
+            return False
+        self.available_bytes -= size
+        return True
+
+    def _is_behind(self, size: int) -> bool:
+        """Whether those who waited first would be starved: their demand is served before."""
+        return self.available_bytes - size < self._waiters[0][0]
+
+    async def wait_for_memory(self, size: int, deadline: float) -> None:
+        """Wait until so many bytes may be free. Raises BufferExhausted when the deadline passes.
+
+        On the event loop only. Being woken is no promise: the caller tries again.
+        """
+        loop = asyncio.get_running_loop()
+        entry = (size, loop.create_future())
+        with self.lock:
+            self._check_open()
+            if size <= self.available_bytes and not self._waiters:
+                return
+            self._waiters.append(entry)
+        self._wake_sender()
+        try:
+            async with asyncio.timeout(max(0.0, deadline - now())):
+                await entry[1]
+        except TimeoutError:
+            raise BufferExhausted(
+                f"no {size} bytes of buffer_memory ({self.config.buffer_memory}) came free within "
+                f"max_block_ms ({self.config.max_block_ms})"
+            ) from None
+        finally:
+            with self.lock:
+                if entry in self._waiters:
+                    self._waiters.remove(entry)
+
+    def _wake_waiters(self) -> None:
+        free = self.available_bytes
+        while self._waiters and self._waiters[0][0] <= free:
+            size, waiter = self._waiters.popleft()
+            free -= size
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # The sender's side, under the lock
+
+    def take(self, queue: PartitionQueue) -> ProducerBatch:
+        """Put the first batch of a queue in flight."""
+        invariant(queue.in_flight is None, "two batches in flight for %s", queue.tp)
+        batch = queue.batches.popleft()
+        if batch is queue.open:
+            queue.close_open()
+        batch.move(BatchState.IN_FLIGHT)
+        queue.in_flight = batch
+        return batch
+
+    def put_back(self, queue: PartitionQueue, batch: ProducerBatch, retry_at: float) -> None:
+        """Let a batch that was in flight wait for its next attempt, before all others."""
+        invariant(queue.in_flight is batch, "a batch of %s came back that was not in flight", queue.tp)
+        batch.move(BatchState.CLOSED)
+        queue.in_flight = None
+        queue.batches.appendleft(batch)
+        queue.retry_at = retry_at
+
+    def delivered(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, time_ms: int) -> None:
+        queue.in_flight = None
+        batch.deliver(base_offset, time_ms)
+        self._finished(queue, batch)
+
+    def failed(self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError) -> None:
+        """Fail a batch wherever it is: in flight or waiting."""
+        if queue.in_flight is batch:
+            queue.in_flight = None
+        else:
+            queue.batches.remove(batch)
+            if queue.open is batch:
+                queue.open = None
+                queue.append = _refuse
+        batch.fail(error)
+        self._finished(queue, batch)
+
+    def split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Replace a batch that the broker finds too large by its halves, at the head of its queue.
+
+        The batch has more than one record and is in flight; its parts are retried in order.
+        """
+        encoded = batch.encoded
+        invariant(encoded is not None and batch.record_count > 1, "%s: nothing to split", queue.tp)
+        if encoded is None:
+            return
+        fields = decode_fields(encoded, check_crc=False)
+        compression = parse_header(encoded).compression
+        middle = len(fields) // 2
+        builders = []
+        for half in (fields[:middle], fields[middle:]):
+            builder = RecordBatchBuilder(max_bytes=_NO_LIMIT, compression=compression)
+            for _, timestamp_ms, key, value, headers in half:
+                builder.append(key, value, headers, timestamp_ms)
+            builders.append(builder)
+        parts = []
+        for builder in builders:
+            reserved, batch.reserved_bytes = batch.reserved_bytes, 0
+            part = ProducerBatch(queue.tp, builder, reserved_bytes=reserved, created_at=batch.created_at)
+            part.attempts = batch.attempts
+            part.close()
+            parts.append(part)
+        queue.in_flight = None
+        queue.batches.extendleft(reversed(parts))
+        self.incomplete.update(parts)
+        batch.split_into(parts)
+        self._finished(queue, batch)
+
+    def _finished(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        self.incomplete.discard(batch)
+        self.available_bytes += batch.reserved_bytes
+        batch.reserved_bytes = 0
+        invariant(
+            self.available_bytes <= self.config.buffer_memory,
+            "%d bytes free of %d",
+            self.available_bytes,
+            self.config.buffer_memory,
+        )
+        if not queue.batches and queue.in_flight is None:
+            self.active.pop(queue.tp, None)
+        self._wake_waiters()
+
+    def close(self, reason: str) -> None:
+        """Take no more records; those who wait for memory are told."""
+        self.closed_reason = reason
+        for topic in self.topics.values():
+            for queue in topic.by_partition:
+                queue.close_open()
+        while self._waiters:
+            _, waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_exception(ClientClosed(reason))

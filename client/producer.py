@@ -1,0 +1,265 @@
+"""The producer: takes records, gathers them into batches, and delivers these to their partitions' leaders.
+
+    async with Producer(bootstrap_servers="localhost:9092", acks="all") as producer:
+        future = await producer.send("flights", b"value", key=b"key")
+        metadata = await future
+
+Guarantees, with acks=all: a record whose future gives metadata is on every in-sync replica; records of one
+partition are written in the order in which they were sent, but after a retry one may be there twice.
+
+A producer belongs to the event loop that it was started on; `barnabas.client.blocking` has one for threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from barnabas.client.accumulator import Accumulator, PartitionQueue, TopicQueues
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import ProducerConfig
+from barnabas.client.errors import ClientClosed
+from barnabas.client.metadata import PartitionInfo
+from barnabas.client.partitioners import make_partitioner
+from barnabas.client.producer_batch import (
+    DeliveryCallback,
+    ProducerBatch,
+    RecordFuture,
+    RecordMetadata,
+    now,
+)
+from barnabas.client.sender import Sender
+from barnabas.protocol.record_batch import check_produced_batch
+from barnabas.protocol.schema import Buffer
+
+Headers = Iterable[tuple[str, bytes | None]]
+
+
+class Producer:
+    """Settings as in `ProducerConfig`, by name or as one ``config``; see the module."""
+
+    def __init__(self, config: ProducerConfig | None = None, **settings: Any) -> None:
+        self.config = config if config is not None else ProducerConfig.of(settings)
+        self._partitioner = make_partitioner(self.config.partitioner)
+        self._is_sticky = self._partitioner is None
+        # Both exist from `start` on; until then, and after `close`, no topic is open and sending is refused.
+        self._cluster: Cluster | None = None
+        self._sender: Sender | None = None
+        self._accumulator: Accumulator | None = None
+        self._topics: dict[str, TopicQueues] = {}
+
+    async def start(self) -> None:
+        """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
+        if self._cluster is not None:
+            raise ClientClosed("a producer can be started only once")
+        self._cluster = cluster = Cluster(self.config, allow_auto_topic_creation=True)
+        try:
+            await cluster.start()
+        except BaseException:
+            cluster.close()
+            raise
+        self._accumulator = Accumulator(
+            self.config,
+            partitioner=self._partitioner,
+            has_leader=lambda tp: cluster.leader_for(tp) is not None,
+            wake_sender=self._wake_sender,
+        )
+        self._topics = self._accumulator.topics
+        self._sender = Sender(cluster, self._accumulator, self.config)
+        cluster.add_listener(self._take_new_partitions)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> RecordFuture:
+        """Take a record; await the future that comes back to know where it was written.
+
+        Waits for metadata, and room in `buffer_memory`, up to `max_block_ms` each. Raises BufferExhausted,
+        UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, ClientClosed, InvalidConfiguration (no such partition)
+        and TypeError (key and value are bytes or None).
+        """
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        queues = self._topics.get(topic)
+        if queues is None:
+            queues = await self._open_topic(topic)
+        if headers is not None:
+            headers = tuple(headers)
+        is_sticky = key is None and partition is None and self._is_sticky
+        try:
+            if is_sticky:
+                queue = queues.sticky
+            else:
+                queue = self._accumulator.queue_for(queues, key, partition)  # type: ignore[union-attr]
+            index = queue.append(key, value, headers, timestamp_ms)
+            batch = queue.open
+            if index is None or batch is None:
+                batch, index = await self._append_slowly(
+                    queues, queue, key, value, headers, timestamp_ms, is_sticky
+                )
+        except TypeError as error:
+            raise explain_type_error(error, key, value, headers) from None
+        if on_delivery is not None:
+            batch.add_callback(index, timestamp_ms, on_delivery)
+        return RecordFuture(batch, index, timestamp_ms)
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record and return where it was written. Raises as `send`, and the record's own error."""
+        future = await self.send(
+            topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
+        )
+        return await future
+
+    async def send_batch(self, topic: str, partition: int, encoded: Buffer) -> RecordFuture:
+        """Take one whole record batch (magic 2) as bytes; the future is that of its first record.
+
+        The bytes must not change until then. Raises as `send`, and CORRUPT_MESSAGE or INVALID_RECORD for what
+        is no batch.
+        """
+        header = check_produced_batch(encoded)
+        queues = self._topics.get(topic) or await self._open_topic(topic)
+        accumulator, _ = self._parts()
+        queue = accumulator.queue_for(queues, None, partition)
+        deadline = now() + self.config.max_block_ms / 1000
+        while True:
+            with accumulator.lock:
+                taken = accumulator.add_encoded(queue, encoded)
+            if isinstance(taken, ProducerBatch):
+                return RecordFuture(taken, 0, header.base_timestamp)
+            await accumulator.wait_for_memory(taken, deadline)
+
+    async def flush(self) -> None:
+        """Return when all that was sent before is delivered or has failed; `linger_ms` is not waited for."""
+        accumulator, sender = self._parts()
+        with accumulator.lock:
+            batches = list(accumulator.incomplete)
+        sender.flushing += 1
+        sender.wake()
+        try:
+            for batch in batches:
+                await batch.wait_delivered()
+        finally:
+            sender.flushing -= 1
+
+    async def close(self, timeout_ms: int | None = None) -> None:
+        """Flush, for at most ``timeout_ms`` (else until all is done), then fail the rest and disconnect.
+
+        Idempotent. Without a timeout `delivery_timeout_ms` bounds the wait.
+        """
+        cluster, accumulator, sender = self._cluster, self._accumulator, self._sender
+        if cluster is None or accumulator is None or sender is None:
+            return
+        try:
+            with accumulator.lock:
+                accumulator.close("the producer is closed")
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await self.flush()
+        except TimeoutError:
+            pass
+        finally:
+            sender.fail_all(ClientClosed("the producer was closed before the record was delivered"))
+            sender.close()
+            cluster.close()
+            self._accumulator = self._sender = None
+            self._topics = {}
+
+    async def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        """The partitions of a topic as last heard of. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        self._parts()
+        cluster = self._cluster
+        if cluster is None:
+            raise ClientClosed("the producer is not started")
+        return list((await cluster.topic(topic, self.config.max_block_ms)).partitions)
+
+    async def _open_topic(self, topic: str) -> TopicQueues:
+        accumulator, _ = self._parts()
+        cluster = self._cluster
+        if cluster is None or accumulator.closed_reason is not None:
+            raise ClientClosed("the producer is closed")
+        info = await cluster.topic(topic, self.config.max_block_ms)
+        with accumulator.lock:
+            return accumulator.add_topic(info)
+
+    async def _append_slowly(
+        self,
+        queues: TopicQueues,
+        queue: PartitionQueue,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int,
+        is_sticky: bool,
+    ) -> tuple[ProducerBatch, int]:
+        """Append where the queue's open batch refused: it is full, or there is none."""
+        accumulator, sender = self._parts()
+        if queue.open is not None:
+            # One who sends without ever waiting must still let the full batch go.
+            queue.open.is_full = True
+            sender.wake()
+            await asyncio.sleep(0)
+        deadline = now() + self.config.max_block_ms / 1000
+        while True:
+            with accumulator.lock:
+                taken = accumulator.append_to_new(
+                    queues, queue, key, value, headers, timestamp_ms, is_sticky=is_sticky
+                )
+            if not isinstance(taken, int):
+                return taken
+            await accumulator.wait_for_memory(taken, deadline)
+
+    def _take_new_partitions(self) -> None:
+        cluster, accumulator = self._cluster, self._accumulator
+        if cluster is not None and accumulator is not None:
+            with accumulator.lock:
+                for name in accumulator.topics:
+                    info = cluster.cache.topics.get(name)
+                    if info is not None:
+                        accumulator.add_topic(info)
+
+    def _wake_sender(self) -> None:
+        if self._sender is not None:
+            self._sender.wake()
+
+    def _parts(self) -> tuple[Accumulator, Sender]:
+        if self._accumulator is None or self._sender is None:
+            state = "not started; use `async with Producer(…)`" if self._cluster is None else "closed"
+            raise ClientClosed(f"the producer is {state}")
+        return self._accumulator, self._sender
+
+
+def explain_type_error(error: TypeError, key: object, value: object, headers: object) -> TypeError:
+    """A TypeError that names the argument at fault, or the error itself when it is none of them."""
+    for name, given in (("key", key), ("value", value)):
+        if given is not None and not isinstance(given, bytes):
+            return TypeError(f"{name} is {type(given).__name__}; expected bytes or None")
+    if headers:
+        return TypeError(f"headers {headers!r}: expected pairs of a str and bytes or None ({error})")
+    return error

@@ -1,0 +1,258 @@
+"""A batch of the producer and the light futures of its records.
+
+One batch, one outcome: the futures of its records are only (batch, index, timestamp) and look the outcome up.
+Waiters get an asyncio future each, made when somebody really waits, so that cancelling one waiter concerns
+nobody else. A batch completes exactly once; one that was split completes by pointing to its parts.
+
+A batch belongs to its accumulator, and to its lock where several threads append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.ids import Offset, TopicPartition
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.schema import Buffer
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was written. With acks=0 nobody says, and ``offset`` is -1."""
+
+    topic: str
+    partition: int
+    offset: Offset
+    timestamp_ms: int
+
+
+DeliveryCallback = Callable[[RecordMetadata | None, BarnabasError | None], object]
+"""Called once per record on the producer's event loop: with its metadata, or with None and the error."""
+
+
+class BatchState(Enum):
+    """OPEN and CLOSED batches wait in a queue; what is IN_FLIGHT either completes or waits again."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    IN_FLIGHT = "in flight"
+    SPLIT = "split"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+
+
+_FINAL: Final = frozenset({BatchState.SPLIT, BatchState.DELIVERED, BatchState.FAILED})
+_NEXT: Final = {
+    BatchState.OPEN: {BatchState.CLOSED, BatchState.FAILED},
+    BatchState.CLOSED: {BatchState.IN_FLIGHT, BatchState.FAILED},
+    BatchState.IN_FLIGHT: {BatchState.CLOSED, *_FINAL},
+    BatchState.SPLIT: set[BatchState](),
+    BatchState.DELIVERED: set[BatchState](),
+    BatchState.FAILED: set[BatchState](),
+}
+
+
+class ProducerBatch:
+    """Records of one partition that travel together. Times are of `time.monotonic`, in seconds."""
+
+    __slots__ = (
+        "attempts",
+        "base_offset",
+        "builder",
+        "callbacks",
+        "created_at",
+        "encoded",
+        "error",
+        "is_full",
+        "last_error",
+        "log_append_time_ms",
+        "may_split",
+        "parts",
+        "record_count",
+        "reserved_bytes",
+        "state",
+        "tp",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        builder: RecordBatchBuilder | None,
+        *,
+        reserved_bytes: int,
+        created_at: float,
+        encoded: Buffer | None = None,
+        record_count: int = 0,
+    ) -> None:
+        self.tp = tp
+        self.builder = builder
+        self.encoded = encoded
+        self.record_count = record_count
+        self.reserved_bytes = reserved_bytes
+        self.created_at = created_at
+        self.attempts = 0
+        self.is_full = builder is None
+        self.may_split = builder is not None
+        self.state = BatchState.OPEN if builder is not None else BatchState.CLOSED
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self.error: BarnabasError | None = None
+        self.last_error: BarnabasError | None = None
+        self.parts: list[tuple[int, ProducerBatch]] = []
+        self.callbacks: list[tuple[int, int, DeliveryCallback]] | None = None
+        self.waiters: list[asyncio.Future[None]] | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.state in _FINAL
+
+    @property
+    def size_bytes(self) -> int:
+        """Uncompressed while it is open, as sent afterwards."""
+        if self.encoded is not None:
+            return len(self.encoded)
+        return self.builder.size_bytes if self.builder is not None else 0
+
+    def move(self, state: BatchState) -> None:
+        """Change the state. Raises InvariantViolation for a step that the table does not know."""
+        invariant(state in _NEXT[self.state], "a batch cannot go from %s to %s", self.state, state)
+        self.state = state
+
+    def close(self) -> None:
+        """Take no more records, and encode those there are."""
+        if self.state is BatchState.OPEN:
+            self.move(BatchState.CLOSED)
+            if self.builder is not None:
+                self.record_count = self.builder.record_count
+                self.encoded = self.builder.build()
+                self.builder = None
+
+    def deliver(self, base_offset: int, log_append_time_ms: int) -> None:
+        self.move(BatchState.DELIVERED)
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self._announce()
+
+    def fail(self, error: BarnabasError) -> None:
+        self.move(BatchState.FAILED)
+        self.error = error
+        self._announce()
+
+    def split_into(self, parts: list[ProducerBatch]) -> None:
+        """Hand the records over to smaller batches, in order; futures and callbacks follow them."""
+        self.move(BatchState.SPLIT)
+        first = 0
+        for part in parts:
+            self.parts.append((first, part))
+            first += part.record_count
+        invariant(first == self.record_count, "%d of %d records in the parts", first, self.record_count)
+        for index, timestamp_ms, callback in self.callbacks or ():
+            part, place = self.part_of(index)
+            part.add_callback(place, timestamp_ms, callback)
+        self.callbacks = None
+        self._announce()
+
+    def part_of(self, index: int) -> tuple[ProducerBatch, int]:
+        """The part of a split batch that a record went to, and its index there."""
+        for first, part in reversed(self.parts):
+            if index >= first:
+                return part, index - first
+        raise IndexError(index)
+
+    def add_callback(self, index: int, timestamp_ms: int, callback: DeliveryCallback) -> None:
+        if self.callbacks is None:
+            self.callbacks = []
+        self.callbacks.append((index, timestamp_ms, callback))
+
+    async def wait(self) -> None:
+        """Return when the batch is delivered, failed or split."""
+        if self.is_done:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.waiters is None:
+            self.waiters = []
+        self.waiters.append(waiter)
+        await waiter
+
+    async def wait_delivered(self) -> None:
+        """Return when every record is delivered or failed, wherever a split has put it."""
+        await self.wait()
+        for _, part in self.parts:
+            await part.wait_delivered()
+
+    def outcome(self, index: int, timestamp_ms: int) -> RecordMetadata:
+        """The metadata of a record of a batch that is done and not split. Raises the batch's error."""
+        if self.error is not None:
+            raise self.error
+        invariant(self.state is BatchState.DELIVERED, "the outcome of a batch that is %s", self.state)
+        offset = Offset(self.base_offset + index if self.base_offset >= 0 else -1)
+        if self.log_append_time_ms >= 0:
+            timestamp_ms = self.log_append_time_ms
+        return RecordMetadata(self.tp.topic, self.tp.partition, offset, timestamp_ms)
+
+    def _announce(self) -> None:
+        callbacks, self.callbacks = self.callbacks, None
+        if callbacks:
+            # One by one by the loop: an exception in a callback is reported by it and stops nothing.
+            loop = asyncio.get_running_loop()
+            for index, timestamp_ms, callback in callbacks:
+                if self.error is not None:
+                    loop.call_soon(callback, None, self.error)
+                else:
+                    loop.call_soon(callback, self.outcome(index, timestamp_ms), None)
+        waiters, self.waiters = self.waiters, None
+        for waiter in waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)
+        # The bytes are of no use any more, but futures may be kept for long.
+        self.encoded = self.builder = None
+
+
+class RecordFuture:
+    """What `send` gives for a record: await it for its `RecordMetadata`, or for the error.
+
+    It costs next to nothing until it is awaited and may be dropped; a batch that fails is logged anyway.
+    """
+
+    __slots__ = ("_batch", "_index", "_timestamp_ms")
+
+    def __init__(self, batch: ProducerBatch, index: int, timestamp_ms: int) -> None:
+        self._batch = batch
+        self._index = index
+        self._timestamp_ms = timestamp_ms
+
+    def _resolve(self) -> ProducerBatch:
+        """The batch that the record is in now, after any splits."""
+        while self._batch.parts:
+            self._batch, self._index = self._batch.part_of(self._index)
+        return self._batch
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._resolve().is_done
+
+    def result(self) -> RecordMetadata:
+        """The outcome. Raises the record's error, or asyncio.InvalidStateError when it is not known yet."""
+        batch = self._resolve()
+        if not batch.is_done:
+            raise asyncio.InvalidStateError("the record is not acknowledged yet; await the future")
+        return batch.outcome(self._index, self._timestamp_ms)
+
+    async def _wait(self) -> RecordMetadata:
+        while not (batch := self._resolve()).is_done:
+            await batch.wait()
+        return batch.outcome(self._index, self._timestamp_ms)
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        return self._wait().__await__()
+
+
+def now() -> float:
+    """The clock of batches, in seconds."""
+    return time.monotonic()
