@@ -31,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         help="one setting (may be repeated; wins over BARNABAS_… variables, which win over the file)",
     )
     parser.add_argument(
+        "--logs-dir",
+        type=Path,
+        metavar="DIR",
+        help="write server.log, controller.log and state-change.log there (default: all to standard error)",
+    )
+    parser.add_argument(
         "--await-zookeeper",
         action="store_true",
         help="before connecting wait until ZooKeeper answers `srvr`, within its connection time-out",
@@ -46,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     if options.await_zookeeper:
         servers = parse_endpoints(config.zookeeper_connect.partition("/")[0])
         await_zookeeper(servers, max(config.zookeeper_connection_timeout_ms, 10_000) / 1000)
-    return run_broker(config)
+    return run_broker(config, options.logs_dir)
 
 
 def await_zookeeper(servers: list[Endpoint], timeout_s: float) -> None:

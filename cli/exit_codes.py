@@ -53,4 +53,9 @@ def exit_code_of(error: BaseException) -> int:
         return NOT_FOUND
     if isinstance(error, ApiError) and error.code in _NOT_FOUND_CODES:
         return NOT_FOUND
+    # Errors of several topics: when all say the same, so does the command.
+    several = getattr(error, "errors", None)
+    if isinstance(several, dict) and several:
+        codes = {exit_code_of(one) for one in several.values()}
+        return codes.pop() if len(codes) == 1 else FAILED
     return FAILED

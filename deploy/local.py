@@ -3,6 +3,7 @@
     DIR/cluster.json                      what runs where (state.py)
     DIR/zookeeper/{zoo.cfg,data/,zookeeper.log}
     DIR/broker-<id>/{server.properties,data/,broker.log}
+    DIR/broker-<id>/logs/{server.log,controller.log,state-change.log}
 
 Guarantees. `start` returns when every broker sees all brokers and a controller: topics can then be created
 and written. No process is left behind after any exit of this program, SIGKILL included, unless the cluster

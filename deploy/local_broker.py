@@ -41,6 +41,8 @@ def broker_command(settings_file: Path) -> list[str]:
         "broker",
         "--config",
         str(settings_file),
+        "--logs-dir",
+        str(settings_file.parent / "logs"),
         "--await-zookeeper",
     ]
 
@@ -117,7 +119,7 @@ class LocalBroker:
 
     @property
     def log_file(self) -> Path:
-        """Everything the broker's process prints."""
+        """What the broker's process prints: warnings and worse; all of its log is in ``logs/``."""
         return self.directory / "broker.log"
 
     @property

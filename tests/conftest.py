@@ -96,8 +96,9 @@ def start_cluster(
     for cluster in started:
         if report is not None:
             report.sections += [
-                (f"the end of {broker.log_file}", tail(broker.log_file, lines=60, max_bytes=32768))
+                (f"the end of {path}", tail(path, lines=60, max_bytes=32768))
                 for broker in cluster.brokers
+                for path in (broker.log_file, *sorted((broker.directory / "logs").glob("*.log")))
             ]
         cluster.kill_all()
         cluster.close()
