@@ -28,7 +28,7 @@ from barnabas.broker.log.log_files import (
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import CheckpointDamaged, CorruptLog, LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.record_batch import check_batch
+from barnabas.protocol.record_batch import HEADER_BYTES, check_batch
 
 logger = logging.getLogger(__name__)
 
@@ -106,11 +106,13 @@ def _recover_segments(
                 segment.file.path, walk.size, walk.next_offset, recovery_point, str(fault)
             ) from fault
         dropped = segment.size - walk.size
+        level = _cut_level(segment, walk.size) if is_last else logging.WARNING
         segment.finish_rebuild(walk.size, walk.next_offset)
         kept.append(segment)
         scanned += walk.epochs
         if fault is not None:
-            logger.warning(
+            logger.log(
+                level,
                 "%s: cut at byte %d, offset %d (%d bytes and %d later segments dropped): %s",
                 segment.file.path,
                 walk.size,
@@ -173,6 +175,12 @@ def _walk(segment: Segment) -> _Walk:
         next_offset = header.next_offset
         position += header.size_bytes
     return _Walk(position, next_offset, None, epochs)
+
+
+def _cut_level(segment: Segment, position: int) -> int:
+    """How loudly a cut is told: the unused tail of the last segment is no damage, every crash leaves one."""
+    head = segment.file.view(position, min(segment.size, position + HEADER_BYTES))
+    return logging.WARNING if any(head) else logging.INFO
 
 
 def _epoch_starts(segment: Segment) -> list[tuple[int, int]]:

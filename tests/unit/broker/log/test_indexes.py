@@ -1,0 +1,122 @@
+"""Both indexes against a linear scan, in memory and mapped, and their bytes on disk."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from barnabas.broker.log.offset_index import OffsetIndex
+from barnabas.broker.log.time_index import TimeIndex
+from barnabas.protocol.invariants import InvariantViolation
+
+BASE = 1000
+STEPS = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 90)), max_size=60)
+
+
+def rising(steps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    first, second, found = 0, 0, []
+    for first_step, second_step in steps:
+        first, second = first + first_step, second + second_step
+        found.append((first, second))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.booleans(), st.lists(st.integers(-5, 5000), min_size=1, max_size=20))
+def test_offset_lookups_agree_with_a_linear_scan(
+    steps: list[tuple[int, int]], is_sealed: bool, targets: list[int]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        index = OffsetIndex(Path(folder) / "x.index", BASE, is_new=True)
+        entries = [(BASE + offset, position) for offset, position in rising(steps)]
+        for offset, position in entries:
+            index.append(offset, position)
+        if is_sealed:
+            index.seal()
+        everything = [(BASE, 0), *entries]
+        for target in targets:
+            by_offset = [entry for entry in everything if entry[0] <= max(BASE, BASE + target)]
+            assert index.lookup(max(BASE, BASE + target)) == by_offset[-1]
+            by_position = [entry for entry in everything if entry[1] <= max(0, target)]
+            assert index.lookup_position(max(0, target)) == by_position[-1]
+        assert index.entries() == entries
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.booleans(), st.lists(st.integers(-5, 5000), min_size=1, max_size=20))
+def test_time_lookups_agree_with_a_linear_scan(
+    steps: list[tuple[int, int]], is_sealed: bool, targets: list[int]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        index = TimeIndex(Path(folder) / "x.timeindex", BASE, is_new=True)
+        entries = [(time, BASE + offset) for time, offset in rising(steps)]
+        for time, offset in entries:
+            index.maybe_append(time, offset)
+            index.maybe_append(time, offset + 1)
+        if is_sealed:
+            index.seal()
+        for target in targets:
+            below = [entry for entry in [(-1, BASE), *entries] if entry[0] < target or entry[0] == -1]
+            assert index.lookup_below(target) == below[-1]
+        assert index.entries() == entries
+
+
+@settings(max_examples=40, deadline=None)
+@given(STEPS, st.integers(0, 3000), st.booleans())
+def test_truncation_keeps_just_what_lies_before(
+    steps: list[tuple[int, int]], cut: int, is_sealed: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        offsets = OffsetIndex(Path(folder) / "x.index", BASE, is_new=True)
+        times = TimeIndex(Path(folder) / "x.timeindex", BASE, is_new=True)
+        entries = rising(steps)
+        for offset, position in entries:
+            offsets.append(BASE + offset, position)
+            times.maybe_append(position, BASE + offset)
+        if is_sealed:
+            offsets.seal()
+            times.seal()
+        offsets.truncate(cut)
+        times.truncate(BASE + cut)
+        assert offsets.entries() == [(BASE + offset, at) for offset, at in entries if at < cut]
+        assert times.entries() == [(at, BASE + offset) for offset, at in entries if offset < cut]
+        offsets.append(BASE + 100_000, 100_000)
+        assert offsets.last() == (BASE + 100_000, 100_000)
+
+
+def test_the_files_are_in_kafkas_format_and_empty_indexes_have_none(tmp_path: Path) -> None:
+    offsets = OffsetIndex(tmp_path / "x.index", BASE, is_new=True)
+    times = TimeIndex(tmp_path / "x.timeindex", BASE, is_new=True)
+    offsets.seal()
+    times.seal()
+    assert list(tmp_path.iterdir()) == []
+    offsets.append(BASE + 1, 2)
+    times.maybe_append(3, BASE + 4)
+    offsets.seal()
+    times.seal()
+    assert (tmp_path / "x.index").read_bytes().hex() == "0000000100000002"
+    assert (tmp_path / "x.timeindex").read_bytes().hex() == "000000000000000300000004"
+    again = OffsetIndex(tmp_path / "x.index", BASE, is_new=False)
+    assert again.entries() == [(BASE + 1, 2)]
+    assert again.is_sane(3)
+    assert not again.is_sane(2)
+
+
+@pytest.mark.parametrize("length", [1, 7, 9, 15])
+def test_a_file_of_odd_length_is_not_sane(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "x.index"
+    path.write_bytes(bytes(length))
+    assert not OffsetIndex(path, 0, is_new=False).is_sane(1 << 30)
+    assert not TimeIndex(path, 0, is_new=False).is_sane()
+
+
+def test_entries_must_rise(tmp_path: Path) -> None:
+    index = OffsetIndex(tmp_path / "x.index", BASE, is_new=True)
+    index.append(BASE + 5, 10)
+    with pytest.raises(InvariantViolation, match="does not follow"):
+        index.append(BASE + 5, 20)
+    assert index.count == 1

@@ -1,0 +1,457 @@
+"""Appending to, reading from and truncating one log: the rules one by one, and a disk that fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.log import segment_file
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.storage_errors import LogDirFailure, UnexpectedAppendOffset
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import TopicId
+from barnabas.protocol.record_batch import TimestampType, check_batch, iter_batches, parse_header, write_crc
+from barnabas.protocol.records import decode_records
+
+OpenLog = Callable[..., Log]
+
+
+def batch(count: int = 1, size: int = 10, timestamp_ms: int = 0) -> bytearray:
+    return build_batch([(None, b"v" * size)] * count, timestamp_ms=timestamp_ms)
+
+
+def files(log: Log) -> list[str]:
+    return sorted(path.name for path in log.folder.iterdir())
+
+
+def test_a_new_log_is_empty_and_its_folder_is_kafkas(open_log: OpenLog) -> None:
+    topic_id = TopicId(uuid.uuid4())
+    log = open_log(topic_id=topic_id)
+    assert (log.log_start_offset, log.log_end_offset, log.recovery_point, log.size_bytes) == (0, 0, 0, 0)
+    assert files(log) == ["00000000000000000000.log", "partition.metadata"]
+    assert len(log.read(0, 1 << 20).records) == 0
+    assert log.offset_for_timestamp(0) is None
+    assert log.max_timestamp_offset() is None
+    log.abandon()
+    assert open_log().topic_id == topic_id
+
+
+def test_the_folder_of_another_topic_of_the_same_name_is_refused(open_log: OpenLog) -> None:
+    open_log(topic_id=TopicId(uuid.uuid4())).abandon()
+    with pytest.raises(ApiError) as caught:
+        open_log(topic_id=TopicId(uuid.uuid4()))
+    assert caught.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+def test_the_leader_gives_offsets_and_epoch(open_log: OpenLog) -> None:
+    log = open_log()
+    first = log.append_as_leader(batch(3) + batch(2), 7, 0)
+    assert (first.base_offset, first.last_offset, first.log_end_offset) == (0, 4, 5)
+    assert (first.record_count, first.leader_epoch, first.log_append_time_ms) == (5, 7, -1)
+    second = log.append_as_leader(bytes(batch(1)), 8, 0)
+    assert second.base_offset == 5
+    headers = [header for _, header in iter_batches(log.read(0, 1 << 20).records)]
+    found = [(header.base_offset, header.partition_leader_epoch) for header in headers]
+    assert found == [(0, 7), (3, 7), (5, 8)]
+    assert log.epoch_cache.entries == ((7, 0), (8, 5))
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        (b"", ErrorCode.INVALID_RECORD),
+        (b"x" * 20, ErrorCode.CORRUPT_MESSAGE),
+        (batch() + b"x", ErrorCode.CORRUPT_MESSAGE),
+        (batch() + batch()[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (batch()[:-1] + b"x", ErrorCode.CORRUPT_MESSAGE),
+        (batch(1, 300), ErrorCode.MESSAGE_TOO_LARGE),
+        (batch(1, 100) * 10, ErrorCode.RECORD_LIST_TOO_LARGE),
+    ],
+)
+def test_what_a_producer_may_not_send_is_refused_and_changes_nothing(
+    open_log: OpenLog, records: bytes, code: ErrorCode
+) -> None:
+    log = open_log(LogConfig(max_message_bytes=300, segment_bytes=1000))
+    log.append_as_leader(batch(2), 1, 0)
+    before = (log.log_end_offset, log.size_bytes)
+    with pytest.raises(ApiError) as caught:
+        log.append_as_leader(bytearray(records), 2, 0)
+    assert caught.value.code is code
+    assert (log.log_end_offset, log.size_bytes, log.epoch_cache.latest_epoch) == (*before, 1)
+
+
+def test_a_producer_may_not_claim_the_brokers_time(open_log: OpenLog) -> None:
+    builder = RecordBatchBuilder()
+    builder.append(None, b"v", None, 1)
+    with pytest.raises(ApiError) as caught:
+        open_log().append_as_leader(builder.build(timestamp_type=TimestampType.LOG_APPEND_TIME), 0, 0)
+    assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
+
+
+def test_the_brokers_time_is_stamped_where_the_topic_says_so(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(message_timestamp_type=TimestampType.LOG_APPEND_TIME))
+    result = log.append_as_leader(batch(2, timestamp_ms=5) + batch(1, timestamp_ms=9), 0, 12345)
+    assert result.log_append_time_ms == 12345
+    data = log.read(0, 1 << 20).records
+    for position, _ in iter_batches(data):
+        check_batch(data, position)
+    assert [record.timestamp_ms for record in decode_records(data)] == [12345, 12345]
+    found = log.offset_for_timestamp(12345)
+    assert found is not None
+    assert found.offset == 0
+
+
+def follower_batches(*bases: int) -> bytes:
+    return b"".join(
+        bytes(build_batch([(None, b"v")], base_offset=base, partition_leader_epoch=base)) for base in bases
+    )
+
+
+def test_a_follower_keeps_offsets_and_epochs_and_leaves_out_a_cut_batch(open_log: OpenLog) -> None:
+    data = follower_batches(0, 1, 2)
+    one = len(data) // 3
+    for cut in range(len(data)):
+        log = open_log()
+        result = log.append_as_follower(memoryview(data)[:cut], 0)
+        whole = cut // one
+        assert (result.log_end_offset, result.size_bytes) == (whole, whole * one)
+        assert bytes(log.read(0, 1 << 20).records) == data[: whole * one]
+        assert log.epoch_cache.entries == tuple((base, base) for base in range(whole))
+        log.truncate_fully_and_start_at(0)
+        log.abandon()
+
+
+@pytest.mark.parametrize("bases", [(1,), (0, 2), (0, 0)])
+def test_a_follower_refuses_what_does_not_continue_its_log(open_log: OpenLog, bases: tuple[int, ...]) -> None:
+    log = open_log()
+    with pytest.raises(UnexpectedAppendOffset, match="due is"):
+        log.append_as_follower(follower_batches(*bases), 0)
+    assert (log.log_end_offset, log.size_bytes) == (0, 0)
+
+
+def test_a_follower_refuses_damaged_batches(open_log: OpenLog) -> None:
+    log = open_log()
+    data = bytearray(follower_batches(0, 1))
+    data[-1] ^= 1
+    with pytest.raises(ApiError) as caught:
+        log.append_as_follower(data, 0)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert log.size_bytes == 0
+
+
+def test_a_fetch_larger_than_a_segment_is_spread_over_several(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(segment_bytes=200))
+    data = follower_batches(*range(10))
+    log.append_as_follower(data, 0)
+    assert log.log_end_offset == 10
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 4, 6, 8]
+    assert b"".join(bytes(log.read(base, 1 << 20).records) for base in (0, 2, 4, 6, 8)) == data
+
+
+def test_segments_roll_by_size(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(segment_bytes=2 * len(batch())))
+    for _ in range(5):
+        log.append_as_leader(batch(), 0, 0)
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
+
+
+def test_segments_roll_by_the_age_of_their_timestamps(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(segment_ms=100))
+    for timestamp in (1000, 1100, 1101, 50, 1202):
+        log.append_as_leader(batch(timestamp_ms=timestamp), 0, 0)
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
+
+
+def test_segments_without_timestamps_roll_by_the_clock(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(segment_ms=100))
+    for now_ms in (0, 100, 101, 150, 202):
+        log.append_as_leader(batch(timestamp_ms=-1), 0, now_ms)
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
+
+
+def test_segments_roll_when_an_index_is_full(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(segment_index_bytes=24, index_interval_bytes=0))
+    for timestamp in range(9):
+        log.append_as_leader(batch(timestamp_ms=timestamp), 0, 0)
+    assert len(log.segments) > 2
+    assert all(segment.time_index.size_bytes <= 36 for segment in log.segments)
+
+
+def test_a_rolled_segment_is_cut_to_size_and_has_its_indexes(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(index_interval_bytes=0))
+    for timestamp in range(3):
+        log.append_as_leader(batch(timestamp_ms=timestamp), 0, 0)
+    path = log.segments[0].file.path
+    assert path.stat().st_size > log.size_bytes
+    log.roll(0)
+    assert path.stat().st_size == log.size_bytes
+    assert log.segments[0].time_index.last() == (2, 2)
+    assert [entry.offset for entry in log.segments[0].offset_index.entries()] == [1, 2]
+    assert log.roll(0) is log.segments[-1], "an empty segment is not rolled"
+    assert len(log.segments) == 2
+
+
+def test_reads_give_whole_batches_within_the_size(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(index_interval_bytes=100))
+    size = len(batch(2))
+    for _ in range(2000):
+        log.append_as_leader(batch(2), 0, 0)
+    for start in (0, 1, 2, 777, 3998, 3999):
+        for count in (1, 2, 3, 600, 5000):
+            for slack in (0, size - 1):
+                found = log.read(start, count * size + slack)
+                expected = min(count, 2000 - start // 2)
+                assert found.start_offset == start // 2 * 2
+                assert len(found.records) == expected * size
+                assert found.next_offset == found.start_offset + 2 * expected
+
+
+def test_reads_stop_below_the_upper_bound(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(index_interval_bytes=100))
+    size = len(batch(2))
+    for _ in range(1500):
+        log.append_as_leader(batch(2), 0, 0)
+    for bound in (2, 3, 500, 2001, 2998, 3000):
+        found = log.read(0, 1 << 20, upper_bound_offset=bound)
+        assert found.next_offset == bound // 2 * 2
+        assert len(found.records) == bound // 2 * size
+    assert len(log.read(0, 1 << 20, upper_bound_offset=1).records) == 0
+    assert len(log.read(10, 1 << 20, upper_bound_offset=10).records) == 0
+
+
+def test_a_first_batch_larger_than_asked_comes_alone_or_not_at_all(open_log: OpenLog) -> None:
+    log = open_log()
+    for _ in range(3):
+        log.append_as_leader(batch(1, 500), 0, 0)
+    assert len(log.read(0, 10).records) == len(batch(1, 500))
+    nothing = log.read(1, 10, min_one_batch=False)
+    assert len(nothing.records) == 0
+    assert nothing.next_offset == 1
+    assert len(log.read(1, 10, upper_bound_offset=1).records) == 0
+
+
+@pytest.mark.parametrize("offset", [-1, 1, 7])
+def test_an_offset_out_of_range_is_refused_with_the_range(open_log: OpenLog, offset: int) -> None:
+    log = open_log()
+    log.append_as_leader(batch(6), 0, 0)
+    log.increment_log_start_offset(2)
+    with pytest.raises(ApiError, match=rf"offset {offset} is not within 2\.\.6") as caught:
+        log.read(offset, 100)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_timestamps_are_found_exactly_also_when_out_of_order_and_compressed(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(segment_bytes=600, index_interval_bytes=100))
+    times = [5, 3, 9, 9, 2, 14, 14, 11, 20, 1, 30, 25]
+    for index in range(0, len(times), 2):
+        builder = RecordBatchBuilder(compression=Compression.GZIP if index % 4 else Compression.NONE)
+        for time in times[index : index + 2]:
+            builder.append(None, b"v" * 100, None, time)
+        log.append_as_leader(builder.build(), 4, 0)
+    assert len(log.segments) > 1
+    for target in range(-1, 33):
+        found = log.offset_for_timestamp(target)
+        expected = next(((time, offset, 4) for offset, time in enumerate(times) if time >= target), None)
+        assert (tuple(found) if found else None) == expected
+    assert log.max_timestamp_offset() == (30, 10, 4)
+    log.increment_log_start_offset(3)
+    assert log.offset_for_timestamp(4) == (9, 3, 4)
+
+
+def test_truncation_within_a_batch_drops_the_whole_batch(open_log: OpenLog) -> None:
+    log = open_log()
+    for epoch in range(3):
+        log.append_as_leader(batch(4), epoch, 0)
+    assert log.truncate_to(6)
+    assert log.log_end_offset == 4
+    assert log.epoch_cache.entries == ((0, 0),)
+    assert not log.truncate_to(4)
+    assert log.append_as_leader(batch(1), 9, 0).base_offset == 4
+    assert [header.base_offset for _, header in iter_batches(log.read(0, 1 << 20).records)] == [0, 4]
+
+
+def test_what_was_truncated_does_not_come_back_in_recovery(open_log: OpenLog) -> None:
+    log = open_log()
+    for _ in range(4):
+        log.append_as_leader(batch(1), 0, 0)
+    log.truncate_to(1)
+    log.append_as_leader(batch(1), 1, 0)
+    log.abandon()
+    again = open_log(is_clean=False)
+    assert again.log_end_offset == 2
+
+
+def test_truncation_before_the_first_segment_starts_afresh(open_log: OpenLog) -> None:
+    log = open_log()
+    log.truncate_fully_and_start_at(100)
+    log.append_as_leader(batch(2), 1, 0)
+    assert (log.log_start_offset, log.log_end_offset) == (100, 102)
+    log.truncate_to(50)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (50, 50, 0)
+    assert log.epoch_cache.entries == ()
+    assert log.append_as_leader(batch(1), 2, 0).base_offset == 50
+
+
+def test_the_log_start_moves_only_forward_and_not_behind_the_end(open_log: OpenLog) -> None:
+    log = open_log()
+    log.append_as_leader(batch(5), 0, 0)
+    assert log.increment_log_start_offset(3)
+    assert not log.increment_log_start_offset(2)
+    with pytest.raises(ApiError) as caught:
+        log.increment_log_start_offset(6)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert log.log_start_offset == 3
+
+
+def test_retention_deletes_segments_and_moves_the_log_start(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(segment_bytes=2 * len(batch()), retention_ms=1000))
+    for timestamp in (0, 10, 5000, 5010, 9000):
+        log.append_as_leader(batch(timestamp_ms=timestamp), 0, 0)
+    assert log.delete_old_segments(5500, 5) == 1
+    assert (log.log_start_offset, log.log_end_offset) == (2, 5)
+    assert log.delete_old_segments(50_000, 4) == 1
+    assert log.log_start_offset == 4
+    assert log.delete_old_segments(50_000, 5) == 1, "the active one too, once a new one has begun"
+    assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+    assert [name for name in files(log) if name.endswith(".log")] == ["00000000000000000005.log"]
+    assert log.append_as_leader(batch(), 0, 0).base_offset == 5
+
+
+def test_views_survive_deletion_truncation_and_close(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(segment_bytes=5000, retention_ms=0))
+    log.append_as_leader(batch(1, 4000), 0, 0)
+    log.append_as_leader(batch(1, 4000), 0, 0)
+    log.append_as_leader(batch(1, 4000), 0, 0)
+    deleted, kept = log.read(0, 1 << 20).records, log.read(2, 1 << 20).records
+    copies = bytes(deleted), bytes(kept)
+    assert log.delete_old_segments(10_000, 2) == 2
+    log.close(0)
+    assert (bytes(deleted), bytes(kept)) == copies
+    again = open_log(is_clean=True, log_start_offset=2)
+    view = again.read(2, 1 << 20).records
+    again.truncate_to(2)
+    assert bytes(view) == bytes(len(view)), "truncated bytes are zeros, never a page that is gone"
+
+
+def test_a_reader_that_comes_too_late_gets_an_ordinary_error(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(segment_bytes=len(batch()), retention_ms=0))
+    for _ in range(3):
+        log.append_as_leader(batch(), 0, 0)
+    old = log.segments[0]
+    log.delete_old_segments(10_000, 2)
+    with pytest.raises(ApiError) as caught:
+        old.read(0, 100, 1, True)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class FullDisk:
+    """Stands in for `os.pwrite`: takes so many bytes, then refuses."""
+
+    def __init__(self, room: int, number: int = errno.ENOSPC) -> None:
+        self.room = room
+        self.number = number
+
+    def __call__(self, descriptor: int, data: memoryview, position: int) -> int:
+        if not self.room:
+            raise OSError(self.number, os.strerror(self.number))
+        written = os.pwrite(descriptor, data[: self.room], position)
+        self.room -= written
+        return written
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("room", [0, 1, 30, 100])
+def test_a_full_disk_refuses_the_append_and_harms_nothing(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, room: int, number: int
+) -> None:
+    log = open_log()
+    log.append_as_leader(batch(2), 0, 0)
+    before = bytes(log.read(0, 1 << 20).records)
+    with monkeypatch.context() as patch:
+        patch.setattr(segment_file, "pwrite", FullDisk(room, number))
+        with pytest.raises(LogDirFailure) as caught:
+            log.append_as_leader(batch(1) + batch(1), 0, 0)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert os.strerror(number) in str(caught.value)
+    assert (log.log_end_offset, bytes(log.read(0, 1 << 20).records)) == (2, before)
+    log.abandon()
+    again = open_log(is_clean=False)
+    assert (again.log_end_offset, bytes(again.read(0, 1 << 20).records)) == (2, before)
+    assert again.append_as_leader(batch(1), 0, 0).base_offset == 2
+
+
+def test_a_disk_that_takes_few_bytes_at_a_time_gets_them_all(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_file, "pwrite", lambda fd, data, at: os.pwrite(fd, data[:7], at))
+    log = open_log()
+    log.append_as_leader(batch(3), 0, 0)
+    assert check_batch(log.read(0, 1 << 20).records).record_count == 3
+
+
+def test_a_flush_moves_the_recovery_point(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(segment_bytes=2 * len(batch()), flush_ms=100))
+    for _ in range(3):
+        log.append_as_leader(batch(), 0, 0)
+    assert not log.is_flush_due(99)
+    assert log.is_flush_due(100)
+    log.flush(100, sealed_only=True)
+    assert log.recovery_point == 2
+    log.flush(100)
+    assert log.recovery_point == 3
+    assert not log.is_flush_due(1000)
+
+
+def test_a_log_flushes_after_so_many_messages(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(flush_messages=3))
+    log.append_as_leader(batch(2), 0, 0)
+    assert log.recovery_point == 0
+    log.append_as_leader(batch(2), 0, 0)
+    assert log.recovery_point == 4
+
+
+def test_a_closed_log_takes_nothing_and_says_so(open_log: OpenLog) -> None:
+    log = open_log()
+    log.append_as_leader(batch(), 0, 0)
+    log.close(0)
+    log.close(0)
+    for change in (
+        lambda: log.append_as_leader(batch(), 0, 0),
+        lambda: log.truncate_to(0),
+        lambda: log.roll(0),
+        lambda: log.delete_old_segments(0, 0),
+    ):
+        with pytest.raises(ApiError, match="closed"):
+            change()
+
+
+def test_an_idle_log_holds_no_descriptor_and_a_sealed_one_needs_none_to_be_read(open_log: OpenLog) -> None:
+    def descriptors(folder: Path) -> int:
+        links = [Path(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+        return sum(str(link.readlink()).startswith(str(folder)) for link in links if link.is_symlink())
+
+    log = open_log()
+    assert descriptors(log.folder) == 0
+    log.append_as_leader(batch(), 0, 0)
+    assert descriptors(log.folder) == 1
+    log.close(0)
+    assert descriptors(log.folder) == 0
+
+
+def test_a_header_with_a_wrong_crc_is_never_written(open_log: OpenLog) -> None:
+    data = batch()
+    data[17] ^= 1
+    log = open_log()
+    with pytest.raises(ApiError, match="CRC"):
+        log.append_as_leader(data, 0, 0)
+    write_crc(data)
+    assert log.append_as_leader(data, 0, 0).base_offset == 0
+    assert parse_header(log.read(0, 1000).records).record_count == 1

@@ -1,0 +1,206 @@
+"""A log against a plain Python list: whatever is done to it, it holds what the list holds.
+
+Each run appends (as leader and as follower), truncates, rolls, moves the log start, flushes, and stops,
+cleanly or by a crash that loses nothing written; after every step all that can be read is compared with the
+model.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.record_batch import iter_batches, stamp
+from barnabas.protocol.records import decode_records
+
+BATCHES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
+Row = tuple[int, bytes, int, int]
+"""offset, value, timestamp, batch's base offset"""
+
+
+class LogAgainstList(RuleBasedStateMachine):
+    """`rows` is the model: every record the log should hold, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="log-model-"))
+        self.rows: list[Row] = []
+        self.starts: dict[int, int] = {}
+        self.log_start = 0
+        self.end = 0
+        self.epoch = 0
+        self.values = 0
+
+    @initialize(
+        segment_bytes=st.sampled_from([2600, 5000, 1 << 20]), interval=st.sampled_from([0, 200, 4096])
+    )
+    def open(self, segment_bytes: int, interval: int) -> None:
+        self.config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=interval)
+        self.log = self.reopen(is_clean=True)
+
+    def reopen(self, *, is_clean: bool) -> Log:
+        return Log.open(
+            TopicPartition("t", 0),
+            self.folder / "t-0",
+            self.config,
+            now_ms=0,
+            is_clean=is_clean,
+            recovery_point=0 if not hasattr(self, "log") else self.log.recovery_point,
+            log_start_offset=self.log_start,
+        )
+
+    def batches(self, counts: list[int], timestamp: int) -> bytearray:
+        data = bytearray()
+        offset = self.end
+        for count in counts:
+            values = [b"value %d" % (self.values + index) * (1 + count * 7) for index in range(count)]
+            self.values += count
+            data += build_batch([(None, value) for value in values], timestamp_ms=timestamp)
+            self.rows += [(offset + index, value, timestamp, offset) for index, value in enumerate(values)]
+            offset += count
+        if self.epoch not in self.starts:
+            self.starts = {epoch: start for epoch, start in self.starts.items() if start < self.end}
+            self.starts[self.epoch] = self.end
+        self.end = offset
+        return data
+
+    @rule(counts=BATCHES, timestamp=st.integers(1, 50))
+    def append_as_leader(self, counts: list[int], timestamp: int) -> None:
+        base = self.end
+        data = self.batches(counts[:2], timestamp)
+        result = self.log.append_as_leader(data, self.epoch, 0)
+        assert (result.base_offset, result.log_end_offset) == (base, self.end)
+        assert result.record_count == self.end - base
+
+    @rule(counts=BATCHES, timestamp=st.integers(1, 50), cut=st.integers(0, 100))
+    def append_as_follower(self, counts: list[int], timestamp: int, cut: int) -> None:
+        offset = self.end
+        data = self.batches(counts, timestamp)
+        for position, header in list(iter_batches(data)):
+            stamp(data, position, offset, self.epoch)
+            offset += header.record_count
+        partial = build_batch([(None, bytes(50))], base_offset=self.end)[:cut]
+        result = self.log.append_as_follower(memoryview(bytes(data + partial)), 0)
+        assert result.log_end_offset == self.end
+        assert result.size_bytes == len(data)
+
+    @rule()
+    def begin_an_epoch(self) -> None:
+        self.epoch += 1
+
+    @rule()
+    def roll(self) -> None:
+        self.log.roll(0)
+
+    @rule(back=st.integers(0, 20))
+    def truncate(self, back: int) -> None:
+        offset = max(self.log_start, self.end - back)
+        self.log.truncate_to(offset)
+        if offset < self.end:
+            kept_bases = [row[3] for row in self.rows if row[0] == offset]
+            self.end = kept_bases[0] if kept_bases else offset
+            self.rows = [row for row in self.rows if row[0] < self.end]
+            self.starts = {epoch: start for epoch, start in self.starts.items() if start < self.end}
+            self.log_start = min(self.log_start, self.end)
+            # A real leader never writes in an epoch that was cut: the next leader has a newer one.
+            self.epoch += 1
+
+    @rule(step=st.integers(0, 12))
+    def move_log_start(self, step: int) -> None:
+        self.log_start = min(self.end, self.log_start + step)
+        self.log.increment_log_start_offset(self.log_start)
+        self.log.delete_old_segments(0, self.end)
+        in_force = [epoch for epoch, start in self.starts.items() if start <= self.log_start]
+        self.starts = {epoch: start for epoch, start in self.starts.items() if start > self.log_start}
+        if in_force:
+            self.starts = {max(in_force): self.log_start} | self.starts
+
+    @rule()
+    def flush(self) -> None:
+        self.log.flush(0)
+        assert self.log.recovery_point == self.end
+
+    @rule()
+    def stop_cleanly(self) -> None:
+        self.log.close(0)
+        self.log = self.reopen(is_clean=True)
+        assert self.log.recovery_point == self.end
+
+    @rule()
+    def crash(self) -> None:
+        self.log.abandon()
+        self.log = self.reopen(is_clean=False)
+
+    @invariant()
+    def offsets_agree(self) -> None:
+        if hasattr(self, "log"):
+            assert (self.log.log_start_offset, self.log.log_end_offset) == (self.log_start, self.end)
+            assert sum(segment.size for segment in self.log.segments) == self.log.size_bytes
+
+    @invariant()
+    def epochs_agree(self) -> None:
+        if hasattr(self, "log"):
+            known = {epoch: start for epoch, start in self.log.epoch_cache.entries if start < self.end}
+            assert known == {epoch: start for epoch, start in self.starts.items() if start < self.end}
+
+    @precondition(lambda self: self.end > self.log_start)
+    @rule(data=st.data())
+    def read_anywhere(self, data: st.DataObject) -> None:
+        start = data.draw(st.integers(self.log_start, self.end - 1))
+        bound = data.draw(st.integers(start, self.end))
+        max_bytes = data.draw(st.integers(0, 3000))
+        found = self.log.read(start, max_bytes, upper_bound_offset=bound)
+        records = [
+            record
+            for position, header in iter_batches(found.records)
+            for record in decode_records(found.records[position : position + header.size_bytes])
+        ]
+        first_base = next(row[3] for row in self.rows if row[0] == start)
+        expected = [row for row in self.rows if first_base <= row[0] < found.next_offset]
+        if records:
+            assert [(record.offset, record.value) for record in records] == [row[:2] for row in expected]
+            assert found.next_offset <= bound
+            assert len(found.records) <= max_bytes or len({row[3] for row in expected}) == 1
+        else:
+            # Nothing comes only where the bound cuts the very first batch.
+            assert any(row[3] == first_base and row[0] >= bound for row in self.rows)
+
+    @rule(timestamp=st.integers(0, 55))
+    def find_by_time(self, timestamp: int) -> None:
+        found = self.log.offset_for_timestamp(timestamp)
+        expected = [row for row in self.rows if row[2] >= timestamp and row[0] >= self.log_start]
+        if found is None:
+            assert not expected
+        else:
+            assert (found.offset, found.timestamp_ms) == (expected[0][0], expected[0][2])
+
+    def teardown(self) -> None:
+        if hasattr(self, "log"):
+            self.everything_is_read_in_order()
+            self.log.abandon()
+        shutil.rmtree(self.folder)
+
+    def everything_is_read_in_order(self) -> None:
+        offset = self.log_start
+        read: list[tuple[int, bytes | None]] = []
+        while offset < self.end:
+            found = self.log.read(offset, 1)
+            read += [(record.offset, record.value) for record in decode_records(found.records)]
+            assert found.next_offset > offset
+            offset = found.next_offset
+        assert [row for row in read if row[0] >= self.log_start] == [
+            row[:2] for row in self.rows if row[0] >= self.log_start
+        ]
+
+
+TestLogAgainstList = LogAgainstList.TestCase
+TestLogAgainstList.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
