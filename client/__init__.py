@@ -1,1 +1,52 @@
-"""Producer, consumer and admin: asyncio first, with a blocking facade."""
+"""Producer, consumer and admin: asyncio first, with a blocking facade in `barnabas.client.blocking`.
+
+The public names are looked up when they are first used, so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from barnabas.client.admin import Admin, NewTopic
+    from barnabas.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+    from barnabas.client.consumer import Consumer, ConsumerRecord
+    from barnabas.client.producer import Producer
+    from barnabas.client.producer_batch import RecordFuture, RecordMetadata
+    from barnabas.protocol.ids import TopicPartition
+
+__all__ = [
+    "Admin",
+    "AdminConfig",
+    "Consumer",
+    "ConsumerConfig",
+    "ConsumerRecord",
+    "NewTopic",
+    "Producer",
+    "ProducerConfig",
+    "RecordFuture",
+    "RecordMetadata",
+    "TopicPartition",
+]
+
+_HOMES = {
+    "Admin": "barnabas.client.admin",
+    "AdminConfig": "barnabas.client.config",
+    "Consumer": "barnabas.client.consumer",
+    "ConsumerConfig": "barnabas.client.config",
+    "ConsumerRecord": "barnabas.client.consumer",
+    "NewTopic": "barnabas.client.admin",
+    "Producer": "barnabas.client.producer",
+    "ProducerConfig": "barnabas.client.config",
+    "RecordFuture": "barnabas.client.producer_batch",
+    "RecordMetadata": "barnabas.client.producer_batch",
+    "TopicPartition": "barnabas.protocol.ids",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)

@@ -1,0 +1,274 @@
+"""The admin client: topics, offsets and the state of the cluster.
+
+Requests that change something go to the controller and follow it when it moves. A change whose answer was
+lost is asked for again, so a topic may then turn out to exist, or to be gone, by our own first attempt.
+
+An admin client belongs to the event loop that it was started on.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import AdminConfig
+from barnabas.client.errors import ClientClosed, TopicErrors
+from barnabas.client.metadata import Node, TopicInfo, nodes_of, topic_info
+from barnabas.client.offsets import ListedOffset, OffsetSpec, list_offsets
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest, ReplicaDescription
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.protocol.messages.topics import (
+    USE_DEFAULT,
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+from barnabas.protocol.schema import RequestOf
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be made. -1 takes the broker's default; ``replica_assignment`` replaces both counts."""
+
+    name: str
+    num_partitions: int = USE_DEFAULT
+    replication_factor: int = USE_DEFAULT
+    configs: Mapping[str, str] = field(default_factory=dict)
+    replica_assignment: Mapping[int, Sequence[int]] | None = None
+
+
+class CreatedTopic(NamedTuple):
+    name: str
+    topic_id: TopicId
+    num_partitions: int
+    replication_factor: int
+
+
+class ClusterDescription(NamedTuple):
+    """``controller_id`` is -1 while there is none."""
+
+    cluster_id: str | None
+    controller_id: BrokerId
+    nodes: list[Node]
+
+
+class BrokerReplicas(NamedTuple):
+    """The replicas that a broker hosts, by partition; or why it could not be asked."""
+
+    node: Node
+    replicas: dict[TopicPartition, ReplicaDescription]
+    error: BarnabasError | None
+
+
+class Admin:
+    """Settings as in `AdminConfig`, by name or as one ``config``; see the module."""
+
+    def __init__(self, config: AdminConfig | None = None, **settings: Any) -> None:
+        self.config = config if config is not None else AdminConfig.of(settings)
+        self._cluster: Cluster | None = None
+
+    async def start(self) -> None:
+        """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
+        if self._cluster is not None:
+            raise ClientClosed("an admin client can be started only once")
+        self._cluster = Cluster(self.config)
+        try:
+            await self._cluster.start()
+        except BaseException:
+            self._cluster.close()
+            raise
+
+    async def close(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def create_topics(
+        self,
+        topics: Iterable[NewTopic] | NewTopic,
+        *,
+        timeout_ms: int | None = None,
+        validate_only: bool = False,
+    ) -> dict[str, CreatedTopic]:
+        """Make topics and wait until each partition has a leader.
+
+        Raises the topic's own error when one topic is asked for, else TopicErrors when any failed.
+        """
+        wanted = [topics] if isinstance(topics, NewTopic) else list(topics)
+        timeout_ms = self._timeout(timeout_ms)
+        request = CreateTopicsRequest(
+            topics=[_creatable(topic) for topic in wanted],
+            timeout_ms=min(timeout_ms, self.config.request_timeout_ms * 9 // 10),
+            validate_only=validate_only,
+        )
+        response = await self._ask_controller(
+            request, lambda answer: [result.error_code for result in answer.topics], timeout_ms
+        )
+        errors: dict[str, ApiError] = {}
+        created: dict[str, CreatedTopic] = {}
+        for result in response.topics:
+            if result.error_code != ErrorCode.NONE:
+                text = result.error_message or f"topic {result.name!r} was not created"
+                errors[result.name] = api_error(result.error_code, text)
+            else:
+                created[result.name] = CreatedTopic(
+                    result.name, TopicId(result.topic_id), result.num_partitions, result.replication_factor
+                )
+        _raise_errors(errors, created, len(wanted))
+        return created
+
+    async def delete_topics(self, names: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
+        """Delete topics and their records. Raises as `create_topics`."""
+        wanted = [names] if isinstance(names, str) else list(names)
+        timeout_ms = self._timeout(timeout_ms)
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name) for name in wanted],
+            timeout_ms=min(timeout_ms, self.config.request_timeout_ms * 9 // 10),
+        )
+        response = await self._ask_controller(
+            request, lambda answer: [result.error_code for result in answer.responses], timeout_ms
+        )
+        errors = {}
+        for result in response.responses:
+            if result.error_code != ErrorCode.NONE:
+                text = result.error_message or f"topic {result.name!r} was not deleted"
+                errors[result.name or ""] = api_error(result.error_code, text)
+        _raise_errors(errors, {name: None for name in wanted if name not in errors}, len(wanted))
+
+    async def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """The names of all topics, sorted."""
+        response = await self._metadata(None)
+        return sorted(
+            topic.name or "" for topic in response.topics if include_internal or not topic.is_internal
+        )
+
+    async def describe_topics(self, names: Iterable[str] | str | None = None) -> dict[str, TopicInfo]:
+        """Partitions, leaders, replicas and ISRs by topic; None asks for all topics.
+
+        Raises as `create_topics`; for an unknown topic the text names topics with similar names.
+        """
+        wanted = [names] if isinstance(names, str) else None if names is None else list(names)
+        response = await self._metadata(wanted)
+        errors: dict[str, ApiError] = {}
+        found: dict[str, TopicInfo] = {}
+        for topic in response.topics:
+            name = topic.name or ""
+            if topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
+                found[name] = topic_info(topic)
+            elif topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                near = difflib.get_close_matches(name, await self.list_topics(include_internal=True), n=3)
+                hint = f"; did you mean {' or '.join(near)}?" if near else ""
+                errors[name] = api_error(topic.error_code, f"there is no topic {name!r}{hint}")
+            else:
+                errors[name] = api_error(topic.error_code, f"topic {name!r}")
+        _raise_errors(errors, found, len(wanted or ()))
+        return found
+
+    async def describe_cluster(self) -> ClusterDescription:
+        response = await self._metadata([])
+        return ClusterDescription(
+            response.cluster_id,
+            BrokerId(response.controller_id),
+            sorted(nodes_of(response).values()),
+        )
+
+    async def list_offsets(
+        self, specs: Mapping[TopicPartition, OffsetSpec], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, ListedOffset]:
+        """The offset of each partition: ``earliest``, ``latest`` (the high watermark), or by time in ms."""
+        keyed = {TopicPartition(*tp): spec for tp, spec in specs.items()}
+        return await list_offsets(self._open(), keyed, self._timeout(timeout_ms))
+
+    async def describe_replicas(self, topics: Iterable[str] | None = None) -> list[BrokerReplicas]:
+        """What every live broker says of its replicas: leader, ISR, high watermark, log end, size."""
+        cluster = self._open()
+        await cluster.refresh()
+        names = None if topics is None else list(topics)
+        found = []
+        for node in sorted(cluster.nodes.values()):
+            replicas: dict[TopicPartition, ReplicaDescription] = {}
+            error: BarnabasError | None = None
+            try:
+                response = await cluster.request(node.node_id, DescribeReplicasRequest(topics=names))
+                if response.error_code != ErrorCode.NONE:
+                    error = api_error(response.error_code, f"broker {node.node_id}")
+                for topic in response.topics:
+                    for replica in topic.replicas:
+                        replicas[TopicPartition(topic.topic_name, replica.partition_index)] = replica
+            except BarnabasError as failure:
+                error = failure
+            found.append(BrokerReplicas(node, replicas, error))
+        return found
+
+    async def _metadata(self, topics: list[str] | None) -> MetadataResponse:
+        asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        return await self._open().ask_any(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+
+    async def _ask_controller(
+        self, request: RequestOf[R], codes: Callable[[R], list[int]], timeout_ms: int
+    ) -> R:
+        """Ask the controller, the new one when it has moved. Raises what stood in the way at the end."""
+        cluster = self._open()
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            try:
+                response = await cluster.request(cluster.cache.controller_id, request)
+                if ErrorCode.NOT_CONTROLLER not in codes(response):
+                    return response
+                error: BarnabasError = api_error(ErrorCode.NOT_CONTROLLER)
+            except BarnabasError as failure:
+                if not failure.retriable:
+                    raise
+                error = failure
+            if time.monotonic() >= deadline:
+                raise error
+            await cluster.refresh()
+
+    def _timeout(self, timeout_ms: int | None) -> int:
+        return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+
+    def _open(self) -> Cluster:
+        if self._cluster is None:
+            raise ClientClosed("the admin client is not started; use `async with Admin(…)`")
+        return self._cluster
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    assignments = [
+        CreatableReplicaAssignment(partition_index=partition, broker_ids=list(replicas))
+        for partition, replicas in (topic.replica_assignment or {}).items()
+    ]
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=USE_DEFAULT if assignments else topic.num_partitions,
+        replication_factor=USE_DEFAULT if assignments else topic.replication_factor,
+        assignments=assignments,
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+    )
+
+
+def _raise_errors(errors: dict[str, ApiError], results: Mapping[str, object], asked: int) -> None:
+    if errors and asked == 1:
+        raise next(iter(errors.values()))
+    if errors:
+        raise TopicErrors(errors, dict(results))

@@ -1,0 +1,214 @@
+"""The clients without asyncio: the same names, methods and errors, for programs of threads.
+
+Each client has one background thread with an event loop on which the asyncio client lives. Calls hop over to
+it, but for the records of `Producer.send`: these are appended in the caller's thread, under a lock, and only
+a new batch wakes the loop. All clients may be used from several threads; after a fork the child must make
+clients of its own, and is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from barnabas.client import admin as _admin
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import AdminConfig, BootstrapServers, ClientConfig
+from barnabas.client.errors import ClientClosed
+from barnabas.client.metadata import TopicInfo
+from barnabas.client.offsets import ListedOffset, OffsetSpec
+from barnabas.client.range_reader import DEFAULT_FETCH_BYTES, DEFAULT_STALL_TIMEOUT_MS
+from barnabas.client.range_reader import read_range as _read_range
+from barnabas.protocol.ids import TopicPartition
+
+T = TypeVar("T")
+
+_STOP_TIMEOUT_S: Final = 10.0
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+class LoopThread:
+    """One daemon thread that runs an event loop, for one client."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = _new_event_loop()
+        self.closed_reason: str | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        _threads.add(self)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on the loop and wait for its outcome. Raises ClientClosed after `stop`."""
+        if self.closed_reason is not None:
+            raise ClientClosed(self.closed_reason)
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a blocking call on the client's own thread, as from a callback, cannot end")
+        future = asyncio.run_coroutine_threadsafe(work(), self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            # An interrupted caller does not want the answer any more.
+            future.cancel()
+            raise
+
+    def stop(self, reason: str) -> None:
+        """End the loop and its thread, cancelling what still runs on it. Idempotent."""
+        if self.closed_reason is not None:
+            return
+        try:
+            self.call(_cancel_others)
+        finally:
+            self.closed_reason = reason
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(_STOP_TIMEOUT_S)
+
+
+_threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+
+
+def _disown_threads() -> None:
+    for thread in list(_threads):
+        thread.closed_reason = "the client belongs to the parent process; make another one after a fork"
+
+
+os.register_at_fork(after_in_child=_disown_threads)
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+class Admin:
+    """`barnabas.client.Admin` for threads; connects when it is made."""
+
+    def __init__(self, config: AdminConfig | None = None, **settings: Any) -> None:
+        self._admin = _admin.Admin(config, **settings)
+        self.config = self._admin.config
+        self._thread = LoopThread("barnabas-admin")
+        _start(self._thread, self._admin.start)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect and end the thread. Idempotent."""
+        if self._thread.closed_reason is None:
+            self._thread.call(self._admin.close)
+            self._thread.stop("the admin client is closed")
+
+    def create_topics(
+        self,
+        topics: Iterable[_admin.NewTopic] | _admin.NewTopic,
+        *,
+        timeout_ms: int | None = None,
+        validate_only: bool = False,
+    ) -> dict[str, _admin.CreatedTopic]:
+        return self._thread.call(
+            lambda: self._admin.create_topics(topics, timeout_ms=timeout_ms, validate_only=validate_only)
+        )
+
+    def delete_topics(self, names: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
+        self._thread.call(lambda: self._admin.delete_topics(names, timeout_ms=timeout_ms))
+
+    def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        return self._thread.call(lambda: self._admin.list_topics(include_internal=include_internal))
+
+    def describe_topics(self, names: Iterable[str] | str | None = None) -> dict[str, TopicInfo]:
+        return self._thread.call(lambda: self._admin.describe_topics(names))
+
+    def describe_cluster(self) -> _admin.ClusterDescription:
+        return self._thread.call(self._admin.describe_cluster)
+
+    def list_offsets(
+        self, specs: Mapping[TopicPartition, OffsetSpec], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, ListedOffset]:
+        return self._thread.call(lambda: self._admin.list_offsets(specs, timeout_ms=timeout_ms))
+
+    def describe_replicas(self, topics: Iterable[str] | None = None) -> list[_admin.BrokerReplicas]:
+        return self._thread.call(lambda: self._admin.describe_replicas(topics))
+
+
+def read_range(
+    bootstrap_servers: BootstrapServers,
+    tp: TopicPartition,
+    start_offset: int,
+    end_offset: int,
+    *,
+    fetch_max_bytes: int = DEFAULT_FETCH_BYTES,
+    stall_timeout_ms: int = DEFAULT_STALL_TIMEOUT_MS,
+    reuse_buffers: bool = False,
+    **client_config: Any,
+) -> Iterator[memoryview]:
+    """As `barnabas.client.range_reader.read_range`, with a connection of its own, made at the first step."""
+    config = ClientConfig.of({"bootstrap_servers": bootstrap_servers, **client_config})
+    thread = LoopThread("barnabas-range-reader")
+    cluster: Cluster | None = None
+    try:
+        cluster = thread.call(lambda: _start_cluster(config))
+        pieces = _read_range(
+            cluster,
+            TopicPartition(*tp),
+            start_offset,
+            end_offset,
+            fetch_max_bytes=fetch_max_bytes,
+            stall_timeout_ms=stall_timeout_ms,
+            reuse_buffers=reuse_buffers,
+        )
+        while (piece := thread.call(lambda: _next_or_none(pieces))) is not None:
+            yield piece
+    finally:
+        if thread.closed_reason is None:
+            if cluster is not None:
+                thread.loop.call_soon_threadsafe(cluster.close)
+            thread.stop("the range reader is closed")
+
+
+async def _start_cluster(config: ClientConfig) -> Cluster:
+    cluster = Cluster(config)
+    try:
+        await cluster.start()
+    except BaseException:
+        cluster.close()
+        raise
+    return cluster
+
+
+async def _next_or_none(pieces: Any) -> memoryview | None:
+    found: memoryview | None = await anext(pieces, None)
+    return found
+
+
+def _start(thread: LoopThread, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    try:
+        thread.call(start)
+    except BaseException:
+        thread.stop("the client could not be started")
+        raise

@@ -1,0 +1,131 @@
+"""Offsets by position or time: asking the leaders of many partitions, and asking again while they change.
+
+Shared by consumer, admin and range reader; on their cluster's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from barnabas.client.cluster import Cluster
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from barnabas.protocol.messages.list_offsets import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+OffsetSpec = str | int
+"""``earliest``, ``latest``, or a timestamp in ms."""
+
+
+class ListedOffset(NamedTuple):
+    """``offset`` is -1 when no record is as young as the timestamp asked for."""
+
+    offset: Offset
+    timestamp_ms: int
+    leader_epoch: LeaderEpoch
+
+
+def wire_timestamp(spec: OffsetSpec) -> int:
+    """The timestamp that asks for a spec. Raises ValueError for any other value."""
+    if spec == EARLIEST:
+        return EARLIEST_TIMESTAMP
+    if spec == LATEST:
+        return LATEST_TIMESTAMP
+    if type(spec) is int and spec >= 0:
+        return spec
+    raise ValueError(f"offset {spec!r}: expected earliest, latest or a timestamp in ms, 0 or more")
+
+
+async def list_offsets(
+    cluster: Cluster, specs: Mapping[TopicPartition, OffsetSpec], timeout_ms: int
+) -> dict[TopicPartition, ListedOffset]:
+    """The offset of each partition. Raises an error that no retry can cure, or that outlives the time."""
+    wanted = {tp: wire_timestamp(spec) for tp, spec in specs.items()}
+    found: dict[TopicPartition, ListedOffset] = {}
+    deadline = time.monotonic() + timeout_ms / 1000
+    cluster.watch_topics(*{tp.topic for tp in wanted})
+    while True:
+        left_ms = max(1, int((deadline - time.monotonic()) * 1000))
+        by_leader: dict[BrokerId, list[TopicPartition]] = {}
+        for tp in wanted:
+            if tp not in found:
+                leader = cluster.leader_for(tp) or await cluster.leader(tp, left_ms)
+                by_leader.setdefault(leader.node_id, []).append(tp)
+        answers = await asyncio.gather(
+            *(
+                _ask(cluster, node_id, {tp: wanted[tp] for tp in tps}, left_ms)
+                for node_id, tps in by_leader.items()
+            )
+        )
+        error: BarnabasError | None = None
+        for got, failure in answers:
+            found.update(got)
+            error = failure or error
+        if error is None:
+            return found
+        if not error.retriable or time.monotonic() >= deadline:
+            raise error
+        await cluster.refresh()
+
+
+async def _ask(
+    cluster: Cluster, node_id: BrokerId, wanted: dict[TopicPartition, int], timeout_ms: int
+) -> tuple[dict[TopicPartition, ListedOffset], BarnabasError | None]:
+    """What one broker says: offsets, and the worst of the errors among its answers."""
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for tp, timestamp in wanted.items():
+        known = cluster.leader_for(tp)
+        asked = ListOffsetsPartition(
+            partition_index=tp.partition,
+            current_leader_epoch=known.epoch if known is not None else -1,
+            timestamp=timestamp,
+        )
+        topics.setdefault(tp.topic, []).append(asked)
+    request = ListOffsetsRequest(
+        topics=[ListOffsetsTopic(name=name, partitions=asked) for name, asked in topics.items()]
+    )
+    timeout_ms = min(timeout_ms, cluster.config.request_timeout_ms)
+    try:
+        response = await cluster.request(node_id, request, timeout_ms=timeout_ms)
+    except BarnabasError as error:
+        return {}, error
+    answers = {
+        TopicPartition(topic.name, answer.partition_index): answer
+        for topic in response.topics
+        for answer in topic.partitions
+    }
+    found: dict[TopicPartition, ListedOffset] = {}
+    worst: BarnabasError | None = None
+    for tp in wanted:
+        refusal = _take(tp, answers.get(tp), found)
+        if refusal is not None:
+            if refusal.retriable:
+                cluster.invalidate(tp)
+            if worst is None or not refusal.retriable:
+                worst = refusal
+    return found, worst
+
+
+def _take(
+    tp: TopicPartition,
+    answer: ListOffsetsPartitionResponse | None,
+    found: dict[TopicPartition, ListedOffset],
+) -> ApiError | None:
+    if answer is None:
+        return api_error(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker did not answer for {tp}")
+    if answer.error_code != ErrorCode.NONE:
+        return api_error(answer.error_code, f"the offsets of {tp} could not be listed")
+    found[tp] = ListedOffset(Offset(answer.offset), answer.timestamp, LeaderEpoch(answer.leader_epoch))
+    return None
