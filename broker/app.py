@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -66,9 +66,9 @@ class Broker:
         self._stopping = False
         self.metadata = MetadataCache()
         self._server = SocketServer(
-            [ListenAddress(listener.name, listener.host, listener.port) for listener in config.listeners],
+            ListenAddress.all_of(config),
             self._process,
-            settings=_server_settings(config),
+            settings=ServerSettings.from_config(config),
             on_fatal=on_fatal,
         )
         self._store = ClusterStore(
@@ -217,9 +217,12 @@ class Broker:
             validate_config=validate_topic_config,
         )
         topic_purgatory = Purgatory("topics", self._reaper, max_operations=10_000)
-        self.metadata.on_update(
-            lambda names: [topic_purgatory.check_and_complete(name) for name in names] and None
-        )
+
+        def topics_changed(names: Iterable[str]) -> None:
+            for name in names:
+                topic_purgatory.check_and_complete(name)
+
+        self.metadata.on_update(topics_changed)
         slow_work = SlowWork(on_fatal=self._on_fatal)
         slow_work.start()
         self._closing("slow work", slow_work.stop)
@@ -275,8 +278,9 @@ class Broker:
             broker_id=config.broker_id,
             listeners=tuple(
                 AdvertisedListener(
-                    name=listener.name,
-                    endpoint=config.advertised_endpoint(listener.name, self.ports[listener.name]),
+                    listener.name,
+                    *config.advertised_endpoint(listener.name, self.ports[listener.name]),
+                    listener.security_protocol,
                 )
                 for listener in config.advertised_listeners
             ),
@@ -306,20 +310,6 @@ class Broker:
     def _controller_endpoint(self) -> Endpoint | None:
         current = self.metadata.current
         return current.endpoint(current.controller_id, self._config.inter_broker_listener_name)
-
-
-def _server_settings(config: BrokerConfig) -> ServerSettings:
-    return ServerSettings(
-        num_network_threads=config.num_network_threads,
-        num_io_threads=config.num_io_threads,
-        queued_max_requests=config.queued_max_requests,
-        socket_listen_backlog_size=config.socket_listen_backlog_size,
-        socket_send_buffer_bytes=config.socket_send_buffer_bytes,
-        socket_receive_buffer_bytes=config.socket_receive_buffer_bytes,
-        connections_max_idle_ms=config.connections_max_idle_ms,
-        max_connections=config.max_connections,
-        max_connections_per_ip=config.max_connections_per_ip,
-    )
 
 
 def _die(error: BaseException) -> NoReturn:
