@@ -59,6 +59,8 @@ class ControllerContext:
     """Registered, but its process seems dead. Always within `registrations`."""
     shutting_down: set[BrokerId] = field(default_factory=set)
     """Registered, and about to stop. Always within `registrations`."""
+    failed_replicas: set[Replica] = field(default_factory=set)
+    """On live brokers, but their disk failed; they may not lead until the broker has started anew."""
     topic_ids: dict[str, TopicId] = field(default_factory=dict)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     unreadable_topics: set[str] = field(default_factory=set)
@@ -89,6 +91,13 @@ class ControllerContext:
         self.registrations.pop(broker, None)
         self.suspected.discard(broker)
         self.shutting_down.discard(broker)
+        self.failed_replicas = {failed for failed in self.failed_replicas if failed.broker != broker}
+
+    def eligible(self, tp: TopicPartition, brokers: set[BrokerId]) -> set[BrokerId]:
+        """Those of the brokers whose replica of the partition is not known to have failed."""
+        if not self.failed_replicas:
+            return brokers
+        return {broker for broker in brokers if Replica(tp, broker) not in self.failed_replicas}
 
     def replicas_of(self, tp: TopicPartition) -> tuple[BrokerId, ...]:
         """The assignment in its order; empty for an unknown partition."""
@@ -148,6 +157,7 @@ class ControllerContext:
             self.partition_states.pop(tp, None)
             for broker in self.replicas_of(tp):
                 self.replica_states.pop(Replica(tp, broker), None)
+                self.failed_replicas.discard(Replica(tp, broker))
         for table in (self.topic_ids, self.topic_configs, self.assignments):
             table.pop(topic, None)
         for names in (self.unreadable_topics, self.topics_to_delete, self.topics_ineligible_for_deletion):

@@ -184,11 +184,13 @@ class PartitionStateMachine:
         replicas = self._context.replicas_of(tp)
         if kind is ElectionKind.CONTROLLED_SHUTDOWN:
             return elect_for_controlled_shutdown(
-                replicas, state.isr, self._context.live_or_shutting_down, self._context.shutting_down
+                replicas,
+                state.isr,
+                self._context.eligible(tp, self._context.live_or_shutting_down),
+                self._context.shutting_down,
             )
-        return elect_offline(
-            replicas, state.isr, self._context.live_brokers, allow_unclean=self._allow_unclean(tp.topic)
-        )
+        live = self._context.eligible(tp, self._context.live_brokers)
+        return elect_offline(replicas, state.isr, live, allow_unclean=self._allow_unclean(tp.topic))
 
     def _check_epoch(self, tp: TopicPartition, state: LeadershipState) -> None:
         if state.controller_epoch > self._writer.epoch:

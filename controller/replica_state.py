@@ -114,7 +114,7 @@ class ReplicaStateMachine:
             left = list(updates.conflicts)
         else:
             log.error("gave up shrinking after %d rounds of changing ISRs: %s", _MAX_ROUNDS, left)
-        self._batch.add_metadata(self._context.live_or_shutting_down, leaving)
+        self._batch.add_metadata_for_all(leaving)
 
     def _without(self, state: LeadershipState, brokers: set[BrokerId]) -> LeadershipState | None:
         leader, isr = state.leader, state.isr
@@ -131,7 +131,7 @@ class ReplicaStateMachine:
         told = [broker for broker in self._context.replicas_of(tp) if broker in live - gone]
         self._batch.add_leader_and_isr(told, tp)
         state_change_log.info(
-            "[controller epoch %d] partition %s: isr %s -> %s, leader %d -> %d, leader epoch %d (offline: %s)",
+            "[controller epoch %d] partition %s: isr %s -> %s, leader %d -> %d, epoch %d (offline: %s)",
             self._writer.epoch,
             tp,
             list(former.isr),

@@ -174,13 +174,14 @@ class BrokerBatch:
 class RequestBatch:
     """Gathers what the brokers are to be told during one event; `take` hands it over.
 
-    What is said is read from the context at the moment of `add_…`, so a state is changed first and then told.
+    What is said is read from the context no earlier than `add_…`, so a state is changed first and then told.
     """
 
     def __init__(self, context: ControllerContext, inter_broker_listener: str) -> None:
         self._context = context
         self._listener = inter_broker_listener
         self._batches: dict[BrokerId, BrokerBatch] = {}
+        self._for_everybody: dict[TopicPartition, None] = {}
 
     def add_leader_and_isr(
         self, brokers: Iterable[BrokerId], tp: TopicPartition, *, is_new: bool = False
@@ -205,7 +206,11 @@ class RequestBatch:
             keeps_new = earlier is not None and earlier.is_new and not is_new
             batch.leader_and_isr[tp] = replace(told, is_new=True) if keeps_new else told
             self._add_topic(batch, tp.topic)
-        self.add_metadata(self._context.live_or_shutting_down, [tp])
+        self._for_everybody[tp] = None
+
+    def add_metadata_for_all(self, partitions: Iterable[TopicPartition]) -> None:
+        """Tell every broker of the partitions, as they stand when the event is done."""
+        self._for_everybody.update(dict.fromkeys(partitions))
 
     def add_metadata(
         self, brokers: Collection[BrokerId], partitions: Iterable[TopicPartition], *, is_full: bool = False
@@ -248,6 +253,9 @@ class RequestBatch:
 
     def take(self) -> dict[BrokerId, BrokerBatch]:
         """All batches, by broker; the next event starts with none."""
+        everybody, self._for_everybody = self._for_everybody, {}
+        if everybody:
+            self.add_metadata(self._context.live_or_shutting_down, everybody)
         taken, self._batches = self._batches, {}
         live = self._live_brokers()
         described = self._described_brokers()

@@ -119,7 +119,7 @@ class TopicDeletion:
         ]
         self._partitions.move(existing, PartitionState.OFFLINE)
         self._partitions.move(existing, PartitionState.NON_EXISTENT)
-        self._batch.add_metadata(self._context.live_or_shutting_down, partitions)
+        self._batch.add_metadata_for_all(partitions)
         left = [
             replica
             for replica in self._context.replicas_of_topic(topic)

@@ -1,0 +1,83 @@
+"""Which brokers get the replicas of a new topic: pure functions.
+
+Replicas are dealt out round robin, so that leaders and followers are spread evenly; racks are not looked at.
+Source: the rack-unaware assignment of Apache Kafka (AdminUtils), whose results these match for the same
+start and shift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import BrokerId
+
+
+def assign_replicas(
+    brokers: Sequence[BrokerId],
+    num_partitions: int,
+    replication_factor: int,
+    *,
+    start_index: int,
+    start_shift: int,
+) -> dict[int, tuple[BrokerId, ...]]:
+    """Replicas by partition, the preferred leader first.
+
+    Partition p is led by the (start_index + p)-th broker in turn. Its followers stand `start_shift` further,
+    and one further again each time the leaders have gone round, so that no two brokers always back each other.
+    Raises INVALID_PARTITIONS or INVALID_REPLICATION_FACTOR.
+    """
+    if num_partitions < 1:
+        raise api_error(ErrorCode.INVALID_PARTITIONS, f"{num_partitions} partitions; expected 1 or more")
+    if replication_factor < 1:
+        raise api_error(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {replication_factor}; expected 1 or more",
+        )
+    count = len(brokers)
+    if replication_factor > count:
+        raise api_error(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {replication_factor} is larger than the number of live brokers, {count}",
+        )
+    ordered = sorted(brokers)
+    assignment = {}
+    for partition in range(num_partitions):
+        first = (start_index + partition) % count
+        shift = start_shift + partition // count
+        replicas = [ordered[first]]
+        for nth in range(replication_factor - 1):
+            replicas.append(ordered[(first + 1 + (shift + nth) % (count - 1)) % count])
+        assignment[partition] = tuple(replicas)
+    return assignment
+
+
+def check_assignment(
+    assignment: Mapping[int, Sequence[int]], live: Collection[BrokerId]
+) -> dict[int, tuple[BrokerId, ...]]:
+    """An assignment made by hand, if it is sound. Raises INVALID_REPLICA_ASSIGNMENT.
+
+    Partitions are numbered from 0 without a gap, each has as many replicas as the first, none twice, and all
+    on live brokers.
+    """
+    if sorted(assignment) != list(range(len(assignment))):
+        raise api_error(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"partitions {sorted(assignment)}; expected 0, 1, 2… without a gap",
+        )
+    checked = {}
+    expected = len(assignment[0])
+    for partition, brokers in sorted(assignment.items()):
+        replicas = tuple(BrokerId(broker) for broker in brokers)
+        if not replicas or len(replicas) != expected:
+            problem = f"has {len(replicas)} replicas; expected {max(expected, 1)} as for partition 0"
+        elif len(set(replicas)) != len(replicas):
+            problem = f"names a broker twice: {list(replicas)}"
+        elif set(replicas) - set(live):
+            missing = sorted(set(replicas) - set(live))
+            problem = f"names brokers that do not live: {missing}; those that do are {sorted(live)}"
+        else:
+            checked[partition] = replicas
+            continue
+        raise api_error(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {partition} {problem}")
+    return checked

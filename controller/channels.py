@@ -1,0 +1,315 @@
+"""The controller's connections to all live brokers, itself included, and how it sees that one has died.
+
+A thread of its own with an event loop, from election to resignation. Each broker has one link: a connection
+that is made at once and kept, and batches that are sent in order, one request at a time, again and again
+while the broker is registered. What waits is merged (see `barnabas.controller.request_batch`), so a stopped
+broker costs bounded memory.
+
+A broker is suspected when its connection is lost and its port then refuses: its process is dead, whatever its
+session in ZooKeeper says. A timeout, or a lost connection that can be made again, is no reason. A suspected
+broker is asked on until it answers a LeaderAndIsr for its very registration; another process at its address
+refuses that as a stale broker epoch, and does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol, cast
+
+from barnabas.controller.events import (
+    BrokerReturned,
+    BrokerSuspected,
+    ChannelEvent,
+    LeaderAndIsrAnswered,
+    StopReplicaAnswered,
+)
+from barnabas.controller.request_batch import BrokerBatch
+from barnabas.protocol.channel import Channel
+from barnabas.protocol.errors import (
+    ConnectionClosed,
+    ErrorCode,
+    RequestTimedOutLocally,
+    api_error,
+)
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, Endpoint
+from barnabas.protocol.messages.inter_broker import (
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from barnabas.protocol.schema import RequestOf
+
+log = logging.getLogger("barnabas.controller")
+
+_NEVER_IDLE_MS: Final = 2**31 - 1
+_RETRY_S: Final = 0.1
+_PROBE_EVERY_S: Final = 0.1
+_REFUSAL_TIMEOUT_S: Final = 1.0
+_STOP_TIMEOUT_S: Final = 5.0
+
+ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+
+
+class BrokerChannels(Protocol):
+    """What the controller needs of its channels; called from its event thread, never waiting for a broker."""
+
+    def add_broker(self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint) -> None: ...
+
+    def remove_broker(self, broker: BrokerId) -> None: ...
+
+    def send(self, broker: BrokerId, batch: BrokerBatch) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class ControllerChannels:
+    """See the module. `report` puts an event into the controller's queue; called on this thread's loop."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        epoch: ControllerEpoch,
+        *,
+        request_timeout_ms: int,
+        report: Callable[[ChannelEvent], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._epoch = epoch
+        self._request_timeout_ms = request_timeout_ms
+        self._report = report
+        self._on_fatal = on_fatal
+        self._links: dict[BrokerId, _BrokerLink] = {}
+        self._loop = _new_loop()
+        self._ending: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._run, name=f"controller-channels-{epoch}", daemon=True)
+        self._thread.start()
+
+    def add_broker(self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint) -> None:
+        """Connect to a registered broker; a link to an earlier life of it is closed."""
+        self._on_loop(self._add, broker, broker_epoch, endpoint)
+
+    def remove_broker(self, broker: BrokerId) -> None:
+        self._on_loop(self._remove, broker)
+
+    def send(self, broker: BrokerId, batch: BrokerBatch) -> None:
+        """Send in the order of the calls; dropped when the broker is not there."""
+        self._on_loop(self._send, broker, batch)
+
+    def stop(self) -> None:
+        """Close all connections and end the thread. Idempotent."""
+        if self._thread.is_alive():
+            self._on_loop(self._shut_down)
+            self._thread.join(_STOP_TIMEOUT_S)
+            if self._thread.is_alive():
+                log.error("the channels' thread did not end within %.0f s", _STOP_TIMEOUT_S)
+
+    def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:
+            # Closed by a `stop` from elsewhere; there is nobody left to tell.
+            log.debug("channels of epoch %d are stopped", self._epoch)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def _add(self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint) -> None:
+        self._remove(broker)
+        link = _BrokerLink(self, broker, broker_epoch, endpoint)
+        self._links[broker] = link
+        link.start()
+
+    def _remove(self, broker: BrokerId) -> None:
+        link = self._links.pop(broker, None)
+        if link is not None:
+            link.close()
+
+    def _send(self, broker: BrokerId, batch: BrokerBatch) -> None:
+        link = self._links.get(broker)
+        if link is not None:
+            link.send(batch)
+
+    def _shut_down(self) -> None:
+        for broker in list(self._links):
+            self._remove(broker)
+        self._ending = self._loop.create_task(self._end())
+
+    async def _end(self) -> None:
+        current = asyncio.current_task()
+        left = [task for task in asyncio.all_tasks() if task is not current]
+        await asyncio.gather(*left, return_exceptions=True)
+        self._loop.stop()
+
+    def task_ended(self, task: asyncio.Task[None]) -> None:
+        """A link's task ends by being cancelled; any other end is a bug that must not go unseen."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("a controller channel ends: %r", error, exc_info=error)
+            self._on_fatal(error)
+
+
+class _BrokerLink:
+    """The link to one life of one broker; lives on the channels' loop."""
+
+    def __init__(
+        self, owner: ControllerChannels, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint
+    ) -> None:
+        self._owner = owner
+        self._broker = broker
+        self._broker_epoch = broker_epoch
+        self._endpoint = endpoint
+        self._waiting: deque[BrokerBatch] = deque()
+        self._wake = asyncio.Event()
+        self._is_suspected = False
+        self._is_repeating = False
+        self._task: asyncio.Task[None] | None = None
+        self._channel = Channel(
+            endpoint,
+            client_id=f"controller-{owner._broker_id}",
+            request_timeout_ms=owner._request_timeout_ms,
+            reconnect_backoff_ms=20,
+            reconnect_backoff_max_ms=1_000,
+            connections_max_idle_ms=_NEVER_IDLE_MS,
+            on_close=lambda channel, error: self._wake.set(),
+        )
+
+    def __str__(self) -> str:
+        return f"broker {self._broker} at {self._endpoint}"
+
+    def start(self) -> None:
+        self._task = self._owner._loop.create_task(self._serve())
+        self._task.add_done_callback(self._owner.task_ended)
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._channel.close("the broker is gone or the controller resigned")
+
+    def send(self, batch: BrokerBatch) -> None:
+        if self._is_suspected:
+            # When it returns, the controller tells it everything anew.
+            return
+        if not self._waiting or not self._waiting[-1].merge(batch):
+            self._waiting.append(batch)
+        self._wake.set()
+
+    async def _serve(self) -> None:
+        while True:
+            self._wake.clear()
+            if self._is_suspected:
+                await self._probe()
+            elif not self._channel.is_connected:
+                await self._connect()
+            elif self._waiting:
+                await self._send_batch(self._waiting.popleft())
+            else:
+                await self._wake.wait()
+
+    async def _connect(self) -> None:
+        try:
+            await self._channel.connect()
+        except ConnectionClosed as error:
+            if await refuses(self._endpoint):
+                self._suspect(str(error))
+            else:
+                await asyncio.sleep(_RETRY_S)
+
+    def _suspect(self, why: str) -> None:
+        # One that was never reached counts as well: it registered, so its port was open, and now it is not.
+        log.warning("%s is suspected: %s", self, why)
+        self._is_suspected = True
+        self._waiting.clear()
+        self._report(BrokerSuspected)
+
+    async def _probe(self) -> None:
+        """Ask a suspected broker for its life; what it is to know it gets once it is back."""
+        probe = LeaderAndIsrRequest(
+            controller_id=self._owner._broker_id,
+            controller_epoch=self._owner._epoch,
+            broker_epoch=self._broker_epoch,
+            topic_states=[],
+            live_brokers=[],
+        )
+        try:
+            answer = await self._channel.request(probe)
+        except (ConnectionClosed, RequestTimedOutLocally):
+            await asyncio.sleep(_PROBE_EVERY_S)
+            return
+        if answer.error_code != ErrorCode.NONE:
+            await asyncio.sleep(_PROBE_EVERY_S)
+            return
+        log.warning("%s answers again", self)
+        self._is_suspected = False
+        self._report(BrokerReturned)
+
+    async def _send_batch(self, batch: BrokerBatch) -> None:
+        for request in batch.requests(self._owner._broker_id, self._owner._epoch, self._broker_epoch):
+            while not await self._send_request(request):
+                if self._is_suspected:
+                    return
+
+    async def _send_request(self, request: ControllerRequest) -> bool:
+        """Whether the request was answered; if not, it is to be sent again unless the broker is suspected."""
+        name = type(request).__name__
+        try:
+            answer = await self._channel.request(cast(RequestOf[Any], request))
+        except (ConnectionClosed, RequestTimedOutLocally) as error:
+            log.log(
+                logging.DEBUG if self._is_repeating else logging.WARNING, "%s to %s: %s", name, self, error
+            )
+            self._is_repeating = True
+            if not self._channel.is_connected:
+                await self._connect()
+            return False
+        self._is_repeating = False
+        if answer.error_code != ErrorCode.NONE:
+            log.warning("%s to %s was refused: %s", name, self, api_error(answer.error_code))
+        owner = self._owner
+        life = (owner._epoch, self._broker, self._broker_epoch)
+        if isinstance(request, LeaderAndIsrRequest):
+            owner._report(LeaderAndIsrAnswered(*life, answer))
+        elif isinstance(request, StopReplicaRequest):
+            owner._report(StopReplicaAnswered(*life, request, answer))
+        return True
+
+    def _report(self, kind: type[BrokerSuspected] | type[BrokerReturned]) -> None:
+        self._owner._report(kind(self._owner._epoch, self._broker, self._broker_epoch))
+
+
+async def refuses(endpoint: Endpoint) -> bool:
+    """Whether every address of an endpoint refuses connections, as when no process listens there."""
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setblocking(False)
+            try:
+                async with asyncio.timeout(_REFUSAL_TIMEOUT_S):
+                    await loop.sock_connect(probe, address)
+            except ConnectionRefusedError:
+                continue
+            except OSError:
+                return False
+            return False
+    return bool(found)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

@@ -1,0 +1,246 @@
+"""`Controller`: the part of every broker that stands for election and, once elected, runs the cluster.
+
+One thread takes events from one queue; nothing else changes the controller's state. While this broker is the
+controller, a `Reign` handles them. The reign ends, without a trace left in memory, when ``/controller`` is no
+longer ours, when a write finds a newer controller epoch, when the ZooKeeper session expires or when ZooKeeper
+cannot be reached; we then stand for election again as soon as that makes sense. An error that nobody foresaw
+ends the thread and is handed to `on_fatal`, which takes the broker down.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from barnabas.controller import events
+from barnabas.controller.channels import BrokerChannels, ControllerChannels
+from barnabas.controller.controller_writer import ControllerMoved, ControllerWriter
+from barnabas.controller.event_queue import EventQueue, EventQueueFull
+from barnabas.controller.events import Event, ShutdownDone
+from barnabas.controller.reign import ControllerSettings, Reign
+from barnabas.controller.store import ClusterStore
+from barnabas.controller.znodes import MalformedZnode
+from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch
+
+log = logging.getLogger("barnabas.controller")
+
+_RETRY_S: Final = 1.0
+
+
+class ChannelsFactory(Protocol):
+    """Makes the channels of a reign; started when returned."""
+
+    def __call__(self, epoch: ControllerEpoch, report: Callable[[Event], None]) -> BrokerChannels: ...
+
+
+class Controller:
+    """See the module. `on_fatal` is called from the event thread or the channels' thread."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        store: ClusterStore,
+        *,
+        settings: ControllerSettings,
+        on_fatal: Callable[[BaseException], None],
+        make_channels: ChannelsFactory | None = None,
+    ) -> None:
+        self.broker_id = broker_id
+        self._store = store
+        self._settings = settings
+        self._on_fatal = on_fatal
+        self._make_channels = make_channels or self._real_channels
+        self._queue = EventQueue()
+        self._reign: Reign | None = None
+        self._writer: ControllerWriter | None = None
+        self._epoch = ControllerEpoch(0)
+        self._active_broker_id = NO_BROKER
+        self._must_retry = False
+        self._is_registered = True
+        self._thread = threading.Thread(target=self._run, name="controller-events", daemon=True)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller and has taken over."""
+        return self._reign is not None
+
+    @property
+    def epoch(self) -> ControllerEpoch:
+        """Our epoch while active, otherwise the last one that we had; 0 when we never were elected."""
+        return self._epoch
+
+    @property
+    def active_broker_id(self) -> BrokerId:
+        """The controller as we last saw it; -1 for none."""
+        return self._active_broker_id
+
+    @property
+    def offline_partitions_count(self) -> int:
+        """Partitions without a live leader; 0 while we are not the controller."""
+        reign = self._reign
+        return 0 if reign is None else reign.offline_partitions_count
+
+    @property
+    def live_brokers(self) -> tuple[BrokerId, ...]:
+        """Brokers that may get new partitions. Raises NOT_CONTROLLER."""
+        return self._active()[0].live_brokers
+
+    @property
+    def writer(self) -> ControllerWriter:
+        """The right to write as controller, fenced by our epoch. Raises NOT_CONTROLLER."""
+        return self._active()[1]
+
+    def start(self) -> None:
+        """Stand for election, now and whenever there is no controller. The broker must be registered."""
+        self._store.add_session_listener(self._session_changed)
+        self._queue.put(events.ControllerChange())
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Resign and end the thread. Idempotent."""
+        self._store.remove_session_listener(self._session_changed)
+        left = self._queue.close()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+        for event in left:
+            self._refuse(event)
+
+    def controlled_shutdown(self, broker: BrokerId, broker_epoch: BrokerEpoch, done: ShutdownDone) -> None:
+        """Relieve a broker of its leaderships.
+
+        `done` is called once, on the event thread or at once on this one, with NONE and the partitions that
+        it still leads, or with NOT_CONTROLLER, STALE_BROKER_EPOCH or BROKER_NOT_AVAILABLE.
+        """
+        if not self.is_active or self._queue.is_closed:
+            done(ErrorCode.NOT_CONTROLLER, [])
+            return
+        try:
+            self._queue.put(events.ControlledShutdown(broker, broker_epoch, done))
+        except EventQueueFull as error:
+            log.error("controlled shutdown of broker %d refused: %s", broker, error)
+            done(ErrorCode.REQUEST_TIMED_OUT, [])
+
+    def _active(self) -> tuple[Reign, ControllerWriter]:
+        reign, writer = self._reign, self._writer
+        if reign is None or writer is None:
+            raise api_error(
+                ErrorCode.NOT_CONTROLLER,
+                f"broker {self.broker_id} is not the controller, broker {self._active_broker_id} is",
+            )
+        return reign, writer
+
+    def _session_changed(self, event: SessionEvent) -> None:
+        if event is SessionEvent.EXPIRED:
+            self._is_registered = False
+            self._queue.put(events.SessionExpired())
+        elif event in (SessionEvent.RESUMED, SessionEvent.RENEWED):
+            # The broker registers anew before this listener is called.
+            self._is_registered = True
+            self._queue.put(events.ControllerChange())
+
+    def _run(self) -> None:
+        try:
+            while not self._queue.is_closed:
+                event = self._queue.take(_RETRY_S if self._must_retry else None)
+                if event is not None:
+                    self.process(event)
+                elif self._must_retry:
+                    self.process(events.ControllerChange())
+            self._resign("the broker stops", give_back=True)
+        except Exception as error:
+            log.critical("the controller's event thread ends: %r", error, exc_info=True)
+            self._end_reign()
+            self._on_fatal(error)
+
+    def process(self, event: Event) -> None:
+        """Handle one event, on the event thread (or in a test in its place)."""
+        try:
+            self._must_retry = False
+            self._handle(event)
+        except ControllerMoved as error:
+            self._resign(str(error))
+            self._refuse(event)
+            self._queue.put(events.ControllerChange())
+        except (ZooKeeperUnavailable, SessionLost, MalformedZnode) as error:
+            self._resign(str(error))
+            self._refuse(event)
+            self._must_retry = True
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case events.ControllerChange():
+                self._check_controller()
+            case events.SessionExpired():
+                self._resign("the ZooKeeper session has expired")
+            case events.ControlledShutdown() if self._reign is None:
+                self._refuse(event)
+            case _ if self._reign is not None and self._is_of_this_reign(event):
+                self._reign.handle(event)
+
+    @staticmethod
+    def _refuse(event: Event) -> None:
+        """Answer whoever waits for an event that a controller would have handled."""
+        if isinstance(event, events.ControlledShutdown):
+            event.done(ErrorCode.NOT_CONTROLLER, [])
+
+    def _is_of_this_reign(self, event: Event) -> bool:
+        return not isinstance(event, events.ChannelEvent) or event.controller_epoch == self._epoch
+
+    def _check_controller(self) -> None:
+        node = self._store.controller(lambda _: self._queue.put(events.ControllerChange()))
+        self._active_broker_id = NO_BROKER if node is None else node.broker_id
+        is_ours = node is not None and node.session_id == self._store.session.session_id
+        if self._reign is not None and not is_ours:
+            self._resign(
+                "/controller was deleted" if node is None else f"broker {node.broker_id} is the controller"
+            )
+        if self._reign is None and (node is None or is_ours) and self._is_registered:
+            self._stand_for_election()
+
+    def _stand_for_election(self) -> None:
+        writer = self._store.become_controller(self.broker_id)
+        if writer is None:
+            # Whoever won has set off our watch, which brings us back here.
+            return
+        self._epoch = writer.epoch
+        self._active_broker_id = self.broker_id
+        log.info("broker %d is elected controller with epoch %d", self.broker_id, writer.epoch)
+        channels = self._make_channels(writer.epoch, self._queue.put)
+        reign = Reign(self._store, writer, channels, self._settings, self._queue.put)
+        try:
+            reign.start()
+        except BaseException:
+            reign.stop()
+            raise
+        self._writer = writer
+        self._reign = reign
+        log.info("[controller epoch %d] broker %d has taken over", writer.epoch, self.broker_id)
+
+    def _resign(self, why: str, *, give_back: bool = False) -> None:
+        writer = self._writer
+        if self._end_reign():
+            log.warning("broker %d resigns as controller of epoch %d: %s", self.broker_id, self._epoch, why)
+        if give_back and writer is not None and self._store.session.is_connected:
+            try:
+                writer.resign()
+            except (ControllerMoved, ZooKeeperUnavailable, SessionLost) as error:
+                log.info("/controller was not given back: %s", error)
+
+    def _end_reign(self) -> bool:
+        reign, self._reign, self._writer = self._reign, None, None
+        if reign is not None:
+            reign.stop()
+        return reign is not None
+
+    def _real_channels(self, epoch: ControllerEpoch, report: Callable[[Event], None]) -> BrokerChannels:
+        return ControllerChannels(
+            self.broker_id,
+            epoch,
+            request_timeout_ms=self._settings.request_timeout_ms,
+            report=report,
+            on_fatal=self._on_fatal,
+        )

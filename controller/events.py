@@ -1,0 +1,112 @@
+"""What can happen to a controller: one small frozen class per event.
+
+Events of one kind that say only "look again" are equal to one another, and the queue holds each of them once.
+Those that come from the channels carry the controller epoch in which the channels were started, and the
+broker epoch of the life they speak of: what is said about an earlier life or reign is not listened to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from barnabas.protocol.messages.inter_broker import (
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+
+ShutdownDone = Callable[[ErrorCode, list[TopicPartition]], None]
+"""Called with the outcome and the partitions that the broker still leads; must not block."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerChange:
+    """``/controller`` has changed, or may have: see who holds it, and stand for election if nobody does."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionExpired:
+    """Our ZooKeeper session is gone, and with it our registration and our reign."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerChange:
+    """The registrations have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """Topics were created (or removed by hand)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionRequested:
+    """Something stands under ``/admin/delete_topics``."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChangeNotified:
+    """Leaders have changed ISRs by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlledShutdown:
+    """A broker asks to be relieved of its leaderships before it stops."""
+
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+    done: ShutdownDone
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSuspected:
+    """A broker's connection was lost and its port refuses: its process is dead."""
+
+    controller_epoch: ControllerEpoch
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerReturned:
+    """A suspected broker answers again, in the same life."""
+
+    controller_epoch: ControllerEpoch
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrAnswered:
+    controller_epoch: ControllerEpoch
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+    response: LeaderAndIsrResponse
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaAnswered:
+    controller_epoch: ControllerEpoch
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+    request: StopReplicaRequest
+    response: StopReplicaResponse
+
+
+ChannelEvent = BrokerSuspected | BrokerReturned | LeaderAndIsrAnswered | StopReplicaAnswered
+Event = (
+    ControllerChange
+    | SessionExpired
+    | BrokerChange
+    | TopicChange
+    | DeletionRequested
+    | IsrChangeNotified
+    | ControlledShutdown
+    | ChannelEvent
+)
+LOOK_AGAIN = (
+    ControllerChange | SessionExpired | BrokerChange | TopicChange | DeletionRequested | IsrChangeNotified
+)

@@ -1,0 +1,472 @@
+"""`Reign`: all that a controller does between winning an election and resigning.
+
+It holds the context, the state machines and the channels of one controller epoch, and handles one event after
+the other: change the context, write to ZooKeeper, tell the brokers. Any write may find that another
+controller was elected (`ControllerMoved`) or that ZooKeeper is out of reach; the reign is then over, is
+stopped, and never used again. The controller's event thread alone runs it; `live_brokers` and
+`offline_partitions_count` may be read by any.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from barnabas.controller import events
+from barnabas.controller.channels import BrokerChannels
+from barnabas.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
+from barnabas.controller.controller_writer import ControllerMoved
+from barnabas.controller.events import Event
+from barnabas.controller.partition_state import (
+    ElectionKind,
+    PartitionStateMachine,
+    StateReader,
+    StateWriter,
+)
+from barnabas.controller.replica_state import ReplicaStateMachine
+from barnabas.controller.request_batch import RequestBatch
+from barnabas.controller.topic_deletion import TopicDeletion, TopicRemover
+from barnabas.controller.znodes import BrokerRegistration, MalformedZnode, TopicAssignment, random_uuid
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicPartition
+
+log = logging.getLogger("barnabas.controller")
+state_change_log = logging.getLogger("barnabas.state_change")
+
+Watch = Callable[[object], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ControllerSettings:
+    """What of a broker's settings concerns its controller."""
+
+    inter_broker_listener_name: str
+    delete_topic_enable: bool = True
+    unclean_leader_election_enable: bool = False
+    request_timeout_ms: int = 30_000
+
+
+class ReignStore(StateReader, Protocol):
+    """What a reign reads; `ClusterStore` is one."""
+
+    def brokers(self, watch: Watch | None = None) -> dict[BrokerId, BrokerRegistration]: ...
+
+    def topics(self, watch: Watch | None = None) -> list[str]: ...
+
+    def topic_assignments(self, topics: Iterable[str]) -> dict[str, TopicAssignment | MalformedZnode]: ...
+
+    def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]: ...
+
+    def deletion_requests(self, watch: Watch | None = None) -> list[str]: ...
+
+    def isr_changes(self, watch: Watch | None = None) -> dict[str, list[TopicPartition]]: ...
+
+
+class ReignWriter(StateWriter, TopicRemover, Protocol):
+    """What a reign writes; `ControllerWriter` is one."""
+
+    def set_topic_assignment(self, name: str, topic: TopicAssignment) -> None: ...
+
+    def delete_isr_changes(self, sequences: Iterable[str]) -> None: ...
+
+
+class Reign:
+    """See the module. `put` hands an event to the controller's queue, from any thread."""
+
+    def __init__(
+        self,
+        store: ReignStore,
+        writer: ReignWriter,
+        channels: BrokerChannels,
+        settings: ControllerSettings,
+        put: Callable[[Event], None],
+    ) -> None:
+        self.epoch = writer.epoch
+        self.context = ControllerContext()
+        self.live_brokers: tuple[BrokerId, ...] = ()
+        self.offline_partitions_count = 0
+        self._store = store
+        self._writer = writer
+        self._channels = channels
+        self._settings = settings
+        self._put = put
+        self._batch = RequestBatch(self.context, settings.inter_broker_listener_name)
+        self._partitions = PartitionStateMachine(self.context, writer, self._batch, self._allows_unclean)
+        self._replicas = ReplicaStateMachine(self.context, writer, self._batch)
+        self._deletion = TopicDeletion(
+            self.context,
+            writer,
+            self._partitions,
+            self._replicas,
+            self._batch,
+            is_enabled=settings.delete_topic_enable,
+        )
+
+    def start(self) -> None:
+        """Take over: watch and load everything, announce, and give every partition a live leader.
+
+        Reassignments and preferred elections under way will be resumed here too, before the deletions.
+        """
+        self.context.registrations = self._store.brokers(self._watch(events.BrokerChange()))
+        changes = self._store.isr_changes(self._watch(events.IsrChangeNotified()))
+        requested = self._store.deletion_requests(self._watch(events.DeletionRequested()))
+        self._load_topics(self._store.topics(self._watch(events.TopicChange())))
+        self._writer.delete_isr_changes(changes)
+        log.info(
+            "[controller epoch %d] loaded brokers %s and %d partitions of %d topics",
+            self.epoch,
+            sorted(self.context.registrations),
+            sum(map(len, self.context.assignments.values())),
+            len(self.context.assignments),
+        )
+        for broker in self.context.registrations:
+            self._connect(broker)
+        self._replicas.startup()
+        self._partitions.startup()
+        self._deletion.request(requested)
+        live = self.context.live_or_shutting_down
+        self._batch.add_metadata(live, [])
+        self._flush()
+        self._batch.add_metadata(live, list(self.context.partitions()), is_full=True)
+        kept = self._kept(self.context.replicas())
+        self._replicas.move([one for one in kept if one.broker in live], ReplicaState.ONLINE)
+        self._partitions.trigger_online()
+        self._flush()
+        self._replicas.move([one for one in kept if one.broker not in live], ReplicaState.OFFLINE)
+        self._deletion.resume()
+        self._flush()
+
+    def stop(self) -> None:
+        """Let go of everything; idempotent."""
+        self._channels.stop()
+
+    def handle(self, event: Event) -> None:
+        """Handle one event that is meant for an active controller."""
+        match event:
+            case events.BrokerChange():
+                self._brokers_changed()
+            case events.TopicChange():
+                self._topics_changed()
+            case events.DeletionRequested():
+                self._deletion_requested()
+            case events.IsrChangeNotified():
+                self._isr_changed()
+            case events.ControlledShutdown():
+                self._shut_down(event)
+            case events.BrokerSuspected():
+                self._suspected(event)
+            case events.BrokerReturned():
+                self._returned(event)
+            case events.LeaderAndIsrAnswered():
+                self._leader_and_isr_answered(event)
+            case events.StopReplicaAnswered():
+                self._stop_replica_answered(event)
+            case _:
+                raise TypeError(f"{event} is not for a reign")
+
+    # Brokers
+
+    def _brokers_changed(self) -> None:
+        current = self._store.brokers(self._watch(events.BrokerChange()))
+        known = self.context.registrations
+        bounced = {b for b in current if b in known and current[b].broker_epoch != known[b].broker_epoch}
+        dead = known.keys() - current.keys()
+        fresh = current.keys() - known.keys()
+        if not (bounced or dead or fresh):
+            return
+        log.info(
+            "[controller epoch %d] brokers: new %s, gone %s, restarted %s; now %s",
+            self.epoch,
+            sorted(fresh),
+            sorted(dead),
+            sorted(bounced),
+            sorted(current),
+        )
+        for broker in dead | bounced:
+            self.context.forget_broker(broker)
+            self._channels.remove_broker(broker)
+        if dead or bounced:
+            self._bring_down(dead | bounced)
+        for broker in fresh | bounced:
+            self.context.registrations[broker] = current[broker]
+            self._connect(broker)
+        if fresh or bounced:
+            self._bring_up(fresh | bounced)
+
+    def _suspected(self, event: events.BrokerSuspected) -> None:
+        broker = event.broker
+        if self.context.broker_epoch(broker) != event.broker_epoch or broker in self.context.suspected:
+            return
+        log.warning(
+            "[controller epoch %d] broker %d lost its connection and its port refuses: "
+            "taken for dead before its session ends",
+            self.epoch,
+            broker,
+        )
+        self.context.suspected.add(broker)
+        self._bring_down({broker})
+
+    def _returned(self, event: events.BrokerReturned) -> None:
+        broker = event.broker
+        if self.context.broker_epoch(broker) != event.broker_epoch or broker not in self.context.suspected:
+            return
+        log.warning("[controller epoch %d] broker %d is back, it was wrongly suspected", self.epoch, broker)
+        self.context.suspected.discard(broker)
+        self._bring_up({broker})
+
+    def _bring_down(self, brokers: Collection[BrokerId]) -> None:
+        """Move what these brokers led, and take them out of the ISRs: leaders first, and told at once."""
+        leaderless = [
+            tp
+            for tp, state in self.context.leadership.items()
+            if state.leader in brokers
+            and not self.context.is_to_be_deleted(tp.topic)
+            and self.context.partition_state(tp) is not PartitionState.NON_EXISTENT
+        ]
+        self._partitions.move(leaderless, PartitionState.OFFLINE)
+        self._partitions.trigger_online()
+        self._flush()
+        affected = self.context.replicas_on(brokers)
+        self._replicas.move(self._kept(affected), ReplicaState.OFFLINE)
+        self._deletion.replicas_failed([one for one in affected if self._is_deleted(one)])
+        self._deletion.resume()
+        self._batch.add_metadata(self.context.live_or_shutting_down, [])
+        self._flush()
+
+    def _bring_up(self, brokers: Collection[BrokerId]) -> None:
+        """Tell these brokers everything and everybody of them; elect where nobody could lead before."""
+        self._batch.add_metadata(self.context.live_or_shutting_down, [])
+        self._batch.add_metadata(brokers, list(self.context.partitions()), is_full=True)
+        affected = self.context.replicas_on(brokers)
+        self._replicas.move(self._kept(affected), ReplicaState.ONLINE)
+        self._partitions.trigger_online()
+        for broker in brokers:
+            if self._knows_all_of(broker):
+                self._batch.mark_full(broker)
+        self._deletion.brokers_returned({one.tp.topic for one in affected})
+        self._deletion.resume()
+        self._flush()
+
+    def _knows_all_of(self, broker: BrokerId) -> bool:
+        """Whether the batch names all that the broker may host, so that the rest may be taken for deleted."""
+        return not self.context.unreadable_topics and all(
+            tp in self.context.leadership
+            for tp in self.context.partitions_on(broker)
+            if not self.context.is_to_be_deleted(tp.topic)
+        )
+
+    def _shut_down(self, event: events.ControlledShutdown) -> None:
+        broker = event.broker
+        registered = self.context.registrations.get(broker)
+        if registered is None:
+            event.done(ErrorCode.BROKER_NOT_AVAILABLE, [])
+            return
+        if registered.broker_epoch != event.broker_epoch:
+            event.done(ErrorCode.STALE_BROKER_EPOCH, [])
+            return
+        log.info("[controller epoch %d] broker %d is shutting down", self.epoch, broker)
+        self.context.shutting_down.add(broker)
+        movable = [
+            tp
+            for tp in self.context.partitions_on(broker)
+            if len(self.context.replicas_of(tp)) > 1
+            and tp in self.context.leadership
+            and not self.context.is_to_be_deleted(tp.topic)
+        ]
+        led = [tp for tp in movable if self.context.leadership[tp].leader == broker]
+        self._partitions.move(led, PartitionState.ONLINE, ElectionKind.CONTROLLED_SHUTDOWN)
+        self._flush()
+        remaining = [tp for tp in led if self.context.leadership[tp].leader == broker]
+        followed = [Replica(tp, broker) for tp in movable if tp not in set(remaining)]
+        self._replicas.move(followed, ReplicaState.OFFLINE)
+        self._flush()
+        if remaining:
+            log.warning(
+                "[controller epoch %d] broker %d still leads %s: nobody else can",
+                self.epoch,
+                broker,
+                ", ".join(map(str, remaining)),
+            )
+        event.done(ErrorCode.NONE, remaining)
+
+    def _connect(self, broker: BrokerId) -> None:
+        registration = self.context.registrations[broker]
+        endpoint = registration.endpoint(self._settings.inter_broker_listener_name)
+        if endpoint is None:
+            log.error(
+                "broker %d has no listener %s and cannot be told anything",
+                broker,
+                self._settings.inter_broker_listener_name,
+            )
+            return
+        self._channels.add_broker(broker, registration.broker_epoch, endpoint)
+
+    # Topics
+
+    def _topics_changed(self) -> None:
+        names = set(self._store.topics(self._watch(events.TopicChange())))
+        for topic in self.context.assignments.keys() - names:
+            log.warning("topic %s was removed from ZooKeeper by hand", topic)
+            self.context.forget_topic(topic)
+        self.context.unreadable_topics &= names
+        fresh = names - self.context.assignments.keys()
+        if not fresh:
+            return
+        partitions = self._load_topics(fresh)
+        new = [tp for tp in partitions if tp not in self.context.leadership]
+        # Of a topic that was unreadable before, partitions may have their state already.
+        known = [tp for tp in partitions if tp in self.context.leadership]
+        replicas = self.context.replicas_of_partitions(partitions)
+        self._partitions.move(partitions, PartitionState.NEW)
+        self._replicas.move(replicas, ReplicaState.NEW)
+        self._partitions.move(new, PartitionState.ONLINE)
+        self._partitions.move(known, PartitionState.OFFLINE)
+        self._partitions.trigger_online()
+        live = self.context.live_or_shutting_down
+        self._replicas.move([one for one in replicas if one.broker in live], ReplicaState.ONLINE)
+        self._replicas.move([one for one in replicas if one.broker not in live], ReplicaState.OFFLINE)
+        self._flush()
+
+    def _load_topics(self, topics: Collection[str]) -> list[TopicPartition]:
+        """Take these topics with all that is known of them into the context."""
+        readable: dict[str, TopicAssignment] = {}
+        for topic, found in self._store.topic_assignments(topics).items():
+            if isinstance(found, MalformedZnode):
+                log.error("topic %s cannot be read and is left alone: %s", topic, found)
+                self.context.unreadable_topics.add(topic)
+                continue
+            self.context.unreadable_topics.discard(topic)
+            readable[topic] = self._with_id(topic, found)
+        configs = self._store.topic_configs(readable)
+        for topic, assignment in readable.items():
+            self.context.assignments[topic] = dict(assignment.replicas)
+            self.context.topic_ids[topic] = assignment.topic_id
+            self.context.topic_configs[topic] = configs.get(topic, {})
+        partitions = [tp for topic in readable for tp in self.context.partitions_of(topic)]
+        states = self._store.partition_states(partitions)
+        for tp, state in states.items():
+            if state.controller_epoch > self.epoch:
+                raise ControllerMoved(f"{tp} was written by controller epoch {state.controller_epoch}")
+        self.context.leadership.update(states)
+        return partitions
+
+    def _with_id(self, topic: str, found: TopicAssignment) -> TopicAssignment:
+        if found.topic_id != NO_TOPIC_ID:
+            return found
+        named = replace(found, topic_id=TopicId(random_uuid()))
+        self._writer.set_topic_assignment(topic, named)
+        return named
+
+    def _deletion_requested(self) -> None:
+        requested = self._store.deletion_requests(self._watch(events.DeletionRequested()))
+        if set(requested) - self.context.assignments.keys():
+            # It may be a topic that was created a moment ago.
+            self._topics_changed()
+        self._deletion.request(requested)
+        self._deletion.resume()
+        self._flush()
+
+    def _stop_replica_answered(self, event: events.StopReplicaAnswered) -> None:
+        if self.context.broker_epoch(event.broker) != event.broker_epoch:
+            return
+        failed_ones = {
+            TopicPartition(error.topic_name, error.partition_index)
+            for error in event.response.partition_errors
+            if error.error_code != ErrorCode.NONE
+        }
+        gone: list[Replica] = []
+        failed: list[Replica] = []
+        for topic in event.request.topic_states:
+            for stopped in topic.partition_states:
+                if not stopped.delete_partition:
+                    continue
+                tp = TopicPartition(topic.topic_name, stopped.partition_index)
+                is_failed = event.response.error_code != ErrorCode.NONE or tp in failed_ones
+                (failed if is_failed else gone).append(Replica(tp, event.broker))
+        if not gone and not failed:
+            return
+        self._deletion.replicas_gone(gone)
+        self._deletion.replicas_failed(failed)
+        self._deletion.resume()
+        self._flush()
+
+    # Leadership
+
+    def _isr_changed(self) -> None:
+        changes = self._store.isr_changes(self._watch(events.IsrChangeNotified()))
+        named = {tp for partitions in changes.values() for tp in partitions}
+        known = [tp for tp in named if self.context.replicas_of(tp)]
+        for tp, state in self._store.partition_states(known).items():
+            former = self.context.leadership.get(tp)
+            if former is not None and state.partition_epoch <= former.partition_epoch:
+                continue
+            self.context.leadership[tp] = state
+            state_change_log.info(
+                "[controller epoch %d] partition %s: isr %s -> %s, said by its leader %d",
+                self.epoch,
+                tp,
+                list(former.isr) if former else None,
+                list(state.isr),
+                state.leader,
+            )
+        self._batch.add_metadata_for_all(known)
+        self._flush()
+        self._writer.delete_isr_changes(changes)
+
+    def _leader_and_isr_answered(self, event: events.LeaderAndIsrAnswered) -> None:
+        code = event.response.error_code
+        if code == ErrorCode.STALE_CONTROLLER_EPOCH:
+            self._put(events.ControllerChange())
+            return
+        if self.context.broker_epoch(event.broker) != event.broker_epoch:
+            return
+        failed = set()
+        for error in event.response.partition_errors:
+            replica = Replica(TopicPartition(error.topic_name, error.partition_index), event.broker)
+            if error.error_code == ErrorCode.NONE or replica not in self.context.replica_states:
+                continue
+            name = ErrorCode(error.error_code).name if error.error_code in set(ErrorCode) else "?"
+            log.error("[controller epoch %d] replica %s: %s", self.epoch, replica, name)
+            if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+                failed.add(replica)
+        if failed - self.context.failed_replicas:
+            self._replicas_failed(failed)
+
+    def _replicas_failed(self, failed: set[Replica]) -> None:
+        """The disk of these replicas failed though their broker lives: others must lead."""
+        self.context.failed_replicas |= failed
+        leaderless = [
+            one.tp
+            for one in self._kept(failed)
+            if (state := self.context.leadership.get(one.tp)) is not None and state.leader == one.broker
+        ]
+        self._partitions.move(leaderless, PartitionState.OFFLINE)
+        self._partitions.trigger_online()
+        self._replicas.move(self._kept(failed), ReplicaState.OFFLINE)
+        self._deletion.replicas_failed([one for one in failed if self._is_deleted(one)])
+        self._flush()
+
+    def _allows_unclean(self, topic: str) -> bool:
+        text = self.context.topic_configs.get(topic, {}).get("unclean.leader.election.enable")
+        if text is None:
+            return self._settings.unclean_leader_election_enable
+        return text.lower() == "true"
+
+    def _is_deleted(self, replica: Replica) -> bool:
+        return self.context.is_to_be_deleted(replica.tp.topic)
+
+    def _kept(self, replicas: Iterable[Replica]) -> list[Replica]:
+        """Those whose topic is not being deleted."""
+        return [replica for replica in replicas if not self._is_deleted(replica)]
+
+    def _watch(self, event: Event) -> Watch:
+        return lambda _: self._put(event)
+
+    def _flush(self) -> None:
+        """Tell the brokers what this event has changed."""
+        for broker, batch in self._batch.take().items():
+            self._channels.send(broker, batch)
+        self.live_brokers = tuple(sorted(self.context.live_brokers))
+        self.offline_partitions_count = len(self.context.offline_partitions())

@@ -1,0 +1,265 @@
+"""`TopicAdmin`: creates topics and asks for their deletion, on the controller's broker.
+
+It validates and writes to ZooKeeper, fenced by the controller's epoch; what follows (leaders, replicas, files)
+is the controller's doing, which its watches set off. A result is returned when the write has been made, not
+when every partition has a leader. Any thread; blocks for a few round trips to ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from barnabas.controller.assignment import assign_replicas, check_assignment
+from barnabas.controller.controller_writer import ControllerMoved
+from barnabas.controller.znodes import MalformedZnode, TopicAssignment, random_uuid
+from barnabas.controller.zookeeper import SessionLost, ZooKeeperUnavailable
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId
+from barnabas.protocol.messages.topics import USE_DEFAULT, CreatableTopic, DeleteTopicState
+
+log = logging.getLogger("barnabas.controller")
+
+MAX_NAME_LENGTH: Final = 249
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicSettings:
+    """What of a broker's settings concerns the making of topics."""
+
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    delete_topic_enable: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicResult:
+    """What became of one topic of a request; counts are -1 when nothing was or would be created."""
+
+    name: str | None
+    topic_id: TopicId = NO_TOPIC_ID
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    num_partitions: int = -1
+    replication_factor: int = -1
+
+
+class TopicStore(Protocol):
+    """What is read; `ClusterStore` is one."""
+
+    def topics(self) -> list[str]: ...
+
+    def topic_assignments(self, topics: Iterable[str]) -> dict[str, TopicAssignment | MalformedZnode]: ...
+
+    def deletion_requests(self) -> list[str]: ...
+
+
+class TopicWriter(Protocol):
+    """What is written; `ControllerWriter` is one."""
+
+    def create_topic(self, name: str, topic: TopicAssignment, config: Mapping[str, str]) -> bool: ...
+
+    def request_deletion(self, topic: str) -> bool: ...
+
+
+class ActiveController(Protocol):
+    """Both raise NOT_CONTROLLER on a broker that is not the controller; `Controller` is one."""
+
+    @property
+    def live_brokers(self) -> tuple[BrokerId, ...]: ...
+
+    @property
+    def writer(self) -> TopicWriter: ...
+
+
+class TopicAdmin:
+    """See the module. `validate_config` raises ValueError for overrides that are unknown or out of range."""
+
+    def __init__(
+        self,
+        store: TopicStore,
+        controller: ActiveController,
+        *,
+        settings: TopicSettings,
+        validate_config: Callable[[Mapping[str, str | None]], object],
+        rng: random.Random | None = None,
+    ) -> None:
+        self._store = store
+        self._controller = controller
+        self._settings = settings
+        self._validate_config = validate_config
+        self._rng = rng or random.Random()
+
+    def create_topics(
+        self, topics: Sequence[CreatableTopic], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        """One result per topic, in order.
+
+        Raises NOT_CONTROLLER when we are not, or no longer, the controller, and REQUEST_TIMED_OUT when ZooKeeper
+        cannot be reached.
+        """
+        with _zookeeper_trouble():
+            existing = set(self._store.topics())
+            names = [topic.name for topic in topics]
+            results = []
+            for topic in topics:
+                try:
+                    if names.count(topic.name) > 1:
+                        raise api_error(
+                            ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice in one request"
+                        )
+                    result = self._create(topic, existing, validate_only)
+                except ApiError as error:
+                    if error.code is ErrorCode.NOT_CONTROLLER:
+                        raise
+                    results.append(_failed(topic.name, error))
+                else:
+                    existing.add(topic.name)
+                    results.append(result)
+            return results
+
+    def delete_topics(self, topics: Sequence[DeleteTopicState]) -> list[TopicResult]:
+        """One result per topic, named by name or by id. Raises as `create_topics` does."""
+        with _zookeeper_trouble():
+            writer = self._controller.writer
+            existing = self._store.topic_assignments(self._store.topics())
+            ids = {
+                name: found.topic_id for name, found in existing.items() if isinstance(found, TopicAssignment)
+            }
+            by_id = {topic_id: name for name, topic_id in ids.items()}
+            results = []
+            for topic in topics:
+                try:
+                    name = _name_of(topic, existing, by_id)
+                    if not self._settings.delete_topic_enable:
+                        raise api_error(ErrorCode.TOPIC_DELETION_DISABLED)
+                    writer.request_deletion(name)
+                except ApiError as error:
+                    results.append(_failed(topic.name, error, TopicId(topic.topic_id)))
+                else:
+                    log.info("deletion of topic %s is asked for", name)
+                    results.append(TopicResult(name=name, topic_id=ids.get(name, NO_TOPIC_ID)))
+            return results
+
+    def _create(self, topic: CreatableTopic, existing: set[str], validate_only: bool) -> TopicResult:
+        validate_topic_name(topic.name)
+        self._check_not_taken(topic.name, existing)
+        config = {one.name: one.value for one in topic.configs}
+        if any(value is None for value in config.values()):
+            nulls = sorted(name for name, value in config.items() if value is None)
+            raise api_error(ErrorCode.INVALID_CONFIG, f"no value for {', '.join(nulls)}")
+        try:
+            self._validate_config(config)
+        except ValueError as error:
+            raise api_error(ErrorCode.INVALID_CONFIG, str(error)) from error
+        replicas = self._assign(topic)
+        assignment = TopicAssignment(topic_id=TopicId(random_uuid()), replicas=replicas)
+        result = TopicResult(
+            name=topic.name,
+            topic_id=assignment.topic_id,
+            num_partitions=len(replicas),
+            replication_factor=len(replicas[0]),
+        )
+        if validate_only:
+            return result
+        overrides = {name: value for name, value in config.items() if value is not None}
+        if not self._controller.writer.create_topic(topic.name, assignment, overrides):
+            raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} exists already")
+        log.info(
+            "created topic %s (id %s) with %d partitions, replication factor %d, overrides %s",
+            topic.name,
+            assignment.topic_id,
+            result.num_partitions,
+            result.replication_factor,
+            overrides,
+        )
+        return result
+
+    def _check_not_taken(self, name: str, existing: set[str]) -> None:
+        if name in existing:
+            leaving = name in self._store.deletion_requests()
+            why = "is still being deleted" if leaving else "exists already"
+            raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} {why}")
+        for other in existing:
+            if metric_name(other) == metric_name(name):
+                raise api_error(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION,
+                    f"topic {name!r} collides with {other!r}: names may not differ in '.' and '_' alone",
+                )
+
+    def _assign(self, topic: CreatableTopic) -> dict[int, tuple[BrokerId, ...]]:
+        live = self._controller.live_brokers
+        if topic.assignments:
+            if topic.num_partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
+                raise api_error(
+                    ErrorCode.INVALID_REQUEST,
+                    f"topic {topic.name!r} has an assignment; then partitions and replication factor are -1, "
+                    f"not {topic.num_partitions} and {topic.replication_factor}",
+                )
+            return check_assignment({one.partition_index: one.broker_ids for one in topic.assignments}, live)
+        partitions, factor = topic.num_partitions, topic.replication_factor
+        if partitions == USE_DEFAULT:
+            partitions = self._settings.num_partitions
+        if factor == USE_DEFAULT:
+            factor = self._settings.default_replication_factor
+        count = max(1, len(live))
+        return assign_replicas(
+            live,
+            partitions,
+            factor,
+            start_index=self._rng.randrange(count),
+            start_shift=self._rng.randrange(count),
+        )
+
+
+def validate_topic_name(name: str) -> None:
+    """Raises INVALID_TOPIC_EXCEPTION unless the name is 1 to 249 of letters, digits, '.', '_' and '-'."""
+    if not name:
+        problem = "is empty"
+    elif name in (".", ".."):
+        problem = "may not be '.' or '..'"
+    elif len(name) > MAX_NAME_LENGTH:
+        problem = f"has {len(name)} characters; at most {MAX_NAME_LENGTH} are allowed"
+    elif not _LEGAL_NAME.fullmatch(name):
+        problem = "may hold only ASCII letters, digits, '.', '_' and '-'"
+    else:
+        return
+    raise api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic name {name[:300]!r} {problem}")
+
+
+def metric_name(topic: str) -> str:
+    """The name under which a topic's metrics are found; two topics may not share one."""
+    return topic.replace(".", "_")
+
+
+def _name_of(topic: DeleteTopicState, existing: Mapping[str, object], by_id: Mapping[TopicId, str]) -> str:
+    topic_id = TopicId(topic.topic_id)
+    if topic_id != NO_TOPIC_ID:
+        if topic_id not in by_id:
+            raise api_error(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
+        return by_id[topic_id]
+    if not topic.name or topic.name not in existing:
+        raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic is called {topic.name!r}")
+    return topic.name
+
+
+def _failed(name: str | None, error: ApiError, topic_id: TopicId = NO_TOPIC_ID) -> TopicResult:
+    return TopicResult(name=name, topic_id=topic_id, error=error.code, message=str(error))
+
+
+class _zookeeper_trouble:
+    """Turns what ZooKeeper's absence or a newer controller raises into errors that a client understands."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ControllerMoved):
+            raise api_error(ErrorCode.NOT_CONTROLLER, str(error)) from error
+        if isinstance(error, ZooKeeperUnavailable | SessionLost):
+            raise api_error(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
