@@ -57,12 +57,15 @@ class OffsetCheckpoint:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._known: frozenset[TopicPartition] | None = None
+        """Whom the file names; None before it was read or written here."""
 
     def read(self) -> dict[TopicPartition, Offset]:
         """What was written last; nothing when the file is not there. Raises CheckpointDamaged."""
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
+            self._known = frozenset()
             return {}
         except UnicodeDecodeError as error:
             raise CheckpointDamaged(f"{self.path}: {error}") from None
@@ -72,6 +75,7 @@ class OffsetCheckpoint:
             if key in found:
                 raise CheckpointDamaged(f"{self.path}: {key} is listed twice")
             found[key] = Offset(parse_number(offset, self.path))
+        self._known = frozenset(found)
         return found
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -81,3 +85,14 @@ class OffsetCheckpoint:
             write_atomically(self.path, lines, durable=True)
         except OSError as error:
             raise LogDirFailure(self.path, error) from error
+        self._known = frozenset(offsets)
+
+    def forget(self, key: TopicPartition) -> None:
+        """Drop the entry of a partition, if there is one, so that a new log of that name does not inherit it.
+
+        Raises LogDirFailure, CheckpointDamaged.
+        """
+        if self._known is None or key in self._known:
+            left = self.read()
+            if left.pop(key, None) is not None:
+                self.write(left)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,6 +79,8 @@ class Log:
         self.config = config
         self.epoch_cache = epochs
         self.lock = threading.RLock()
+        self.on_bounds_lowered: Callable[[Log], None] | None = None
+        """Called under the lock, before a truncation, with recovery point or log start already lowered."""
         self._topic_id = topic_id
         self._segments = _Segments.of(segments)
         self._log_end_offset = segments[-1].next_offset
@@ -337,16 +339,14 @@ class Log:
                 self.truncate_fully_and_start_at(max(0, offset))
                 return True
             kept = [segment for segment in segments if segment.base_offset <= offset]
+            end = min(kept[-1].batch_start(offset), kept[-1].next_offset)
+            self._lower_bounds(end)
             # Readers lose sight of what is to go before it goes.
             self._segments = _Segments.of(kept)
-            end = min(offset, kept[-1].next_offset)
-            self._recovery_point = min(self._recovery_point, end)
             self._log_end_offset = end
             for segment in reversed(segments[len(kept) :]):
                 segment.remove()
-            self._log_end_offset = min(end, kept[-1].truncate_to(offset))
-            self._log_start_offset = min(self._log_start_offset, self._log_end_offset)
-            self._recovery_point = min(self._recovery_point, self._log_end_offset)
+            kept[-1].truncate_to(end)
             self.epoch_cache.truncate_from_end(self._log_end_offset)
             self._check_order()
             return True
@@ -359,6 +359,7 @@ class Log:
         with self.lock:
             self._check_open()
             before = self._segments.all
+            self._lower_bounds(offset)
             for segment in before:
                 segment.remove()
             fresh = Segment.create(self.folder, offset, before[-1].created_ms, self.config)
@@ -474,6 +475,14 @@ class Log:
         """Stop without writing anything, as for a log that is deleted or whose disk failed."""
         with self.lock:
             self._let_go()
+
+    def _lower_bounds(self, end: int) -> None:
+        """Before a log becomes shorter than its checkpoint says, or recovery would take that for damage."""
+        if end < self._recovery_point or end < self._log_start_offset:
+            self._recovery_point = min(self._recovery_point, end)
+            self._log_start_offset = min(self._log_start_offset, end)
+            if self.on_bounds_lowered is not None:
+                self.on_bounds_lowered(self)
 
     def _let_go(self) -> None:
         self._is_closed = True

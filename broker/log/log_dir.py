@@ -15,9 +15,9 @@ from typing import Final
 
 from barnabas.broker.log.checkpoint_file import OffsetCheckpoint
 from barnabas.broker.log.log_files import fsync_path, write_atomically
-from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
 from barnabas.protocol.errors import InvalidConfiguration
-from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.ids import BrokerId, TopicPartition
 
 LOCK_FILE: Final = ".lock"
 META_FILE: Final = "meta.properties"
@@ -115,6 +115,15 @@ class LogDir:
             )
         except OSError as error:
             raise LogDirFailure(self.path, error) from error
+
+    def forget(self, key: TopicPartition) -> None:
+        """Drop what the checkpoints say of an earlier log of that name. Raises LogDirFailure."""
+        for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
+            try:
+                checkpoint.forget(key)
+            except CheckpointDamaged:
+                # Counted as empty when it was read; now it is.
+                checkpoint.write({})
 
     def release(self) -> None:
         """Give the lock back; a second call does nothing."""

@@ -117,6 +117,7 @@ class LogManager:
                     ErrorCode.KAFKA_STORAGE_ERROR, f"{topic_partition} may lie on a failed disk: {reason}"
                 )
             log_dir = self._least_used_dir()
+            log_dir.forget(topic_partition)
             log = Log.open(
                 topic_partition,
                 log_dir.path / str(topic_partition),
@@ -125,7 +126,7 @@ class LogManager:
                 topic_id=topic_id,
                 is_clean=True,
             )
-            self._logs[topic_partition] = log
+            self._adopt(log)
             return log
 
     def update_config(self, topic: str) -> None:
@@ -297,7 +298,7 @@ class LogManager:
                 f"{key} lies in two log dirs: {self._logs[key].folder} and {folder}; remove one"
             )
         try:
-            self._logs[key] = Log.open(
+            log = Log.open(
                 key,
                 folder,
                 self._config_of(key.topic),
@@ -306,9 +307,20 @@ class LogManager:
                 log_start_offset=log_start_offset,
                 is_clean=is_clean,
             )
+            self._adopt(log)
         except (CorruptLog, CheckpointDamaged) as error:
             logger.error("%s stays offline: %s", key, error)
             self.offline_partitions[key] = error
+
+    def _adopt(self, log: Log) -> None:
+        log.on_bounds_lowered = self._save_lowered_bounds
+        self._logs[log.topic_partition] = log
+
+    def _save_lowered_bounds(self, log: Log) -> None:
+        """A checkpoint must never promise more than the log holds. Raises LogDirFailure to who truncates."""
+        log_dir = self._dirs.get(log.folder.parent)
+        if log_dir is not None:
+            self._write_checkpoints(log_dir)
 
     def _guarded(self, log: Log, work: Callable[[], int | None]) -> int:
         """Run one log's part of a pass; a failing disk goes offline, a log deleted meanwhile is skipped."""

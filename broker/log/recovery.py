@@ -67,6 +67,9 @@ def recover_log(
         segments.append(Segment.existing(folder, base, size, next_offset, now_ms, config))
     epochs = _load_epochs(folder)
     kept, scanned = _recover_segments(segments, recovery_point, is_clean)
+    end = kept[-1].next_offset if kept else 0
+    if not is_clean and end < recovery_point:
+        raise CorruptLog(folder, 0, end, recovery_point, "the log ends before it; segment files are missing")
     if epochs is None:
         # The whole file was lost, so all batches are asked, not only those that recovery read.
         epochs = EpochCache(folder)

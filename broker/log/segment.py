@@ -294,6 +294,15 @@ class Segment:
                     )
         return None
 
+    def batch_start(self, offset: int) -> int:
+        """The base offset of the batch that holds an offset, or the offset itself where there is none."""
+        size, next_offset = self._end
+        if offset >= next_offset or not size:
+            return offset
+        entry_position = self.offset_index.lookup(max(offset, self.base_offset)).position
+        position, base_offset = find_batch(self.file.mapping(size), entry_position, size, offset)
+        return min(offset, base_offset) if position < size else offset
+
     def truncate_to(self, offset: int) -> int:
         """Drop the batch that holds an offset and all after it; returns the new next offset.
 

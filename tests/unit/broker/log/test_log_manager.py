@@ -1,0 +1,397 @@
+"""All logs of a broker: opening, creating, deleting, the passes, and dirs that are not ours or fail."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.broker.log import segment_file
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_dir import LogDir
+from barnabas.broker.log.log_files import parse_partition_name
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.storage_errors import CorruptLog, LogDirFailure
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+
+KEY = TopicPartition("some-topic", 3)
+OTHER = TopicPartition("other", 0)
+TOPIC_ID = TopicId(uuid.uuid4())
+
+
+def batch(count: int = 1) -> bytearray:
+    return build_batch([(None, b"value")] * count)
+
+
+class Managers:
+    """Opens managers on the test's two log dirs and lets go of them at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = [folder / "a", folder / "b"]
+        self.configs: dict[str, LogConfig] = {}
+        self._opened: list[LogManager] = []
+
+    def open(
+        self, *, broker_id: int = 1, cluster_id: str = "cluster", paths: list[Path] | None = None
+    ) -> LogManager:
+        manager = LogManager.open(
+            paths or self.paths,
+            broker_id=BrokerId(broker_id),
+            cluster_id=cluster_id,
+            config_of=lambda topic: self.configs.get(topic, LogConfig()),
+            now_ms=0,
+        )
+        self._opened.append(manager)
+        return manager
+
+    def crash(self, manager: LogManager) -> None:
+        """As when the process is killed: nothing is written, the locks are free."""
+        for log in manager.all_logs():
+            log.abandon()
+        for log_dir in manager._dirs.values():
+            log_dir.release()
+
+
+@pytest.fixture
+def managers(tmp_path: Path) -> Iterator[Managers]:
+    found = Managers(tmp_path)
+    yield found
+    for manager in found._opened:
+        found.crash(manager)
+
+
+def test_logs_are_found_again_after_a_clean_stop(managers: Managers) -> None:
+    manager = managers.open()
+    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log.append_as_leader(batch(5), 2, 0)
+    log.increment_log_start_offset(2)
+    manager.close(0)
+    assert all((path / ".kafka_cleanshutdown").exists() for path in managers.paths)
+    again = managers.open()
+    assert not any((path / ".kafka_cleanshutdown").exists() for path in managers.paths)
+    found = again.get(KEY)
+    assert found is not None
+    assert (found.log_start_offset, found.log_end_offset, found.topic_id) == (2, 5, TOPIC_ID)
+    assert found.recovery_point == 5
+    assert found.epoch_cache.entries == ((2, 2),)
+    assert again.get(OTHER) is None
+
+
+def test_logs_are_recovered_after_a_crash(managers: Managers) -> None:
+    manager = managers.open()
+    manager.get_or_create(KEY, TOPIC_ID, 0).append_as_leader(batch(5), 0, 0)
+    managers.crash(manager)
+    found = managers.open().get(KEY)
+    assert found is not None
+    assert (found.log_end_offset, found.recovery_point) == (5, 0)
+
+
+def test_new_logs_are_spread_over_the_dirs(managers: Managers) -> None:
+    manager = managers.open()
+    for partition in range(4):
+        manager.get_or_create(TopicPartition("t", partition), TOPIC_ID, 0)
+    assert sorted(len(list(path.glob("t-*"))) for path in managers.paths) == [2, 2]
+    assert manager.get_or_create(TopicPartition("t", 0), TOPIC_ID, 0) is manager.get(TopicPartition("t", 0))
+
+
+def test_a_log_of_another_topic_id_is_refused(managers: Managers) -> None:
+    manager = managers.open()
+    manager.get_or_create(KEY, TOPIC_ID, 0)
+    with pytest.raises(ApiError) as caught:
+        manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
+    assert caught.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+def test_a_deleted_log_is_gone_at_once_and_its_folder_after_the_delay(managers: Managers) -> None:
+    managers.configs[KEY.topic] = LogConfig(file_delete_delay_ms=1000)
+    manager = managers.open()
+    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log.append_as_leader(batch(), 0, 0)
+    view = log.read(0, 100).records
+    copy = bytes(view)
+    assert manager.delete(KEY, 0)
+    assert not manager.delete(KEY, 0)
+    assert manager.get(KEY) is None
+    (doomed,) = [path for root in managers.paths for path in root.iterdir() if path.name.endswith("-delete")]
+    assert doomed.name.startswith("some-topic-3.")
+    assert manager.remove_deleted(999) == 0
+    assert manager.remove_deleted(1000) == 1
+    assert not doomed.exists()
+    assert bytes(view) == copy, "a view outlives the deletion"
+    assert manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0).log_end_offset == 0
+
+
+def test_folders_whose_removal_a_crash_interrupted_are_removed_after_the_start(managers: Managers) -> None:
+    manager = managers.open()
+    manager.get_or_create(KEY, TOPIC_ID, 0)
+    manager.delete(KEY, 0)
+    managers.crash(manager)
+    again = managers.open()
+    assert again.get(KEY) is None
+    assert again.remove_deleted(0) == 1
+
+
+def test_a_dir_in_use_by_another_process_is_refused(managers: Managers) -> None:
+    code = (
+        "import sys, fcntl\nf = open(sys.argv[1], 'w')\nfcntl.flock(f, fcntl.LOCK_EX)\n"
+        "print('locked', flush=True)\nsys.stdin.read()"
+    )
+    managers.paths[1].mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(managers.paths[1] / ".lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"locked\n"
+        with pytest.raises(InvalidConfiguration, match=r"b is in use by another process"):
+            managers.open()
+        other.communicate()
+    managers.open()
+
+
+def test_a_foreign_dir_is_refused_by_name(managers: Managers) -> None:
+    managers.open().close(0)
+    with pytest.raises(InvalidConfiguration, match=r"broker.id=1, this broker has broker.id=2"):
+        managers.open(broker_id=2)
+    with pytest.raises(InvalidConfiguration, match=r"cluster.id=cluster, this broker has cluster.id=else"):
+        managers.open(cluster_id="else")
+    assert managers.paths[0].joinpath("meta.properties").read_text() == (
+        "broker.id=1\ncluster.id=cluster\nversion=0\n"
+    )
+    managers.open()
+
+
+def test_one_partition_in_two_dirs_is_refused(managers: Managers) -> None:
+    managers.open().close(0)
+    for path in managers.paths:
+        (path / str(KEY)).mkdir()
+    with pytest.raises(InvalidConfiguration, match="lies in two log dirs"):
+        managers.open()
+
+
+def test_a_damaged_log_stays_offline_and_the_others_come_up(managers: Managers) -> None:
+    manager = managers.open()
+    for key in (KEY, OTHER):
+        log = manager.get_or_create(key, TOPIC_ID, 0)
+        log.append_as_leader(batch(), 0, 0)
+        log.append_as_leader(batch(), 0, 0)
+        log.flush(0)
+    manager.checkpoint_pass(0)
+    managers.crash(manager)
+    (path,) = [file for root in managers.paths for file in (root / str(KEY)).glob("*.log")]
+    data = bytearray(path.read_bytes())
+    data[50] ^= 1
+    path.write_bytes(data)
+    again = managers.open()
+    assert again.get(OTHER) is not None
+    assert again.get(KEY) is None
+    assert isinstance(again.offline_partitions[KEY], CorruptLog)
+    with pytest.raises(ApiError, match="below the recovery point") as caught:
+        again.get_or_create(KEY, TOPIC_ID, 0)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_dir_whose_disk_fails_goes_offline_with_its_logs_alone(
+    managers: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = managers.open()
+    first = manager.get_or_create(KEY, TOPIC_ID, 0)
+    second = manager.get_or_create(OTHER, TOPIC_ID, 0)
+
+    def refuse(*_: Any) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segment_file, "pwrite", refuse)
+        with pytest.raises(LogDirFailure) as caught:
+            first.append_as_leader(batch(), 0, 0)
+    assert manager.fail_dir(caught.value) == [KEY]
+    assert manager.fail_dir(caught.value) == []
+    assert manager.get(KEY) is None
+    assert manager.offline_partitions == {KEY: caught.value}
+    assert second.append_as_leader(batch(), 0, 0).base_offset == 0
+    assert manager.has_online_dir
+    with pytest.raises(ApiError, match="failed disk"):
+        manager.get_or_create(TopicPartition("unknown", 0), TOPIC_ID, 0)
+    fresh = manager.get_or_create(TopicPartition("new", 0), TOPIC_ID, 0, is_new=True)
+    assert fresh.folder.parent == second.folder.parent
+    manager.close(0)
+    assert not (first.folder.parent / ".kafka_cleanshutdown").exists()
+    assert (second.folder.parent / ".kafka_cleanshutdown").exists()
+
+
+def test_a_broker_without_a_usable_dir_does_not_start(managers: Managers, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("no folder")
+    with pytest.raises(InvalidConfiguration, match="no usable folder"):
+        managers.open(paths=[file / "x"])
+    manager = managers.open(paths=[file / "x", managers.paths[0]])
+    assert list(manager.offline_dirs) == [file / "x"]
+
+
+def test_the_checkpoint_pass_saves_recovery_points_of_sealed_segments(managers: Managers) -> None:
+    managers.configs[KEY.topic] = LogConfig(segment_bytes=2 * len(batch()))
+    manager = managers.open()
+    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    for _ in range(5):
+        log.append_as_leader(batch(), 0, 0)
+    manager.checkpoint_pass(0)
+    text = (log.folder.parent / "recovery-point-offset-checkpoint").read_text()
+    assert text == "0\n1\nsome-topic 3 4\n"
+    managers.crash(manager)
+    found = managers.open().get(KEY)
+    assert found is not None
+    assert (found.recovery_point, found.log_end_offset) == (4, 5)
+
+
+def test_the_retention_pass_asks_for_each_high_watermark(managers: Managers) -> None:
+    managers.configs |= dict.fromkeys((KEY.topic, OTHER.topic), LogConfig(retention_ms=0))
+    manager = managers.open()
+    for key in (KEY, OTHER):
+        manager.get_or_create(key, TOPIC_ID, 0).append_as_leader(batch(), 0, 0)
+    assert manager.retention_pass(10_000, {KEY: 1}.get) == 1
+    starts = {log.topic_partition: log.log_start_offset for log in manager.all_logs()}
+    assert starts == {KEY: 1, OTHER: 0}
+
+
+def test_the_flush_pass_flushes_what_is_due(managers: Managers) -> None:
+    managers.configs[KEY.topic] = LogConfig(flush_ms=100)
+    manager = managers.open()
+    for key in (KEY, OTHER):
+        manager.get_or_create(key, TOPIC_ID, 0).append_as_leader(batch(), 0, 0)
+    manager.flush_pass(100)
+    points = {log.topic_partition: log.recovery_point for log in manager.all_logs()}
+    assert points == {KEY: 1, OTHER: 0}
+
+
+def test_high_watermarks_are_saved_in_the_dir_of_their_log(managers: Managers) -> None:
+    manager = managers.open()
+    for key in (KEY, OTHER):
+        manager.get_or_create(key, TOPIC_ID, 0)
+    manager.checkpoint_high_watermarks({KEY: 7, OTHER: 9, TopicPartition("gone", 0): 1})
+    managers.crash(manager)
+    again = managers.open()
+    assert again.load_high_watermarks() == {KEY: 7, OTHER: 9}
+    log = again.get(KEY)
+    assert log is not None
+    (log.folder.parent / "replication-offset-checkpoint").write_text("nonsense")
+    assert again.load_high_watermarks() == {OTHER: 9}
+    again.get_or_create(TopicPartition("new", 0), TOPIC_ID, 0)
+    again.get_or_create(TopicPartition("new", 1), TOPIC_ID, 0)
+    assert again.load_high_watermarks() == {OTHER: 9}
+
+
+def test_a_new_configuration_reaches_the_logs(managers: Managers) -> None:
+    manager = managers.open()
+    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    managers.configs[KEY.topic] = LogConfig(max_message_bytes=80)
+    manager.update_config(KEY.topic)
+    with pytest.raises(ApiError) as caught:
+        log.append_as_leader(batch(20), 0, 0)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_lock_is_given_back_by_release(tmp_path: Path) -> None:
+    log_dir = LogDir.acquire(tmp_path / "dir")
+    with pytest.raises(InvalidConfiguration):
+        LogDir.acquire(tmp_path / "dir")
+    log_dir.release()
+    log_dir.release()
+    LogDir.acquire(tmp_path / "dir").release()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a-0", ("a", 0)),
+        ("a-b-12", ("a-b", 12)),
+        ("__consumer_offsets-49", ("__consumer_offsets", 49)),
+        ("a", None),
+        ("-1", None),
+        ("a-", None),
+        ("a-x", None),
+        ("a b-1", None),
+    ],
+)
+def test_folder_names_are_told_apart(name: str, expected: tuple[str, int] | None) -> None:
+    assert parse_partition_name(name) == expected
+
+
+def test_topic_settings_become_a_log_config() -> None:
+    config = LogConfig.from_settings(
+        {
+            "segment.bytes": 10,
+            "retention.ms": -1,
+            "message.timestamp.type": "LogAppendTime",
+            "min.insync.replicas": 2,
+        }
+    )
+    assert (config.segment_bytes, config.retention_ms, int(config.message_timestamp_type)) == (10, -1, 1)
+    assert LogConfig.from_settings({}) == LogConfig()
+
+
+@pytest.mark.parametrize("offset", [0, 3, 4])
+def test_a_crash_after_a_truncation_below_the_recovery_point_is_no_damage(
+    managers: Managers, offset: int
+) -> None:
+    manager = managers.open()
+    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    for _ in range(6):
+        log.append_as_leader(batch(), 0, 0)
+    log.increment_log_start_offset(2)
+    log.flush(0)
+    manager.checkpoint_pass(0)
+    log.truncate_to(offset)
+    managers.crash(manager)
+    again = managers.open()
+    found = again.get(KEY)
+    assert found is not None, again.offline_partitions
+    assert (found.log_start_offset, found.log_end_offset) == (min(2, offset), offset)
+
+
+def test_a_crash_after_starting_afresh_lower_down_is_no_damage(managers: Managers) -> None:
+    manager = managers.open()
+    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log.truncate_fully_and_start_at(100)
+    log.append_as_leader(batch(), 0, 0)
+    log.flush(0)
+    manager.checkpoint_pass(0)
+    log.truncate_fully_and_start_at(40)
+    log.append_as_leader(batch(), 0, 0)
+    managers.crash(manager)
+    found = managers.open().get(KEY)
+    assert found is not None
+    assert (found.log_start_offset, found.log_end_offset) == (40, 41)
+
+
+@pytest.mark.parametrize("is_crash_between", [True, False])
+def test_a_topic_created_again_inherits_no_checkpoint(managers: Managers, is_crash_between: bool) -> None:
+    manager = managers.open()
+    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log.append_as_leader(batch(6), 0, 0)
+    log.append_as_leader(batch(6), 0, 0)
+    log.increment_log_start_offset(6)
+    log.flush(0)
+    manager.checkpoint_pass(0)
+    manager.checkpoint_high_watermarks({KEY: 12})
+    manager.delete(KEY, 0)
+    if is_crash_between:
+        managers.crash(manager)
+        manager = managers.open()
+    manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0).append_as_leader(batch(), 0, 0)
+    managers.crash(manager)
+    again = managers.open()
+    found = again.get(KEY)
+    assert found is not None, again.offline_partitions
+    assert (found.log_start_offset, found.log_end_offset) == (0, 1)
+    assert again.load_high_watermarks() == {}

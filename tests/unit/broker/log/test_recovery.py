@@ -1,0 +1,242 @@
+"""What an unclean stop may leave behind, and what recovery makes of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.storage_errors import CorruptLog
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.record_batch import iter_batches
+
+OpenLog = Callable[..., Log]
+CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0)
+
+
+def batch(count: int = 1, timestamp_ms: int = 0) -> bytearray:
+    return build_batch([(None, b"v" * 20)] * count, timestamp_ms=timestamp_ms)
+
+
+SIZE = len(batch())
+
+
+def filled(open_log: OpenLog, count: int = 10) -> Log:
+    """A log of one-record batches, four to a segment, an epoch for every three, stopped without a word."""
+    log = open_log(CONFIG)
+    for index in range(count):
+        log.append_as_leader(batch(timestamp_ms=index), index // 3, 0)
+    log.abandon()
+    return log
+
+
+def log_files(log: Log) -> list[Path]:
+    return sorted(log.folder.glob("*.log"))
+
+
+def values_of(log: Log) -> list[int]:
+    offsets: list[int] = []
+    start = int(log.log_start_offset)
+    while start < log.log_end_offset:
+        found = log.read(start, 1 << 20)
+        offsets += [header.base_offset for _, header in iter_batches(found.records)]
+        start = found.next_offset
+    return offsets
+
+
+def described(log: Log) -> list[object]:
+    """Everything that recovery has to find again."""
+    return [
+        [(segment.base_offset, segment.next_offset, segment.size) for segment in log.segments],
+        [segment.offset_index.entries() for segment in log.segments],
+        [(segment.max_timestamp, segment.offset_of_max_timestamp) for segment in log.segments],
+        log.epoch_cache.entries,
+        values_of(log),
+    ]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_log_is_found_again_as_it_was_left(open_log: OpenLog, is_clean: bool) -> None:
+    log = filled(open_log)
+    before = described(log)
+    assert before[-1] == list(range(10))
+    again = open_log(CONFIG, is_clean=False)
+    assert described(again) == before
+    again.close(0)
+    assert again.segments[-1].file.path.stat().st_size == again.segments[-1].size
+    once_more = open_log(CONFIG, is_clean=is_clean)
+    assert described(once_more)[2:] == before[2:]
+    assert once_more.append_as_leader(batch(), 9, 0).base_offset == 10
+
+
+def test_a_tail_torn_at_any_byte_is_cut_at_the_last_whole_batch(open_log: OpenLog) -> None:
+    log = filled(open_log, 3)
+    path = log_files(log)[0]
+    whole = path.read_bytes()[: 3 * SIZE]
+    for cut in range(2 * SIZE, 3 * SIZE + 1):
+        path.write_bytes(whole[:cut])
+        again = open_log(CONFIG)
+        assert again.log_end_offset == cut // SIZE
+        assert path.stat().st_size == cut // SIZE * SIZE
+        again.abandon()
+
+
+def test_the_zero_tail_of_a_segment_that_was_being_written_is_cut_quietly(
+    open_log: OpenLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = filled(open_log, 2)
+    assert log_files(log)[0].stat().st_size > 2 * SIZE, "a crash leaves the file extended"
+    again = open_log(CONFIG)
+    assert again.log_end_offset == 2
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+def test_nonsense_behind_the_last_batch_is_cut_and_reported(
+    open_log: OpenLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = filled(open_log, 2)
+    path = log_files(log)[0]
+    path.write_bytes(path.read_bytes()[: 2 * SIZE] + b"nonsense" * 20)
+    assert open_log(CONFIG).log_end_offset == 2
+    assert "cut at byte" in caplog.text
+
+
+@pytest.mark.parametrize("bit", range(16 * 8, SIZE * 8, 37))
+def test_a_flipped_bit_above_the_recovery_point_cuts_there_and_drops_what_follows(
+    open_log: OpenLog, bit: int
+) -> None:
+    log = filled(open_log)
+    path = log_files(log)[1]
+    data = bytearray(path.read_bytes())
+    data[SIZE + bit // 8] ^= 1 << (bit % 8)
+    path.write_bytes(data)
+    again = open_log(CONFIG, recovery_point=5)
+    assert (again.log_end_offset, values_of(again)) == (5, [0, 1, 2, 3, 4])
+    assert [file.name for file in log_files(log)] == [f"{base:020}.log" for base in (0, 4)]
+    assert again.epoch_cache.entries == ((0, 0), (1, 3))
+    assert again.append_as_leader(batch(), 7, 0).base_offset == 5
+
+
+def test_a_flipped_bit_below_the_recovery_point_stops_the_replica_and_changes_nothing(
+    open_log: OpenLog,
+) -> None:
+    log = filled(open_log)
+    path = log_files(log)[1]
+    data = bytearray(path.read_bytes())
+    data[SIZE + 40] ^= 1
+    path.write_bytes(data)
+    before = {file.name: file.read_bytes() for file in log_files(log)}
+    with pytest.raises(CorruptLog, match=r"offset 5, below the recovery point 6") as caught:
+        open_log(CONFIG, recovery_point=6)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert {file.name: file.read_bytes() for file in log_files(log)} == before
+
+
+def test_segments_below_the_recovery_point_are_not_read_again(open_log: OpenLog) -> None:
+    log = filled(open_log)
+    log_files(log)[0].write_bytes(bytes(4 * SIZE))
+    again = open_log(CONFIG, recovery_point=4)
+    assert again.log_end_offset == 10
+
+
+def test_a_missing_middle_segment_cuts_the_log_there(open_log: OpenLog) -> None:
+    log = filled(open_log)
+    log_files(log)[1].unlink()
+    again = open_log(CONFIG)
+    assert (again.log_end_offset, values_of(again)) == (4, [0, 1, 2, 3])
+
+
+def test_a_segment_that_lost_its_last_batch_is_no_bridge_to_the_next(open_log: OpenLog) -> None:
+    log = filled(open_log)
+    path = log_files(log)[0]
+    path.write_bytes(path.read_bytes()[: 3 * SIZE])
+    assert open_log(CONFIG).log_end_offset == 3
+
+
+def test_lost_log_files_below_the_recovery_point_stop_the_replica(open_log: OpenLog) -> None:
+    log = filled(open_log)
+    log_files(log)[2].unlink()
+    log_files(log)[1].unlink()
+    with pytest.raises(CorruptLog):
+        open_log(CONFIG, recovery_point=9)
+
+
+@pytest.mark.parametrize("damage", ["missing", "odd", "too far"])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_damaged_indexes_are_rebuilt_also_after_a_clean_stop(
+    open_log: OpenLog, suffix: str, damage: str
+) -> None:
+    log = filled(open_log)
+    open_log(CONFIG).close(0)
+    before = described(log)
+    for path in log.folder.glob(f"*{suffix}"):
+        if damage == "missing" and suffix == ".timeindex":
+            path.unlink()
+        elif damage == "too far" and suffix == ".index":
+            path.write_bytes(path.read_bytes() + (900).to_bytes(4, "big") + (1 << 30).to_bytes(4, "big"))
+        else:
+            path.write_bytes(path.read_bytes() + b"x")
+    again = open_log(CONFIG, is_clean=True)
+    assert described(again)[2:] == before[2:]
+    for timestamp in range(10):
+        found = again.offset_for_timestamp(timestamp)
+        assert found is not None
+        assert found.offset == timestamp
+        assert again.read(timestamp, 1).start_offset == timestamp
+
+
+@pytest.mark.parametrize("text", ["", "0\n1\n0 0", "0\n1\nx y\n", "0\n2\n3 9\n1 0\n"])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_lost_epochs_are_taken_from_the_batches(open_log: OpenLog, text: str, is_clean: bool) -> None:
+    log = filled(open_log)
+    open_log(CONFIG).close(0)
+    (log.folder / "leader-epoch-checkpoint").write_text(text)
+    again = open_log(CONFIG, is_clean=is_clean, recovery_point=10)
+    assert again.epoch_cache.entries == ((0, 0), (1, 3), (2, 6), (3, 9))
+
+
+def test_epochs_that_the_file_holds_too_much_are_corrected_by_the_batches(open_log: OpenLog) -> None:
+    log = filled(open_log)
+    (log.folder / "leader-epoch-checkpoint").write_text("0\n3\n0 0\n8 9\n9 40\n")
+    assert open_log(CONFIG).epoch_cache.entries == ((0, 0), (1, 3), (2, 6), (3, 9))
+
+
+def test_leftovers_of_interrupted_work_are_removed(open_log: OpenLog) -> None:
+    log = filled(open_log)
+    for name in (
+        "00000000000000000099.index",
+        "00000000000000000099.timeindex",
+        "leader-epoch-checkpoint.tmp",
+    ):
+        (log.folder / name).write_bytes(b"x")
+    again = open_log(CONFIG)
+    names = {path.name for path in log.folder.iterdir()}
+    assert not any(name.startswith("00000000000000000099") or name.endswith(".tmp") for name in names)
+    assert again.log_end_offset == 10
+
+
+def test_a_tail_damaged_in_spite_of_a_clean_stop_is_found(open_log: OpenLog) -> None:
+    log = filled(open_log)
+    open_log(CONFIG).close(0)
+    path = log_files(log)[-1]
+    path.write_bytes(path.read_bytes()[:-1])
+    assert open_log(CONFIG, is_clean=True).log_end_offset == 9
+
+
+def test_a_log_start_behind_all_that_is_left_begins_afresh_there(open_log: OpenLog) -> None:
+    filled(open_log)
+    again = open_log(CONFIG, log_start_offset=50)
+    assert (again.log_start_offset, again.log_end_offset, again.size_bytes) == (50, 50, 0)
+    assert again.append_as_leader(batch(), 9, 0).base_offset == 50
+
+
+def test_recovery_twice_gives_the_same_as_once(open_log: OpenLog, tmp_path: Path) -> None:
+    log = filled(open_log)
+    once = described(open_log(CONFIG))
+    shutil.copytree(log.folder, tmp_path / "copy")
+    assert described(open_log(CONFIG)) == once
