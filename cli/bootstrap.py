@@ -43,7 +43,7 @@ def chosen_bootstrap(options: argparse.Namespace) -> str:
     record = read_record(directory)
     if record is None or not record.is_running:
         raise CommandError(
-            f"no cluster is running in {directory}; give --bootstrap host:port, or start one with `barnabas up`",
+            f"no cluster is running in {directory}; start one with `barnabas up`, or give --bootstrap",
             NOT_FOUND,
         )
     return ",".join(str(Endpoint(record.host, broker.port)) for broker in record.brokers)

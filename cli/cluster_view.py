@@ -1,4 +1,4 @@
-"""What a cluster looks like right now: every broker is asked for its own replicas, and the answers are joined.
+"""What a cluster looks like right now: every broker is asked for its own replicas, the answers are joined.
 
 Reads only; each broker has two seconds to answer, and one that does not is shown as unreachable with the
 reason. Runs on the caller's event loop.
@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from barnabas.cli.bootstrap import unknown_topic
 from barnabas.cli.exit_codes import NOT_REACHABLE, CommandError
 from barnabas.deploy.probe import probe_channel
-from barnabas.protocol.errors import BarnabasError, raise_for
+from barnabas.protocol.errors import BarnabasError, ErrorCode, raise_for
 from barnabas.protocol.ids import NO_TOPIC_ID, Endpoint
 from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest, ReplicaDescription
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -94,7 +95,7 @@ def _partition_json(view: PartitionView) -> dict[str, Any]:
 
 
 async def fetch_metadata(bootstrap: Sequence[Endpoint], topics: Sequence[str] | None) -> MetadataResponse:
-    """Metadata from the first of these brokers that answers; raises CommandError naming all when none does."""
+    """Metadata from the first of these brokers that answers; raises CommandError naming all if none does."""
     wanted = (
         None if topics is None else [MetadataRequestTopic(topic_id=NO_TOPIC_ID, name=name) for name in topics]
     )
@@ -113,6 +114,10 @@ async def fetch_metadata(bootstrap: Sequence[Endpoint], topics: Sequence[str] | 
 async def fetch_view(bootstrap: Sequence[Endpoint], topics: Sequence[str] | None = None) -> ClusterView:
     """The view of all topics, or of some. Raises CommandError when no broker can be reached."""
     metadata = await fetch_metadata(bootstrap, topics)
+    for topic in metadata.topics:
+        if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            everything = await fetch_metadata(bootstrap, None)
+            raise unknown_topic(topic.name or "", [known.name or "" for known in everything.topics])
     brokers = [
         BrokerView(
             id=broker.node_id,

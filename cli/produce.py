@@ -1,0 +1,137 @@
+"""`barnabas produce TOPIC`: each line of stdin or of a file becomes a record.
+
+Exit code 0 means that every line was acknowledged as ``--acks`` asks. The first record that fails ends the
+command: it says how many lines were acknowledged before it gave up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async
+from barnabas.cli.exit_codes import OK, USAGE, CommandError, exit_code_of
+from barnabas.cli.line_source import read_lines
+from barnabas.cli.output import count, print_json
+from barnabas.cli.settings_arguments import add_settings_argument, client_settings
+from barnabas.client.admin import Admin
+from barnabas.client.producer import Producer
+from barnabas.client.producer_batch import RecordMetadata
+from barnabas.protocol.errors import BarnabasError
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    parser.add_argument("topic")
+    parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="default: stdin (also -)")
+    parser.add_argument(
+        "--key-separator",
+        metavar="TEXT",
+        help="split each line there into key and value; every line needs one",
+    )
+    parser.add_argument("--partition", type=int, metavar="P", help="write to this partition alone")
+    parser.add_argument("--acks", choices=("0", "1", "all"), default="all")
+    parser.add_argument(
+        "--compression", default="none", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd"
+    )
+    parser.add_argument("--json", action="store_true", help="print a summary as one JSON object")
+    add_settings_argument(parser, "producer")
+    add_bootstrap_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.key_separator == "":
+        raise CommandError("--key-separator: expected a text that is not empty", USAGE)
+    if options.partition is not None and options.partition < 0:
+        raise CommandError(f"--partition {options.partition}: expected at least 0", USAGE)
+    bootstrap = chosen_bootstrap(options)
+    if options.file == "-":
+        return run_async(_produce(options, bootstrap, sys.stdin.buffer))
+    with Path(options.file).open("rb") as source:
+        return run_async(_produce(options, bootstrap, source))
+
+
+class _Tally:
+    """What came of the records so far; filled by the producer's callbacks on the event loop."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.acknowledged = 0
+        self.bytes = 0
+        self.first_error: BarnabasError | None = None
+
+    def delivered(self, metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
+        if error is None:
+            self.acknowledged += 1
+        elif self.first_error is None:
+            self.first_error = error
+
+
+async def _produce(options: argparse.Namespace, bootstrap: str, source: BinaryIO) -> int:
+    settings: dict[str, Any] = {
+        "acks": options.acks,
+        "compression_type": options.compression,
+        "linger_ms": 0 if source.isatty() else 5,
+        **client_settings(options.overrides),
+    }
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        # A misspelt topic is not created by the way: this raises with the names that are near.
+        topic = (await admin.describe_topics(options.topic))[options.topic]
+    if options.partition is not None and options.partition >= len(topic.partitions):
+        last = len(topic.partitions) - 1
+        raise CommandError(
+            f"topic {options.topic} has no partition {options.partition}, only 0 to {last}", USAGE
+        )
+    tally = _Tally()
+    started = time.monotonic()
+    async with Producer(bootstrap_servers=bootstrap, **settings) as producer:
+        await _send_lines(options, source, producer, tally)
+        await producer.flush()
+    return _report(options, tally, time.monotonic() - started)
+
+
+async def _send_lines(
+    options: argparse.Namespace, source: BinaryIO, producer: Producer, tally: _Tally
+) -> None:
+    separator = options.key_separator.encode() if options.key_separator is not None else None
+    topic, partition, delivered = options.topic, options.partition, tally.delivered
+    async for lines in read_lines(source):
+        for line in lines:
+            key: bytes | None = None
+            value = line
+            if separator is not None:
+                key, found, value = line.partition(separator)
+                if not found:
+                    number = tally.sent + 1
+                    raise CommandError(f"line {number} has no key separator {options.key_separator!r}")
+            await producer.send(topic, value, key, partition=partition, on_delivery=delivered)
+            tally.sent += 1
+            tally.bytes += len(line)
+        if tally.first_error is not None:
+            return
+
+
+def _report(options: argparse.Namespace, tally: _Tally, seconds: float) -> int:
+    error = tally.first_error
+    if options.json:
+        print_json(
+            {
+                "topic": options.topic,
+                "sent": tally.sent,
+                "acknowledged": tally.acknowledged,
+                "bytes": tally.bytes,
+                "seconds": round(seconds, 3),
+                "error": None if error is None else str(error),
+            }
+        )
+    elif error is None:
+        print(f"{count(tally.acknowledged, 'record')} written to {options.topic}", file=sys.stderr)
+    if error is None:
+        return OK
+    print(
+        f"barnabas produce: {tally.acknowledged:,} of {tally.sent:,} records acknowledged, then: {error}",
+        file=sys.stderr,
+    )
+    return exit_code_of(error)

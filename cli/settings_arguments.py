@@ -1,0 +1,48 @@
+"""``--set key=value`` of client commands: settings of a client in Kafka's names, turned into the right types.
+
+`linger.ms=5` and `linger_ms=5` are the same setting; the client itself refuses unknown names and bad values.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from barnabas.cli.exit_codes import USAGE, CommandError
+
+
+def add_settings_argument(parser: argparse.ArgumentParser, client: str) -> None:
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help=f"a setting of the {client}, for example linger.ms=5 (may be repeated)",
+    )
+
+
+def key_values(texts: list[str], option: str = "--set") -> dict[str, str]:
+    """``key=value`` texts as a dict; raises CommandError (usage) for what is none."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise CommandError(f"{option} {text!r}: expected key=value", USAGE)
+        found[name.strip()] = value.strip()
+    return found
+
+
+def client_settings(texts: list[str]) -> dict[str, Any]:
+    """The settings for a client's constructor: numbers and true/false as such, the rest as text."""
+    return {
+        name.replace(".", "_").replace("-", "_"): _typed(value) for name, value in key_values(texts).items()
+    }
+
+
+def _typed(value: str) -> int | bool | str:
+    if value.removeprefix("-").isdecimal() and value.isascii():
+        return int(value)
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    return value

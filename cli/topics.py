@@ -1,0 +1,144 @@
+"""`barnabas topics create|list|describe|delete`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async, unknown_topic
+from barnabas.cli.exit_codes import OK
+from barnabas.cli.output import print_json, print_table
+from barnabas.cli.settings_arguments import key_values
+from barnabas.client.admin import Admin, NewTopic
+from barnabas.client.metadata import PartitionInfo, TopicInfo
+from barnabas.protocol.errors import ApiError, ErrorCode
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    create = actions.add_parser("create", help="create a topic")
+    create.add_argument("topic")
+    create.add_argument("--partitions", type=int, default=-1, metavar="N", help="default: the brokers'")
+    create.add_argument(
+        "--replication-factor", type=int, default=-1, metavar="N", help="default: the brokers'"
+    )
+    create.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of the topic, for example min.insync.replicas=2 (may be repeated)",
+    )
+    create.add_argument("--if-not-exists", action="store_true", help="an existing topic is no error")
+
+    listing = actions.add_parser("list", help="list topics")
+    listing.add_argument("--internal", action="store_true", help="internal topics too")
+
+    describe = actions.add_parser("describe", help="show partitions, leaders and in-sync replicas")
+    describe.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all")
+
+    delete = actions.add_parser("delete", help="delete topics and their records")
+    delete.add_argument("topics", nargs="+", metavar="TOPIC")
+
+    for action in (create, listing, describe, delete):
+        add_bootstrap_arguments(action)
+        action.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    action = {"create": _create, "list": _list, "describe": _describe, "delete": _delete}[options.action]
+    run_async(action(options, chosen_bootstrap(options)))
+    return OK
+
+
+async def _create(options: argparse.Namespace, bootstrap: str) -> None:
+    topic = NewTopic(
+        options.topic,
+        num_partitions=options.partitions,
+        replication_factor=options.replication_factor,
+        configs=key_values(options.config, "--config"),
+    )
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        created = True
+        try:
+            await admin.create_topics(topic)
+        except ApiError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS or not options.if_not_exists:
+                raise
+            created = False
+        if options.json:
+            found = (await admin.describe_topics(options.topic))[options.topic]
+            print_json({"created": created} | topic_object(found))
+        else:
+            print(f"topic {options.topic} {'created' if created else 'exists already'}")
+
+
+async def _list(options: argparse.Namespace, bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        names = await admin.list_topics(include_internal=options.internal)
+    if options.json:
+        print_json(names)
+    else:
+        for name in names:
+            print(name)
+
+
+async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        found = await admin.describe_topics(options.topics or None)
+    if options.json:
+        print_json([topic_object(topic) for topic in found.values()])
+        return
+    for topic in found.values():
+        replicas = max((len(partition.replicas) for partition in topic.partitions), default=0)
+        print(f"{topic.name}  {len(topic.partitions)} partitions  {replicas} replicas each  {topic.topic_id}")
+        rows = [
+            (
+                str(partition.partition),
+                str(partition.leader) if partition.leader >= 0 else "none",
+                ",".join(map(str, partition.replicas)),
+                ",".join(map(str, partition.isr)),
+                ",".join(map(str, partition.offline_replicas)),
+            )
+            for partition in topic.partitions
+        ]
+        print_table(("partition", "leader", "replicas", "isr", "offline"), rows)
+    if not found:
+        print("no topics")
+
+
+async def _delete(options: argparse.Namespace, bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        # Asked first: nothing is deleted when one of the names is a slip.
+        known = await admin.list_topics(include_internal=True)
+        for name in options.topics:
+            if name not in known:
+                raise unknown_topic(name, known)
+        await admin.delete_topics(options.topics)
+    if options.json:
+        print_json({"deleted": options.topics})
+    else:
+        for name in options.topics:
+            print(f"topic {name} deleted")
+
+
+def topic_object(topic: TopicInfo) -> dict[str, Any]:
+    """A topic as plain data for JSON."""
+    return {
+        "name": topic.name,
+        "topic_id": str(topic.topic_id),
+        "is_internal": topic.is_internal,
+        "partitions": [_partition_object(partition) for partition in topic.partitions],
+    }
+
+
+def _partition_object(partition: PartitionInfo) -> dict[str, Any]:
+    return {
+        "partition": partition.partition,
+        "leader": partition.leader if partition.leader >= 0 else None,
+        "leader_epoch": partition.leader_epoch,
+        "replicas": list(partition.replicas),
+        "isr": list(partition.isr),
+        "offline_replicas": list(partition.offline_replicas),
+    }

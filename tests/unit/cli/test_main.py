@@ -1,0 +1,147 @@
+"""The command's frame: help, usage, exit codes, errors as one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from barnabas.cli import exit_codes
+from barnabas.cli.exit_codes import CommandError, exit_code_of
+from barnabas.cli.main import _COMMANDS, main
+from barnabas.protocol.errors import (
+    ConnectionClosed,
+    ErrorCode,
+    InvalidConfiguration,
+    RequestTimedOutLocally,
+    api_error,
+)
+
+_WITHOUT_DEMO = sorted(set(_COMMANDS) - {"demo"})
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BARNABAS_DIR", str(tmp_path / "none"))
+    monkeypatch.delenv("BARNABAS_BOOTSTRAP", raising=False)
+
+
+@pytest.mark.parametrize("command", _WITHOUT_DEMO)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: barnabas {command}" in capsys.readouterr().out
+
+
+def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out
+    assert all(f"\n    {name} " in said for name in _COMMANDS)
+    assert "3 not reachable" in said
+
+
+def test_no_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == exit_codes.USAGE
+    assert "usage: barnabas" in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == exit_codes.OK
+    assert capsys.readouterr().out.startswith("barnabas ")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConnectionClosed("gone"), exit_codes.NOT_REACHABLE),
+        (RequestTimedOutLocally("late"), exit_codes.NOT_REACHABLE),
+        (InvalidConfiguration("bad"), exit_codes.USAGE),
+        (FileNotFoundError("no file"), exit_codes.NOT_FOUND),
+        (api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), exit_codes.NOT_FOUND),
+        (api_error(ErrorCode.TOPIC_ALREADY_EXISTS), exit_codes.FAILED),
+        (CommandError("other", 4), 4),
+    ],
+)
+def test_each_error_has_its_exit_code(error: Exception, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status"],
+        ["topics", "list"],
+        ["produce", "flights"],
+        ["kill", "1"],
+        ["down"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_without_a_cluster_a_command_says_where_it_looked(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(arguments) == exit_codes.NOT_FOUND
+    said = capsys.readouterr().err
+    assert said.startswith(f"barnabas {arguments[0]}: ")
+    assert str(tmp_path / "none") in said
+    assert "barnabas up" in said
+
+
+def test_a_bootstrap_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topics", "list", "--bootstrap", "nowhere"]) == exit_codes.USAGE
+    assert "'nowhere' is not host:port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["status"], ["topics", "list"], ["topics", "create", "t"]],
+    ids=["status", "list", "create"],
+)
+def test_a_broker_that_is_not_there_is_named(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Port 1 on this host: nobody listens there.
+    assert main([*arguments, "--bootstrap", "127.0.0.1:1"]) == exit_codes.NOT_REACHABLE
+    assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["up", "--brokers", "0"], "--brokers 0: expected at least 1"),
+        (["up", "--set", "oops"], "--set 'oops': expected key=value"),
+        (["produce", "t", "--partition", "-1", "--bootstrap", "h:1"], "--partition -1"),
+        (["broker", "--set", "broker.id=x"], "broker.id='x': expected"),
+    ],
+)
+def test_wrong_values_are_named_with_what_was_expected(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == exit_codes.USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_a_setting_that_the_cluster_decides_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["up", "--dir", str(tmp_path), "--set", "broker.id=7"]) != exit_codes.OK
+    assert "broker.id differs from broker to broker" in capsys.readouterr().err
+
+
+def test_the_broker_command_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from barnabas.cli.main import build_parser\n"
+        "build_parser('broker')\n"
+        "import barnabas.broker.app\n"
+        "heavy = {'rich', 'pyspark', 'pandas', 'numpy', 'pyarrow', 'numba', 'hypothesis'}\n"
+        "print(sorted(heavy & {name.partition('.')[0] for name in sys.modules}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
