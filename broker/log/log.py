@@ -22,7 +22,7 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_files import fsync_path
 from barnabas.broker.log.partition_metadata import read_partition_metadata, write_partition_metadata
 from barnabas.broker.log.recovery import recover_log
-from barnabas.broker.log.retention import SegmentAge, count_expired
+from barnabas.broker.log.retention import count_expired
 from barnabas.broker.log.segment import ReadResult, Segment, TimestampAndOffset
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -87,7 +87,8 @@ class Log:
         self._log_start_offset = log_start_offset
         self._recovery_point = recovery_point
         self._last_flush_ms = now_ms
-        self._is_closed = False
+        self._cuts = 0
+        self.is_closed = False
         self._check_order()
 
     @classmethod
@@ -174,10 +175,6 @@ class Log:
     @property
     def segments(self) -> tuple[Segment, ...]:
         return self._segments.all
-
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed
 
     def assign_topic_id(self, topic_id: TopicId) -> None:
         """Give a log without a topic id its own. Raises LogDirFailure, INCONSISTENT_TOPIC_ID."""
@@ -393,18 +390,8 @@ class Log:
         with self.lock:
             self._check_open()
             segments = self._segments.all
-            ages = [
-                SegmentAge(
-                    segment.next_offset,
-                    segment.size,
-                    segment.max_timestamp
-                    if segment.max_timestamp >= 0 or not segment.size
-                    else segment.modified_ms(),
-                )
-                for segment in segments
-            ]
             count = count_expired(
-                ages,
+                [segment.age() for segment in segments],
                 self.config,
                 now_ms=now_ms,
                 high_watermark=high_watermark,
@@ -431,6 +418,7 @@ class Log:
             segments = self._segments.all
             end = segments[-1].base_offset if sealed_only else self._log_end_offset
             before = self._recovery_point
+            cuts = self._cuts
         if end <= before:
             return
         try:
@@ -445,9 +433,9 @@ class Log:
             raise LogDirFailure(self.folder, error) from error
         self.epoch_cache.flush()
         with self.lock:
-            # A truncation meanwhile has moved the end down, and what follows it is not on disk.
-            if self._recovery_point == before and end <= self._log_end_offset:
-                self._recovery_point = end
+            # After a truncation meanwhile, what is below `end` now may have been written since.
+            if self._cuts == cuts:
+                self._recovery_point = max(self._recovery_point, end)
             self._last_flush_ms = now_ms
 
     def is_flush_due(self, now_ms: int) -> bool:
@@ -463,12 +451,18 @@ class Log:
         Raises LogDirFailure.
         """
         with self.lock:
-            if self._is_closed:
+            if self.is_closed:
                 return
-            for segment in self._segments.all:
-                if segment.needs_seal:
-                    segment.seal()
+            unsealed = [segment for segment in self._segments.all if segment.needs_seal]
+            for segment in unsealed:
+                segment.seal()
             self.flush(now_ms)
+            try:
+                # Also what a flush before had left out: indexes are on disk only now.
+                for segment in unsealed:
+                    segment.fsync()
+            except OSError as error:
+                raise LogDirFailure(self.folder, error) from error
             self._let_go()
 
     def abandon(self) -> None:
@@ -478,6 +472,7 @@ class Log:
 
     def _lower_bounds(self, end: int) -> None:
         """Before a log becomes shorter than its checkpoint says, or recovery would take that for damage."""
+        self._cuts += 1
         if end < self._recovery_point or end < self._log_start_offset:
             self._recovery_point = min(self._recovery_point, end)
             self._log_start_offset = min(self._log_start_offset, end)
@@ -485,12 +480,12 @@ class Log:
                 self.on_bounds_lowered(self)
 
     def _let_go(self) -> None:
-        self._is_closed = True
+        self.is_closed = True
         for segment in self._segments.all:
             segment.close()
 
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self.is_closed:
             raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self.topic_partition} is closed")
 
     def _check_order(self) -> None:

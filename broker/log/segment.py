@@ -16,6 +16,7 @@ from barnabas.broker.log.batch_scan import Bytes, batches_end, find_batch, iter_
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_files import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from barnabas.broker.log.offset_index import OffsetIndex
+from barnabas.broker.log.retention import SegmentAge
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.log.time_index import TimeIndex
@@ -159,12 +160,19 @@ class Segment:
         """Whether there is something that only `seal` puts on disk."""
         return self.file.is_open or self.offset_index.is_dirty or self.time_index.is_dirty
 
-    def modified_ms(self) -> int:
-        """When the file was last written, in ms. Raises LogDirFailure."""
-        try:
-            return self.file.path.stat().st_mtime_ns // 1_000_000
-        except OSError as error:
-            raise LogDirFailure(self.file.path, error) from error
+    def age(self) -> SegmentAge:
+        """What retention goes by; where no record has a timestamp, the time of the last write does.
+
+        Raises LogDirFailure.
+        """
+        size, next_offset = self._end
+        timestamp_ms = self.max_timestamp
+        if timestamp_ms < 0 < size:
+            try:
+                timestamp_ms = self.file.path.stat().st_mtime_ns // 1_000_000
+            except OSError as error:
+                raise LogDirFailure(self.file.path, error) from error
+        return SegmentAge(next_offset, size, timestamp_ms)
 
     def must_roll(
         self, added_bytes: int, last_offset: int, timestamp_ms: int, now_ms: int, config: LogConfig

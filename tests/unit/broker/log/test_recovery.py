@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.log import log as log_module
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import CorruptLog
@@ -240,3 +241,22 @@ def test_recovery_twice_gives_the_same_as_once(open_log: OpenLog, tmp_path: Path
     once = described(open_log(CONFIG))
     shutil.copytree(log.folder, tmp_path / "copy")
     assert described(open_log(CONFIG)) == once
+
+
+def test_a_truncation_during_a_flush_keeps_the_recovery_point_down(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(CONFIG)
+    for _ in range(3):
+        log.append_as_leader(batch(), 0, 0)
+    real_fsync = log_module.fsync_path
+
+    def cut_meanwhile(path: Path) -> None:
+        real_fsync(path)
+        log.truncate_to(1)
+        for _ in range(4):
+            log.append_as_leader(batch(), 1, 0)
+
+    monkeypatch.setattr(log_module, "fsync_path", cut_meanwhile)
+    log.flush(0)
+    assert (log.recovery_point, log.log_end_offset) == (0, 5)
