@@ -65,8 +65,8 @@ class _Found(NamedTuple):
 def load_kernel() -> ModuleType:
     """The compiled loops.
 
-    Raises ImportError where numba is absent or does not fit the interpreter, and OSError where no place at all
-    can be written for their cache.
+    Raises ImportError where numba is absent or does not fit the interpreter, and OSError where no place can
+    be written for their cache.
     """
     import numba
 

@@ -1,1 +1,5 @@
 """The PySpark data source `barnabas`."""
+
+from barnabas.spark_connector.source import BarnabasSource
+
+__all__ = ["BarnabasSource"]

@@ -1,0 +1,95 @@
+"""What the source asks of a cluster, through the blocking client: topics, offsets and raw batches.
+
+The rest of the connector sees only `LogView`, so it can be tested against logs in memory. A view belongs to
+the process and thread that opened it and holds connections: it is never pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from barnabas.protocol.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from barnabas.client import blocking
+
+
+class LogView(Protocol):
+    """A cluster as a reader of whole ranges sees it."""
+
+    def partitions_of(self, topics: Iterable[str] | None) -> dict[str, list[int]]:
+        """The partition numbers of these topics, or of all that are not internal.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist.
+        """
+
+    def log_start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that each partition still holds."""
+
+    def high_watermarks(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset behind the last committed record of each partition."""
+
+    def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[memoryview]:
+        """Whole batches that cover [start, end); the first and last may reach beyond.
+
+        Raises OFFSET_OUT_OF_RANGE when the partition no longer holds the start.
+        """
+
+
+OpenView = Callable[[str], AbstractContextManager[LogView]]
+"""Opens a view of the cluster behind these bootstrap servers. A plain function, since Spark pickles it."""
+
+
+class ClusterView:
+    """The view of a real cluster. Opening it makes no connection; asking does, and waits as clients do."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._admin: blocking.Admin | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+    def partitions_of(self, topics: Iterable[str] | None) -> dict[str, list[int]]:
+        names = None if topics is None else list(topics)
+        found = self._open_admin().describe_topics(names)
+        return {
+            name: [partition.partition for partition in topic.partitions]
+            for name, topic in found.items()
+            if names is not None or not topic.is_internal
+        }
+
+    def log_start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._offsets(dict.fromkeys(partitions, "earliest"))
+
+    def high_watermarks(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._offsets(dict.fromkeys(partitions, "latest"))
+
+    def _offsets(self, specs: Mapping[TopicPartition, str]) -> dict[TopicPartition, int]:
+        if not specs:
+            return {}
+        listed = self._open_admin().list_offsets(specs)
+        return {tp: entry.offset for tp, entry in listed.items()}
+
+    def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[memoryview]:
+        # Here and below: Spark imports this package in every process that merely looks for data sources.
+        from barnabas.client.blocking import read_range
+
+        return read_range(self._bootstrap_servers, partition, start, end)
+
+    def _open_admin(self) -> blocking.Admin:
+        if self._admin is None:
+            from barnabas.client import blocking
+
+            self._admin = blocking.Admin(bootstrap_servers=self._bootstrap_servers)
+        return self._admin

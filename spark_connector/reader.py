@@ -1,0 +1,97 @@
+"""Reading a planned range in a Spark worker: raw batches in, Arrow batches out.
+
+`read_range` gives exactly the records of its range that are still there, each once, in order. When
+retention has taken some of them since the read was planned, `failOnDataLoss` decides between an error and
+going on behind the gap.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from barnabas.client.arrow import ArrowBuilder
+from barnabas.client.bulk_decode import BulkDecoder
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.invariants import invariant
+from barnabas.spark_connector.log_view import LogView
+from barnabas.spark_connector.ranges import OffsetRange, data_loss
+
+logger = logging.getLogger(__name__)
+
+MAX_BATCH_ROWS: Final = 32 * 1024
+MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
+
+_frozen = False
+
+
+def read_range(
+    view: LogView, wanted: OffsetRange, schema: pa.Schema, *, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
+    """The records of a range in batches of `MAX_BATCH_ROWS` rows and about `MAX_BATCH_BYTES` at most.
+
+    Raises OFFSET_OUT_OF_RANGE when records are gone and `fail_on_data_loss` holds, and the errors of the
+    client and the decoder.
+    """
+    builder = ArrowBuilder(schema, wanted.topic, wanted.partition, max_rows=MAX_BATCH_ROWS)
+    _freeze_imports_once()
+    decoder = BulkDecoder(
+        builder.columns,
+        first_offset=wanted.start_offset,
+        end_offset=wanted.end_offset,
+        group_rows=MAX_BATCH_ROWS,
+        group_bytes=MAX_BATCH_BYTES,
+    )
+    for records in decoder.decode(_buffers(view, wanted, decoder, fail_on_data_loss)):
+        yield from builder.batches(records)
+
+
+def _buffers(
+    view: LogView, wanted: OffsetRange, decoder: BulkDecoder, fail_on_data_loss: bool
+) -> Iterator[memoryview]:
+    """Raw batches from the start of the range to its end, going on behind gaps where that is allowed.
+
+    The decoder has taken in each buffer before it asks for the next, so it knows what was reached.
+    """
+    tp = TopicPartition(wanted.topic, wanted.partition)
+    start = wanted.start_offset
+    while start < wanted.end_offset:
+        try:
+            yield from view.read(tp, start, wanted.end_offset)
+        except ApiError as error:
+            if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            reached = max(start, decoder.next_offset)
+            start = _behind_gap(view, tp, reached, wanted.end_offset, fail_on_data_loss)
+        else:
+            start = decoder.next_offset
+            invariant(
+                start >= wanted.end_offset, "%s was read to %d, not to %d", tp, start, wanted.end_offset
+            )
+
+
+def _behind_gap(view: LogView, tp: TopicPartition, reached: int, end: int, fail_on_data_loss: bool) -> int:
+    """Where to go on after the broker no longer held `reached`."""
+    first = view.log_start_offsets([tp])[tp]
+    text = f"{tp} no longer holds offset {reached}, it starts at {first}"
+    if fail_on_data_loss or first <= reached:
+        raise data_loss(text)
+    logger.warning("%s; %d offsets of this read are skipped", text, min(first, end) - reached)
+    return first
+
+
+def _freeze_imports_once() -> None:
+    """Take what is imported out of the garbage collector's sight.
+
+    Spark's workers collect garbage after every task; going through pyarrow's, numpy's and numba's
+    objects each time costs more than a small task.
+    """
+    global _frozen
+    if not _frozen:
+        _frozen = True
+        gc.freeze()

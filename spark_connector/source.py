@@ -1,0 +1,94 @@
+"""The PySpark data source ``barnabas``: ``spark.read.format("barnabas")``.
+
+A batch read covers, for each partition, the offsets from the start asked for up to the high watermark of
+the moment when it was planned, and is planned once for each ``load()``: a DataFrame is a snapshot, and to see
+newer records one loads again. Filters are not pushed down, since Spark 4.3 shares their state between queries
+of one DataFrame; choose partitions and offsets by options instead.
+
+The three classes live in different processes: the source and the planning of the reader on the driver, `read`
+in the workers. They are pickled between them, so they hold plain data and nothing open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from barnabas.protocol.ids import TopicPartition
+from barnabas.spark_connector.log_view import ClusterView, LogView, OpenView
+from barnabas.spark_connector.options import SourceOptions, parse_options
+from barnabas.spark_connector.ranges import OffsetRange, choose_partitions, resolve_ranges, split_ranges
+from barnabas.spark_connector.schema import check_schema, source_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class BarnabasSource(DataSource):
+    """Register with ``spark.dataSource.register(BarnabasSource)`` where discovery is switched off."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "barnabas"
+
+    def schema(self) -> StructType:
+        return source_schema(include_headers=parse_options(self.options).include_headers)
+
+    def reader(self, schema: StructType) -> BarnabasReader:
+        return BarnabasReader(parse_options(self.options), schema)
+
+
+@dataclass(frozen=True)
+class RangePartition(InputPartition):
+    """The part of the read that one task does."""
+
+    range: OffsetRange
+
+
+class BarnabasReader(DataSourceReader):
+    """Plans the read on the driver, and carries out its parts in the workers."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, open_view: OpenView = ClusterView) -> None:
+        """Raises InvalidConfiguration for a schema that the source cannot fill."""
+        check_schema(schema)
+        self._options = options
+        self._schema = schema
+        self._open_view = open_view
+
+    def partitions(self) -> list[InputPartition]:
+        """Fix the ranges and cut them into tasks; empty when there is nothing to read."""
+        options = self._options
+        with self._open_view(options.bootstrap_servers) as view:
+            ranges = plan_ranges(options, view)
+        return [RangePartition(part) for part in split_ranges(ranges, options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one part. Where there is none, Spark makes one of its own: nothing to read."""
+        if not isinstance(partition, RangePartition):
+            return
+        # Only in the workers: planning needs neither.
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from barnabas.spark_connector.reader import read_range
+
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        with self._open_view(self._options.bootstrap_servers) as view:
+            yield from read_range(
+                view, partition.range, schema, fail_on_data_loss=self._options.fail_on_data_loss
+            )
+
+
+def plan_ranges(options: SourceOptions, view: LogView) -> list[OffsetRange]:
+    """The ranges that a read with these options covers now.
+
+    The log starts are asked for first: they and the high watermarks only grow, so each start is then at or
+    below its high watermark. Raises as `choose_partitions` and `resolve_ranges`.
+    """
+    named = options.topics or tuple(dict.fromkeys(tp.topic for tp in options.partitions or ())) or None
+    partitions: list[TopicPartition] = choose_partitions(options, view.partitions_of(named))
+    log_start_offsets = view.log_start_offsets(partitions)
+    return resolve_ranges(options, partitions, log_start_offsets, view.high_watermarks(partitions))

@@ -1,0 +1,106 @@
+"""Logs in memory that stand for a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.record_batch import iter_batches, parse_header
+
+
+class MemoryView:
+    """A `LogView` over batches in memory.
+
+    `retention` maps a partition to offsets to which its log start moves, one with each read of it.
+    """
+
+    def __init__(self) -> None:
+        self.logs: dict[TopicPartition, list[memoryview]] = {}
+        self.starts: dict[TopicPartition, int] = {}
+        self.committed: dict[TopicPartition, int] = {}
+        self.retention: dict[TopicPartition, list[int]] = {}
+        self.internal: set[str] = set()
+        self.asked: list[str] = []
+        self.is_open = False
+
+    def __call__(self, bootstrap_servers: str) -> Self:
+        self.asked.append(bootstrap_servers)
+        return self
+
+    def __enter__(self) -> Self:
+        self.is_open = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.is_open = False
+
+    def write(
+        self, topic: str, partition: int, values: Sequence[bytes | None], batch_records: int = 3
+    ) -> None:
+        """Append records with keys k0, k1, … by their offset, all committed."""
+        tp = TopicPartition(topic, partition)
+        log = self.logs.setdefault(tp, [])
+        self.starts.setdefault(tp, 0)
+        base = self.committed.get(tp, 0)
+        for first in range(0, len(values), batch_records):
+            part = values[first : first + batch_records]
+            pairs = [(b"k%d" % (base + index), value) for index, value in enumerate(part)]
+            log.append(memoryview(build_batch(pairs, base_offset=base, timestamp_ms=1000 + base)))
+            base += len(part)
+        self.committed[tp] = base
+
+    def partitions_of(self, topics: Iterable[str] | None) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for tp in sorted(self.logs):
+            found.setdefault(tp.topic, []).append(tp.partition)
+        if topics is None:
+            return {name: indexes for name, indexes in found.items() if name not in self.internal}
+        for name in topics:
+            if name not in found:
+                raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        return {name: found[name] for name in topics}
+
+    def log_start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.starts[tp] for tp in partitions}
+
+    def high_watermarks(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.committed[tp] for tp in partitions}
+
+    def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[memoryview]:
+        for batch in self.logs[partition]:
+            header = parse_header(batch)
+            if header.next_offset <= start or header.base_offset >= end:
+                continue
+            if header.base_offset < self.starts[partition] or start < self.starts[partition]:
+                raise api_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {start} is gone")
+            yield batch
+            start = header.next_offset
+            if self.retention.get(partition):
+                self._move_start(partition, self.retention[partition].pop(0))
+
+    def _move_start(self, partition: TopicPartition, offset: int) -> None:
+        self.starts[partition] = offset
+        self.logs[partition] = [
+            batch
+            for batch in self.logs[partition]
+            if any(header.next_offset > offset for _, header in iter_batches(batch))
+        ]
+
+
+@pytest.fixture
+def view() -> MemoryView:
+    return MemoryView()
+
+
+@pytest.fixture
+def numbered() -> Callable[[int], list[bytes | None]]:
+    """Values v0, v1, … ."""
+    return lambda count: [b"v%d" % index for index in range(count)]

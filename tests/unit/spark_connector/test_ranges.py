@@ -1,0 +1,143 @@
+"""Ranges: which offsets a read covers, never past the high watermark, and how they are cut."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.invariants import InvariantViolation
+from barnabas.spark_connector.options import EARLIEST, LATEST, SourceOptions
+from barnabas.spark_connector.ranges import (
+    MIN_TASK_RECORDS,
+    TASKS_PER_CORE,
+    OffsetRange,
+    choose_partitions,
+    resolve_ranges,
+    split_ranges,
+)
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+TOPICS = {"t": [0, 1], "other": [0], "t2": [0]}
+
+
+def options_of(**given: Any) -> SourceOptions:
+    return SourceOptions(bootstrap_servers="a:1", **given)
+
+
+def resolve(low: int, high: int, **given: Any) -> list[tuple[int, int]]:
+    found = resolve_ranges(options_of(topics=("t",), **given), [T0], {T0: low}, {T0: high})
+    return [(entry.start_offset, entry.end_offset) for entry in found]
+
+
+def test_partitions_are_chosen_by_name_pattern_or_one_by_one() -> None:
+    assert choose_partitions(options_of(topics=("t", "other")), TOPICS) == [("other", 0), T0, T1]
+    assert choose_partitions(options_of(topic_pattern="t.?"), TOPICS) == [T0, T1, ("t2", 0)]
+    assert choose_partitions(options_of(topic_pattern="nothing"), TOPICS) == []
+    assert choose_partitions(options_of(partitions=(T1,)), TOPICS) == [T1]
+
+
+def test_a_pattern_has_to_match_the_whole_name() -> None:
+    assert choose_partitions(options_of(topic_pattern="t"), TOPICS) == [T0, T1]
+
+
+def test_unknown_topics_and_partitions_are_named() -> None:
+    with pytest.raises(ApiError, match="no topic 'othr'; did you mean 'other'") as raised:
+        choose_partitions(options_of(topics=("othr",)), TOPICS)
+    assert raised.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(ApiError, match="'t' has no partition 7, only 2"):
+        choose_partitions(options_of(partitions=(TopicPartition("t", 7),)), TOPICS)
+    with pytest.raises(ApiError, match="the cluster has none"):
+        choose_partitions(options_of(topics=("t",)), {})
+
+
+def test_the_default_is_everything_up_to_the_high_watermark() -> None:
+    assert resolve(5, 20) == [(5, 20)]
+    assert resolve(5, 5) == []
+
+
+def test_offsets_given_bound_the_range() -> None:
+    assert resolve(5, 20, starting_offsets={T0: 7}, ending_offsets={T0: 9}) == [(7, 9)]
+    assert resolve(5, 20, starting_offsets={T0: EARLIEST}, ending_offsets={T0: LATEST}) == [(5, 20)]
+    assert resolve(5, 20, starting_offsets={T0: 20}) == []
+    assert resolve(5, 20, ending_offsets={T0: 5}) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "clamped"),
+    [
+        ({"starting_offsets": {T0: 4}}, [(5, 20)]),
+        ({"starting_offsets": {T0: 21}}, []),
+        ({"ending_offsets": {T0: 21}}, [(5, 20)]),
+        ({"ending_offsets": {T0: 3}}, []),
+    ],
+    ids=["start gone", "start not there yet", "end not there yet", "end gone"],
+)
+def test_offsets_that_are_not_there_fail_or_are_moved(
+    given: dict[str, Any], clamped: list[tuple[int, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ApiError, match=r"which holds 5 to 20.*failOnDataLoss") as raised:
+        resolve(5, 20, **given)
+    assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert resolve(5, 20, fail_on_data_loss=False, **given) == clamped
+    assert "going on from" in caplog.text
+
+
+def test_a_start_beyond_its_end_is_refused() -> None:
+    with pytest.raises(InvalidConfiguration, match="has 9 for t-0, beyond endingOffsets with 8"):
+        resolve(5, 20, starting_offsets={T0: 9}, ending_offsets={T0: 8})
+
+
+def test_offsets_have_to_name_exactly_the_partitions_read() -> None:
+    with pytest.raises(InvalidConfiguration, match="'startingOffsets' has no offset for t-0"):
+        resolve(5, 20, starting_offsets={})
+    with pytest.raises(InvalidConfiguration, match="'endingOffsets' has an offset for what is not read: t-1"):
+        resolve(5, 20, ending_offsets={T0: 9, T1: 9})
+
+
+def test_a_log_start_beyond_the_high_watermark_is_a_contradiction() -> None:
+    with pytest.raises(InvariantViolation):
+        resolve(21, 20)
+
+
+def test_small_reads_are_not_split_unless_asked_for() -> None:
+    small = [OffsetRange("t", 0, 0, 2 * MIN_TASK_RECORDS - 1)]
+    assert split_ranges(small, None, cores=8) == small
+    assert len(split_ranges(small, 5, cores=8)) == 5
+
+
+def test_large_reads_make_some_tasks_per_core() -> None:
+    large = [OffsetRange("t", 0, 0, 100 * MIN_TASK_RECORDS)]
+    assert len(split_ranges(large, None, cores=2)) == 2 * TASKS_PER_CORE
+    ranges = [OffsetRange("t", index, 0, 100 * MIN_TASK_RECORDS) for index in range(6)]
+    assert split_ranges(ranges, None, cores=2) == ranges
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=8),
+    start=st.integers(0, 1 << 50),
+    wanted=st.integers(1, 300),
+)
+def test_splitting_covers_everything_once_and_evenly(sizes: list[int], start: int, wanted: int) -> None:
+    ranges = [OffsetRange("t", index, start, start + size) for index, size in enumerate(sizes)]
+    parts = split_ranges(ranges, wanted)
+    assert all(part.start_offset < part.end_offset for part in parts)
+    total = sum(sizes)
+    assert min(wanted, total) <= len(parts) <= max(wanted, len(ranges)) + len(ranges)
+    for whole in ranges:
+        own = [part for part in parts if part.partition == whole.partition]
+        assert own[0].start_offset == whole.start_offset
+        assert own[-1].end_offset == whole.end_offset
+        assert all(left.end_offset == right.start_offset for left, right in itertools.pairwise(own))
+        lengths = {part.end_offset - part.start_offset for part in own}
+        assert max(lengths) - min(lengths) <= 1
+
+
+def test_splitting_nothing_gives_nothing() -> None:
+    assert split_ranges([], None) == []
+    assert split_ranges([], 7) == []

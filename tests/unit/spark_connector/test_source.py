@@ -1,0 +1,247 @@
+"""The source against logs in memory, as Spark calls it: schema, planning, reading; pickled in between."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
+from barnabas.protocol.ids import TopicPartition
+from barnabas.spark_connector import BarnabasSource, reader
+from barnabas.spark_connector.options import parse_options
+from barnabas.spark_connector.schema import source_schema
+from barnabas.spark_connector.source import BarnabasReader
+
+Numbered = Callable[[int], list[bytes | None]]
+T0 = TopicPartition("t", 0)
+
+
+def read_all(view: Any, schema: StructType | None = None, **given: str) -> list[dict[str, Any]]:
+    options = parse_options({"bootstrap.servers": "a:1", "subscribe": "t"} | given)
+    if schema is None:
+        schema = source_schema(include_headers=options.include_headers)
+    made = BarnabasReader(options, schema, view)
+    rows: list[dict[str, Any]] = []
+    expected = to_arrow_schema(schema, timezone="UTC")
+    for partition in made.partitions():
+        for batch in made.read(pickle.loads(pickle.dumps(partition))):
+            assert batch.schema.equals(expected)
+            rows += batch.to_pylist()
+    assert not view.is_open
+    return rows
+
+
+def ddl(text: str) -> StructType:
+    """A schema of simple types, such as "key binary, offset long"."""
+    found = StructType()
+    for part in text.split(", "):
+        name, kind = part.split(" ")
+        found = found.add(name, kind)
+    return found
+
+
+def test_the_schema_is_that_of_sparks_kafka_source() -> None:
+    source = BarnabasSource({"bootstrap.servers": "a:1", "subscribe": "t", "includeHeaders": "true"})
+    assert source.name() == "barnabas"
+    assert source.schema().simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    source = BarnabasSource({"bootstrap.servers": "a:1", "subscribe": "t"})
+    assert "headers" not in source.schema().fieldNames()
+
+
+def test_wrong_options_are_refused_with_the_schema_and_with_the_reader() -> None:
+    source = BarnabasSource({"bootstrap.servers": "a:1", "subscribe": "t", "minPartition": "3"})
+    with pytest.raises(InvalidConfiguration, match="did you mean 'minPartitions'"):
+        source.schema()
+    with pytest.raises(InvalidConfiguration, match="did you mean 'minPartitions'"):
+        source.reader(source_schema(include_headers=False))
+
+
+def test_source_and_reader_survive_pickling() -> None:
+    source = pickle.loads(pickle.dumps(BarnabasSource({"bootstrap.servers": "a:1", "subscribe": "t"})))
+    made = pickle.loads(pickle.dumps(source.reader(source.schema())))
+    assert isinstance(made, BarnabasReader)
+
+
+def test_filters_are_not_pushed_down_since_spark_shares_their_state() -> None:
+    assert BarnabasReader.pushFilters is DataSourceReader.pushFilters
+
+
+def test_all_records_of_all_partitions_are_read(view: Any, numbered: Numbered) -> None:
+    view.write("t", 0, numbered(10))
+    view.write("t", 1, [None, b"x"])
+    view.write("other", 0, [b"no"])
+    rows = read_all(view)
+    assert [(row["partition"], row["offset"], row["key"], row["value"]) for row in rows] == [
+        *((0, offset, b"k%d" % offset, b"v%d" % offset) for offset in range(10)),
+        (1, 0, b"k0", None),
+        (1, 1, b"k1", b"x"),
+    ]
+    assert {row["topic"] for row in rows} == {"t"}
+    assert rows[3]["timestamp"].timestamp() == 1.003
+    assert {row["timestampType"] for row in rows} == {0}
+    assert view.asked[0] == "a:1"
+
+
+def test_nothing_beyond_the_high_watermark_is_read(view: Any, numbered: Numbered) -> None:
+    view.write("t", 0, numbered(10), batch_records=10)
+    view.committed[T0] = 7
+    assert [row["offset"] for row in read_all(view)] == list(range(7))
+
+
+def test_records_written_after_planning_are_not_read(view: Any, numbered: Numbered) -> None:
+    view.write("t", 0, numbered(5))
+    made = BarnabasReader(
+        parse_options({"bootstrap.servers": "a:1", "subscribe": "t"}), ddl("offset long"), view
+    )
+    planned = made.partitions()
+    view.write("t", 0, numbered(5))
+    rows = [row for part in planned for batch in made.read(part) for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == list(range(5))
+
+
+def test_tasks_cut_batches_where_their_ranges_end(view: Any, numbered: Numbered) -> None:
+    view.write("t", 0, numbered(100), batch_records=30)
+    given = {"bootstrap.servers": "a:1", "subscribe": "t", "minPartitions": "7"}
+    made = BarnabasReader(parse_options(given), ddl("offset long"), view)
+    parts = made.partitions()
+    assert len(parts) == 7
+    batches = [batch for part in parts for batch in made.read(part)]
+    assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(100))
+
+
+def test_a_sub_schema_selects_columns_in_its_own_order(view: Any, numbered: Numbered) -> None:
+    view.write("t", 0, numbered(3))
+    assert read_all(view, ddl("offset long, value binary")) == [
+        {"offset": offset, "value": b"v%d" % offset} for offset in range(3)
+    ]
+    assert read_all(view, ddl("topic string, partition integer"))[0] == {"topic": "t", "partition": 0}
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("valu binary", "'valu' that does not exist; did you mean 'value'"),
+        ("value string", "'value' is binary, the schema says string; read it as it is and cast it"),
+        ("offset integer", "'offset' is bigint"),
+        ("key binary, key binary", "'key' twice"),
+    ],
+)
+def test_a_schema_that_cannot_be_filled_is_refused(schema: str, message: str) -> None:
+    source = BarnabasSource({"bootstrap.servers": "a:1", "subscribe": "t"})
+    with pytest.raises(InvalidConfiguration, match=message):
+        source.reader(ddl(schema))
+
+
+def test_an_empty_schema_is_refused() -> None:
+    source = BarnabasSource({"bootstrap.servers": "a:1", "subscribe": "t"})
+    with pytest.raises(InvalidConfiguration, match="schema is empty"):
+        source.reader(StructType())
+
+
+def test_no_records_make_no_tasks_and_sparks_own_empty_one_reads_nothing(view: Any) -> None:
+    view.write("t", 0, [])
+    made = BarnabasReader(
+        parse_options({"bootstrap.servers": "a:1", "subscribe": "t"}), ddl("offset long"), view
+    )
+    assert made.partitions() == []
+    assert list(made.read(InputPartition(None))) == []
+
+
+def test_a_pattern_leaves_internal_topics_out(view: Any) -> None:
+    view.write("t", 0, [b"x"])
+    view.write("__t", 0, [b"y"])
+    view.internal.add("__t")
+    options = parse_options({"bootstrap.servers": "a:1", "subscribePattern": ".*"})
+    made = BarnabasReader(options, ddl("topic string"), view)
+    assert len(made.partitions()) == 1
+
+
+def test_records_lost_during_the_read_fail_it(view: Any, numbered: Numbered) -> None:
+    view.write("t", 0, numbered(9))
+    view.retention[T0] = [6]
+    with pytest.raises(
+        ApiError, match=r"t-0 no longer holds offset 3, it starts at 6.*failOnDataLoss"
+    ) as raised:
+        read_all(view)
+    assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_without_fail_on_data_loss_the_read_goes_on_behind_the_gap(
+    view: Any, numbered: Numbered, caplog: pytest.LogCaptureFixture
+) -> None:
+    view.write("t", 0, numbered(12))
+    view.retention[T0] = [6, 9]
+    rows = read_all(view, failOnDataLoss="false")
+    assert [row["offset"] for row in rows] == [0, 1, 2, 6, 7, 8, 9, 10, 11]
+    assert "3 offsets of this read are skipped" in caplog.text
+
+
+def test_a_range_that_is_gone_altogether_is_skipped_when_loss_is_allowed(
+    view: Any, numbered: Numbered
+) -> None:
+    view.write("t", 0, numbered(12))
+    view.retention[T0] = [12]
+    rows = read_all(view, failOnDataLoss="false")
+    assert [row["offset"] for row in rows] == [0, 1, 2]
+
+
+def test_batches_stay_within_rows_and_bytes(
+    view: Any, numbered: Numbered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view.write("t", 0, numbered(100), batch_records=10)
+    view.write("t", 1, numbered(100), batch_records=100)
+    monkeypatch.setattr(reader, "MAX_BATCH_ROWS", 25)
+    made = BarnabasReader(
+        parse_options({"bootstrap.servers": "a:1", "subscribe": "t"}), ddl("offset long"), view
+    )
+    sizes = [[batch.num_rows for batch in made.read(part)] for part in made.partitions()]
+    assert sizes == [[20] * 5, [25] * 4]
+
+
+def test_headers_are_lists_of_structs_and_null_when_there_are_none(view: Any) -> None:
+    from barnabas.protocol.batch_builder import RecordBatchBuilder
+
+    builder = RecordBatchBuilder()
+    builder.append(None, b"a", (("x", b"1"), ("x", None)), 0)
+    builder.append(None, b"b", None, 0)
+    builder.append(None, b"c", (("ü", b""),), 0)
+    view.write("t", 0, [])
+    view.logs[T0] = [memoryview(builder.build())]
+    view.committed[T0] = 3
+    rows = read_all(view, includeHeaders="true")
+    assert [row["headers"] for row in rows] == [
+        [{"key": "x", "value": b"1"}, {"key": "x", "value": None}],
+        None,
+        [{"key": "ü", "value": b""}],
+    ]
+
+
+def test_arrow_batches_are_sound(view: Any, numbered: Numbered) -> None:
+    view.write("t", 0, [*numbered(50), None, b""])
+    options = parse_options({"bootstrap.servers": "a:1", "subscribe": "t", "includeHeaders": "true"})
+    made = BarnabasReader(options, source_schema(include_headers=True), view)
+    for part in made.partitions():
+        for batch in made.read(part):
+            assert isinstance(batch, pa.RecordBatch)
+            batch.validate(full=True)
+
+
+def test_a_timestamp_beyond_microseconds_is_refused(view: Any) -> None:
+    from barnabas.protocol.batch_builder import build_batch
+
+    view.write("t", 0, [])
+    view.logs[T0] = [memoryview(build_batch([(None, b"v")], timestamp_ms=1 << 60))]
+    view.committed[T0] = 1
+    with pytest.raises(ApiError, match="microseconds"):
+        read_all(view)
+    assert read_all(view, ddl("value binary")) == [{"value": b"v"}]
