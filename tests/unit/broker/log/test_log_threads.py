@@ -1,0 +1,75 @@
+"""Readers without a lock beside a writer that appends, rolls and deletes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.record_batch import check_batch, iter_batches
+
+BATCHES = 2000
+
+
+def follow(log: Log, is_written: threading.Event, faults: list[BaseException], read: list[int]) -> None:
+    """Read from the start to the end that the writer reaches, checking each batch; note how many offsets."""
+    offset = 0
+    try:
+        while not (is_written.is_set() and offset == log.log_end_offset):
+            try:
+                found = log.read(offset, 5000)
+            except ApiError as error:
+                if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise
+                offset = int(log.log_start_offset)
+                continue
+            for position, header in iter_batches(found.records):
+                check_batch(found.records, position)
+                if header.base_offset != offset:
+                    raise AssertionError(f"offset {header.base_offset} where {offset} was due")
+                offset = header.next_offset
+                read.append(offset)
+            if offset != found.next_offset:
+                raise AssertionError(f"read up to {offset}, told {found.next_offset}")
+    except BaseException as error:
+        faults.append(error)
+        raise
+
+
+@pytest.fixture
+def _eager_switching() -> Iterator[None]:
+    """Let threads change places often: more interleavings, and no reader holds the writer up for long."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0001)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_eager_switching")
+def test_readers_see_whole_batches_in_order_while_the_log_changes(open_log: Callable[..., Log]) -> None:
+    log = open_log(LogConfig(segment_bytes=8000, index_interval_bytes=200, retention_bytes=30_000))
+    is_written = threading.Event()
+    faults: list[BaseException] = []
+    reads: list[list[int]] = [[], [], []]
+    readers = [
+        threading.Thread(target=follow, args=(log, is_written, faults, read), daemon=True) for read in reads
+    ]
+    for reader in readers:
+        reader.start()
+    for index in range(BATCHES):
+        log.append_as_leader(build_batch([(None, b"v" * (index % 90))] * (1 + index % 3)), 0, 0)
+        if index % 50 == 0:
+            log.delete_old_segments(0, log.log_end_offset)
+    is_written.set()
+    for reader in readers:
+        reader.join(timeout=60)
+    assert faults == []
+    assert not any(reader.is_alive() for reader in readers)
+    assert [read[-1] for read in reads] == [log.log_end_offset] * 3
+    assert log.log_start_offset > 0
