@@ -33,6 +33,7 @@ __all__ = [
     "MalformedFrame",
     "NoBrokerReachable",
     "NotAssigned",
+    "OffsetUnknown",
     "RequestTimedOutLocally",
     "TopicErrors",
     "api_error",
@@ -65,6 +66,10 @@ class NotAssigned(LocalError, KeyError):
 
     def __str__(self) -> str:
         return Exception.__str__(self)
+
+
+class OffsetUnknown(LocalError):
+    """A partition has no position, and `auto_offset_reset` is none: `seek` must say where to begin."""
 
 
 class TopicErrors(BarnabasError):

@@ -1,0 +1,335 @@
+"""The consumer: reads assigned partitions in offset order, fetching ahead within bounds.
+
+    async with Consumer(bootstrap_servers="localhost:9092", auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("flights", 0)])
+        async for record in consumer:
+            ...
+
+Guarantees: per partition every record from the position on, once and in order, up to the high watermark;
+leaders are followed. Errors that only the user can cure come out of `poll`, after the records before them.
+
+A consumer belongs to the event loop that it was started on, and to one task at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import ConsumerConfig
+from barnabas.client.errors import ClientClosed, NotAssigned
+from barnabas.client.fetched import ConsumerRecord, PartitionState, Reset
+from barnabas.client.fetcher import Fetcher, reset_of
+from barnabas.client.metadata import PartitionInfo
+from barnabas.client.offsets import EARLIEST, LATEST, ListedOffset, OffsetSpec, list_offsets
+from barnabas.protocol.errors import BarnabasError, RequestTimedOutLocally
+from barnabas.protocol.ids import Offset, TopicPartition
+
+__all__ = ["Consumer", "ConsumerRecord"]
+
+
+class Consumer:
+    """Settings as in `ConsumerConfig`, by name or as one ``config``; see the module."""
+
+    def __init__(self, config: ConsumerConfig | None = None, **settings: Any) -> None:
+        self.config = config if config is not None else ConsumerConfig.of(settings)
+        self._cluster: Cluster | None = None
+        self._fetcher: Fetcher | None = None
+        self._states: dict[TopicPartition, PartitionState] = {}
+        self._turns: deque[PartitionState] = deque()
+        self._arrived = asyncio.Event()
+        # What `getone` and `async for` hand out one by one, and where the position is after the last of it.
+        self._current: Iterator[ConsumerRecord] = iter(())
+        self._current_state: PartitionState | None = None
+        self._current_end: int | None = None
+
+    async def start(self) -> None:
+        """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
+        if self._cluster is not None:
+            raise ClientClosed("a consumer can be started only once")
+        self._cluster = Cluster(self.config, allow_auto_topic_creation=self.config.allow_auto_create_topics)
+        try:
+            await self._cluster.start()
+        except BaseException:
+            self._cluster.close()
+            raise
+        self._fetcher = Fetcher(self._cluster, self.config, self._states, self._arrived.set)
+
+    async def close(self) -> None:
+        """Stop fetching and disconnect. Idempotent."""
+        if self._fetcher is not None and self._cluster is not None:
+            self._fetcher.close()
+            self._cluster.close()
+            self._fetcher = None
+            self._states.clear()
+            self._turns.clear()
+            self._arrived.set()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Which partitions, and from where
+
+    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Read exactly these partitions from now on; those assigned before keep their positions.
+
+        A new one begins where `auto_offset_reset` says, unless `seek` comes before the first poll.
+        """
+        cluster, fetcher = self._parts()
+        wanted = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
+        for tp in [tp for tp in self._states if tp not in wanted]:
+            self._leave_current(self._states[tp])
+            self._states.pop(tp).seek(None, None)
+        for tp in wanted:
+            if tp not in self._states:
+                state = PartitionState(tp, check_crcs=self.config.check_crcs)
+                state.seek(None, reset_of(self.config))
+                self._states[tp] = state
+        self._turns = deque(self._states.values())
+        cluster.watch_topics(*{tp.topic for tp in wanted})
+        fetcher.wake()
+
+    def assignment(self) -> set[TopicPartition]:
+        return set(self._states)
+
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
+        """Go on from an offset; what was fetched ahead is dropped. Raises NotAssigned and ValueError."""
+        if type(offset) is not int or offset < 0:
+            raise ValueError(f"offset {offset!r}: expected 0 or more")
+        self._seek(partition, offset, None)
+
+    def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """Go on from the first offset there is, in these partitions or in all."""
+        for tp in partitions or list(self._states):
+            self._seek(tp, None, Reset.EARLIEST)
+
+    def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """Go on from the high watermark, in these partitions or in all."""
+        for tp in partitions or list(self._states):
+            self._seek(tp, None, Reset.LATEST)
+
+    def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """Have nothing of these partitions from `poll` until `resume`; they keep their positions."""
+        for tp in partitions:
+            self._state(tp).is_paused = True
+            self._push_back_current(self._state(tp))
+
+    def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        for tp in partitions:
+            self._state(tp).is_paused = False
+        self._arrived.set()
+        self._parts()[1].wake()
+
+    def paused(self) -> set[TopicPartition]:
+        return {tp for tp, state in self._states.items() if state.is_paused}
+
+    async def position(
+        self, partition: TopicPartition | tuple[str, int], *, timeout_ms: int | None = None
+    ) -> Offset:
+        """The offset of the next record that comes. Waits while it has to be asked for.
+
+        Raises NotAssigned, RequestTimedOutLocally and the partition's own error.
+        """
+        state = self._state(partition)
+        timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        deadline = time.monotonic() + timeout_ms / 1000
+        while state.position is None:
+            if state.error is not None:
+                raise state.error
+            if not await self._wait_until(deadline):
+                raise RequestTimedOutLocally(f"the position of {state.tp} was not found in {timeout_ms} ms")
+        return Offset(state.position)
+
+    def high_watermark(self, partition: TopicPartition | tuple[str, int]) -> Offset | None:
+        """The high watermark as the last fetch told it; None before the first."""
+        known = self._state(partition).high_watermark
+        return Offset(known) if known >= 0 else None
+
+    def lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
+        """How many offsets the position is behind the high watermark of the last fetch; None before it."""
+        state = self._state(partition)
+        if state.high_watermark < 0 or state.position is None:
+            return None
+        return max(0, state.high_watermark - state.position)
+
+    # Records
+
+    async def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
+        """The next records, as soon as there are any; an empty list when none came in time.
+
+        At most ``max_records`` (default `max_poll_records`), in order within each partition. Raises
+        OFFSET_OUT_OF_RANGE (with auto_offset_reset none), OffsetUnknown, CORRUPT_MESSAGE and their kind; the
+        position then stays, and a `seek` goes on.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        limit = self.config.max_poll_records if max_records is None else max_records
+        if limit < 1:
+            raise ValueError(f"max_records {limit!r}: expected 1 or more")
+        # One who polls without ever waiting must still let the fetches go on.
+        await asyncio.sleep(0)
+        while True:
+            if records := self._collect(limit):
+                return records
+            if not await self._wait_until(deadline):
+                return []
+
+    async def getone(self) -> ConsumerRecord:
+        """The next record, waiting for it as long as it takes. Raises as `poll`."""
+        return await self.__anext__()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        while True:
+            for record in self._current:
+                self._current_state.position = record.offset + 1  # type: ignore[union-attr]
+                return record
+            self._finish_current()
+            await asyncio.sleep(0)
+            while not self._take_current():
+                await self._wait_until(None)
+
+    def _take_current(self) -> bool:
+        """Begin to hand out one partition's next records one by one; whether there are any."""
+        records = self._collect(self.config.max_poll_records, from_one_partition=True)
+        if not records:
+            return False
+        state = self._states[TopicPartition(records[0].topic, records[0].partition)]
+        self._current, self._current_state, self._current_end = iter(records), state, state.position
+        state.position = records[0].offset
+        return True
+
+    def _finish_current(self) -> list[ConsumerRecord]:
+        """End the handing out one by one; returns what is left of it."""
+        left = list(self._current)
+        if self._current_state is not None:
+            self._current_state.position = self._current_end
+        self._current, self._current_state, self._current_end = iter(()), None, None
+        return left
+
+    def _leave_current(self, state: PartitionState) -> None:
+        if self._current_state is state:
+            self._finish_current()
+
+    def _push_back_current(self, state: PartitionState) -> None:
+        """A pause in the middle of the handing out: what is left of it is fetched again after the resume."""
+        if self._current_state is state:
+            position = state.position
+            self._finish_current()
+            state.seek(position, None)
+
+    def _collect(self, limit: int, *, from_one_partition: bool = False) -> list[ConsumerRecord]:
+        _, fetcher = self._parts()
+        records = self._finish_current() if self._current_state is not None else []
+        if len(records) > limit:
+            records = self._keep_rest(records, limit)
+        made_room = False
+        failed: BarnabasError | None = None
+        for _ in range(len(self._turns)):
+            if len(records) >= limit or (records and from_one_partition):
+                break
+            state = self._turns[0]
+            self._turns.rotate(-1)
+            if state.is_paused:
+                continue
+            before = state.buffered_bytes
+            try:
+                while len(records) < limit and (taken := state.take(limit - len(records))):
+                    records += taken
+            except BarnabasError as error:
+                state.error = error
+            made_room = made_room or state.buffered_bytes < before
+            failed = failed or state.error
+        if made_room:
+            fetcher.wake()
+        if not records and failed is not None:
+            raise failed
+        return records
+
+    def _keep_rest(self, records: list[ConsumerRecord], limit: int) -> list[ConsumerRecord]:
+        """Hand out a part of what was being handed out one by one, and go on with the rest afterwards."""
+        rest = records[limit:]
+        state = self._states[TopicPartition(rest[0].topic, rest[0].partition)]
+        self._current, self._current_state, self._current_end = iter(rest), state, state.position
+        state.position = rest[0].offset
+        return records[:limit]
+
+    async def _wait_until(self, deadline: float | None) -> bool:
+        """Wait for anything new; False when the deadline has passed. Raises ClientClosed after `close`."""
+        self._parts()
+        if deadline is not None and deadline <= time.monotonic():
+            return False
+        self._arrived.clear()
+        try:
+            async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
+                await self._arrived.wait()
+        except TimeoutError:
+            return False
+        self._parts()
+        return True
+
+    # Questions
+
+    async def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        """The partitions of a topic. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        cluster, _ = self._parts()
+        return list((await cluster.topic(topic, self.config.default_api_timeout_ms)).partitions)
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]]
+    ) -> dict[TopicPartition, Offset]:
+        """The first offset that each partition still has."""
+        found = await self._list({TopicPartition(*tp): EARLIEST for tp in partitions})
+        return {tp: listed.offset for tp, listed in found.items()}
+
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]]
+    ) -> dict[TopicPartition, Offset]:
+        """The high watermark of each partition."""
+        found = await self._list({TopicPartition(*tp): LATEST for tp in partitions})
+        return {tp: listed.offset for tp, listed in found.items()}
+
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, ListedOffset | None]:
+        """The first record at or after each time; None where there is none so young."""
+        found = await self._list({TopicPartition(*tp): time_ms for tp, time_ms in timestamps_ms.items()})
+        return {tp: listed if listed.offset >= 0 else None for tp, listed in found.items()}
+
+    async def _list(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, ListedOffset]:
+        cluster, _ = self._parts()
+        return await list_offsets(cluster, specs, self.config.default_api_timeout_ms)
+
+    def _seek(
+        self, partition: TopicPartition | tuple[str, int], offset: int | None, reset: Reset | None
+    ) -> None:
+        state = self._state(partition)
+        self._leave_current(state)
+        state.seek(offset, reset)
+        self._parts()[1].wake()
+
+    def _state(self, partition: TopicPartition | tuple[str, int]) -> PartitionState:
+        self._parts()
+        tp = TopicPartition(*partition)
+        found = self._states.get(tp)
+        if found is None:
+            raise NotAssigned(f"{tp} is not assigned to this consumer")
+        return found
+
+    def _parts(self) -> tuple[Cluster, Fetcher]:
+        if self._cluster is None or self._fetcher is None:
+            state = "not started; use `async with Consumer(…)`" if self._cluster is None else "closed"
+            raise ClientClosed(f"the consumer is {state}")
+        return self._cluster, self._fetcher

@@ -1,0 +1,225 @@
+"""Fetched data on its way to the consumer: raw batches that are decoded when somebody polls.
+
+Guarantees: records come in offset order, none below the position and none twice; the memory of an answer is
+given back for reuse when the last batch in it was decoded, and no view of it is used after that.
+
+A partition's state belongs to the consumer's event loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import IntEnum
+from functools import partial
+from typing import Final, NamedTuple
+
+from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
+from barnabas.protocol.frames import Frame
+from barnabas.protocol.ids import Offset, TopicPartition
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.record_batch import BatchHeader, TimestampType, iter_batches
+from barnabas.protocol.records import Headers, RecordFields, decode_fields
+
+_NO_FIELDS: Final[list[RecordFields]] = []
+
+
+class ConsumerRecord(NamedTuple):
+    """One record with its place. A null key or value is None; ``headers`` keep their order."""
+
+    topic: str
+    partition: int
+    offset: Offset
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_type: TimestampType
+
+
+_record_of = partial(tuple.__new__, ConsumerRecord)
+
+
+class FetchedFrame:
+    """The frame of one answer, shared by the partitions in it; released when all of them are through."""
+
+    __slots__ = ("_frame", "_users")
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._users = 0
+
+    def use(self) -> None:
+        self._users += 1
+
+    def release_if_unused(self) -> None:
+        """For an answer in which no partition found anything to keep."""
+        if not self._users:
+            self._frame.release()
+
+    def done(self) -> None:
+        invariant(self._users > 0, "a frame is given back more often than it was used")
+        self._users -= 1
+        if not self._users:
+            self._frame.release()
+
+
+class _Chunk:
+    """What one answer holds for one partition: its batches that are not decoded yet."""
+
+    __slots__ = ("batches", "frame", "size_bytes", "view")
+
+    def __init__(
+        self, view: memoryview, batches: deque[tuple[int, BatchHeader]], frame: FetchedFrame
+    ) -> None:
+        self.view = view
+        self.batches = batches
+        self.frame = frame
+        self.size_bytes = len(view)
+        frame.use()
+
+    def drop(self) -> None:
+        self.batches.clear()
+        self.view = memoryview(b"")
+        self.frame.done()
+
+
+class Reset(IntEnum):
+    """Where a partition's position is to come from, as the timestamp that ListOffsets takes."""
+
+    LATEST = -1
+    EARLIEST = -2
+
+
+class PartitionState:
+    """One assigned partition.
+
+    ``position`` is the offset of the next record for the user, ``fetch_offset`` that of the next fetch:
+    position ≤ fetch_offset. Both are None while the position has to be asked for.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_fields",
+        "_index",
+        "_pending_next",
+        "buffered_bytes",
+        "check_crcs",
+        "error",
+        "fetch_offset",
+        "generation",
+        "high_watermark",
+        "is_fetching",
+        "is_paused",
+        "log_start_offset",
+        "position",
+        "reset",
+        "retry_at",
+        "timestamp_type",
+        "tp",
+    )
+
+    def __init__(self, tp: TopicPartition, *, check_crcs: bool) -> None:
+        self.tp = tp
+        self.check_crcs = check_crcs
+        self.position: int | None = None
+        self.fetch_offset: int | None = None
+        self.reset: Reset | None = None
+        self.high_watermark = -1
+        self.log_start_offset = -1
+        self.is_paused = False
+        self.is_fetching = False
+        self.retry_at = 0.0
+        self.error: BarnabasError | None = None
+        """What the next poll raises; nothing is fetched meanwhile."""
+        self.generation = 0
+        """Counts the seeks: an answer to a fetch from before a seek is dropped."""
+        self.buffered_bytes = 0
+        self.timestamp_type = TimestampType.CREATE_TIME
+        self._chunks: deque[_Chunk] = deque()
+        self._fields = _NO_FIELDS
+        self._index = 0
+        self._pending_next = 0
+
+    @property
+    def has_data(self) -> bool:
+        return self._index < len(self._fields) or bool(self._chunks)
+
+    def seek(self, offset: int | None, reset: Reset | None) -> None:
+        """Go on from an offset, or from where a reset finds one; what is buffered is dropped."""
+        self.generation += 1
+        self.position = self.fetch_offset = offset
+        self.reset = reset
+        self.error = None
+        self.retry_at = 0.0
+        self.drop_buffered()
+
+    def drop_buffered(self) -> None:
+        for chunk in self._chunks:
+            chunk.drop()
+        self._chunks.clear()
+        self._fields = _NO_FIELDS
+        self._index = 0
+        self.buffered_bytes = 0
+
+    def add(self, records: memoryview, frame: FetchedFrame) -> None:
+        """Take what a fetch at ``fetch_offset`` brought. Raises CORRUPT_MESSAGE and its kind."""
+        offset = self.fetch_offset
+        if not len(records) or offset is None:
+            return
+        batches = deque(
+            (position, header) for position, header in iter_batches(records) if header.next_offset > offset
+        )
+        if not batches:
+            raise api_error(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"{len(records)} bytes of {self.tp} hold no whole batch at or after offset {offset}",
+            )
+        self._chunks.append(_Chunk(records, batches, frame))
+        self.buffered_bytes += len(records)
+        self.fetch_offset = batches[-1][1].next_offset
+
+    def take(self, max_records: int) -> list[ConsumerRecord]:
+        """The next records, at most so many and of one batch; moves the position behind them.
+
+        Empty only when there is no data. Raises what decoding finds; the position then stays before the
+        damaged batch.
+        """
+        while self._index >= len(self._fields):
+            if not self._decode_next():
+                return []
+        fields = self._fields[self._index : self._index + max_records]
+        self._index += len(fields)
+        if self._index >= len(self._fields):
+            self._fields = _NO_FIELDS
+            self._index = 0
+            self.position = self._pending_next
+        else:
+            self.position = fields[-1][0] + 1
+        head = self.tp
+        tail = (self.timestamp_type,)
+        return [_record_of(head + record + tail) for record in fields]
+
+    def _decode_next(self) -> bool:
+        """Decode one batch; whether there was one. It may hold no record for the user."""
+        if not self._chunks:
+            return False
+        chunk = self._chunks[0]
+        position, header = chunk.batches[0]
+        fields: list[RecordFields] = []
+        if not header.is_control:
+            view = chunk.view[position : position + header.size_bytes]
+            fields = decode_fields(view, check_crc=self.check_crcs)
+        chunk.batches.popleft()
+        if not chunk.batches:
+            self._chunks.popleft()
+            self.buffered_bytes -= chunk.size_bytes
+            chunk.drop()
+        start = self.position or 0
+        if fields and fields[0][0] < start:
+            fields = [record for record in fields if record[0] >= start]
+        self._fields, self._index = fields, 0
+        self._pending_next = header.next_offset
+        self.timestamp_type = header.timestamp_type
+        if not fields:
+            self.position = header.next_offset
+        return True
