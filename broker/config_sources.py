@@ -24,6 +24,7 @@ OTHER_ENVIRONMENT: Final = frozenset(
         "BARNABAS_JAVA",
         "BARNABAS_LOG_LEVEL",
         "BARNABAS_ZOOKEEPER",
+        "BARNABAS_ZOOKEEPER_JARS",
     }
 )
 """Variables with our prefix that other parts read; they are no settings of a broker."""

@@ -1,0 +1,133 @@
+"""The compose file: read by every compose there is here, accepted by the broker, and up on a real engine.
+
+Without a compose command, or without an engine that answers, the tests that need one are skipped and say so.
+``BARNABAS_TEST_BASE_IMAGE`` names a local base image for machines that can pull none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.broker.config import load_config
+from barnabas.client.admin import Admin, NewTopic
+from barnabas.client.producer import Producer
+from barnabas.protocol.ids import TopicPartition
+
+ROOT = Path(__file__).parents[2]
+COMPOSE_FILE = ROOT / "deploy" / "docker-compose.yml"
+_UP_TIMEOUT_S = 900
+_BOOTSTRAP = "localhost:19092,localhost:29092,localhost:39092"
+
+
+def _answers(*command: str) -> bool:
+    if shutil.which(command[0]) is None:
+        return False
+    return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+
+
+def _compose_commands() -> list[list[str]]:
+    found = []
+    if _answers("docker", "compose", "version"):
+        found.append(["docker", "compose"])
+    if _answers("docker-compose", "version"):
+        found.append(["docker-compose"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def compose_commands() -> list[list[str]]:
+    found = _compose_commands()
+    if not found:
+        pytest.skip("neither `docker compose` nor docker-compose is installed here")
+    return found
+
+
+@pytest.fixture(scope="module")
+def engine() -> None:
+    if not _answers("docker", "info"):
+        pytest.skip("no container engine answers here (`docker info` fails)")
+
+
+def _run(command: list[str], timeout_s: int = 120, **environment: str) -> str:
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_every_compose_reads_the_file(compose_commands: list[list[str]]) -> None:
+    for command in compose_commands:
+        said = _run([*command, "-f", str(COMPOSE_FILE), "config"])
+        assert all(name in said for name in ("zookeeper", "broker-1", "broker-2", "broker-3"))
+
+
+def _environments(compose_commands: list[list[str]]) -> dict[str, dict[str, str]]:
+    for command in compose_commands:
+        if command == ["docker", "compose"]:
+            text = _run([*command, "-f", str(COMPOSE_FILE), "config", "--format", "json"])
+            services: dict[str, dict[str, Any]] = json.loads(text)["services"]
+            return {
+                name: service["environment"] for name, service in services.items() if "environment" in service
+            }
+    pytest.skip("only the v2 plugin prints the file as JSON")
+
+
+def test_a_broker_accepts_the_settings_of_each_service(compose_commands: list[list[str]]) -> None:
+    environments = _environments(compose_commands)
+    assert len(environments) == 3
+    configs = [load_config(environment=environment) for environment in environments.values()]
+    assert sorted(config.broker_id for config in configs) == [1, 2, 3]
+    external = [config.advertised_listeners[1] for config in configs]
+    assert sorted(f"{listener.host}:{listener.port}" for listener in external) == _BOOTSTRAP.split(",")
+    assert {config.inter_broker_listener_name for config in configs} == {"INTERNAL"}
+
+
+@pytest.fixture
+def running(compose_commands: list[list[str]], engine: None) -> Iterator[list[str]]:
+    """The compose command of a project that is up and healthy; taken down, volumes too, after the test."""
+    project = f"barnabas-test-{uuid.uuid4().hex[:8]}"
+    command = [*compose_commands[0], "-p", project, "-f", str(COMPOSE_FILE)]
+    settings = {}
+    if "BARNABAS_TEST_BASE_IMAGE" in os.environ:
+        settings["BASE_IMAGE"] = os.environ["BARNABAS_TEST_BASE_IMAGE"]
+    try:
+        _run([*command, "up", "-d", "--build"], _UP_TIMEOUT_S, **settings)
+        yield command
+    finally:
+        subprocess.run([*command, "down", "-v", "-t", "5"], capture_output=True, timeout=180, check=False)
+
+
+@pytest.mark.timeout(1200)
+async def test_a_cluster_from_the_compose_file_takes_records_from_the_host_and_between_containers(
+    running: list[str],
+) -> None:
+    async with Admin(bootstrap_servers=_BOOTSTRAP) as admin:
+        await admin.create_topics(NewTopic("compose", num_partitions=3, replication_factor=3))
+        async with Producer(bootstrap_servers=_BOOTSTRAP) as producer:
+            for partition in range(3):
+                await producer.send_and_wait("compose", b"value", partition=partition)
+        offsets = await admin.list_offsets({TopicPartition("compose", p): "latest" for p in range(3)})
+    assert [found.offset for found in offsets.values()] == [1, 1, 1]
+
+    # From inside the network the advertised names are the internal ones; all three must be reachable.
+    said = _run(
+        [*running, "exec", "-T", "broker-2", "barnabas", "status", "--json", "--bootstrap", "broker-1:9092"]
+    )
+    status = json.loads(said)
+    assert [broker["host"] for broker in status["brokers"]] == ["broker-1", "broker-2", "broker-3"]
+    assert status["problems"] == []
