@@ -165,6 +165,9 @@ class Accumulator:
         MESSAGE_TOO_LARGE for a record above `max_request_size`, and ClientClosed.
         """
         self._check_open()
+        if queue.open is not None:
+            queue.open.is_full = True
+            self._wake_sender()
         if is_sticky:
             topic.move_on(self._has_leader)
             queue = topic.sticky
@@ -172,7 +175,6 @@ class Accumulator:
             if index is not None and queue.open is not None:
                 return queue.open, index
         if queue.open is not None:
-            queue.open.is_full = True
             index = self._append_grown(queue, queue.open, key, value, headers, timestamp_ms)
             if index is not None:
                 return queue.open, index

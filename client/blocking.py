@@ -2,103 +2,29 @@
 
 Each client has one background thread with an event loop on which the asyncio client lives. Calls hop over to
 it, but for the records of `Producer.send`: these are appended in the caller's thread, under a lock, and only
-a new batch wakes the loop. All clients may be used from several threads; after a fork the child must make
-clients of its own, and is told so.
+a new batch wakes the loop. All clients may be used from several threads, a consumer by one at a time; after
+a fork the child must make clients of its own, and is told so.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import threading
-import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self
 
 from barnabas.client import admin as _admin
+from barnabas.client.blocking_consumer import Consumer
+from barnabas.client.blocking_producer import Producer, RecordFuture
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import AdminConfig, BootstrapServers, ClientConfig
-from barnabas.client.errors import ClientClosed
+from barnabas.client.loop_thread import LoopThread, start_on
 from barnabas.client.metadata import TopicInfo
 from barnabas.client.offsets import ListedOffset, OffsetSpec
 from barnabas.client.range_reader import DEFAULT_FETCH_BYTES, DEFAULT_STALL_TIMEOUT_MS
 from barnabas.client.range_reader import read_range as _read_range
 from barnabas.protocol.ids import TopicPartition
 
-T = TypeVar("T")
-
-_STOP_TIMEOUT_S: Final = 10.0
-
-
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
-
-
-class LoopThread:
-    """One daemon thread that runs an event loop, for one client."""
-
-    def __init__(self, name: str) -> None:
-        self.loop = _new_event_loop()
-        self.closed_reason: str | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-        _threads.add(self)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-        finally:
-            self.loop.close()
-
-    def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on the loop and wait for its outcome. Raises ClientClosed after `stop`."""
-        if self.closed_reason is not None:
-            raise ClientClosed(self.closed_reason)
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("a blocking call on the client's own thread, as from a callback, cannot end")
-        future = asyncio.run_coroutine_threadsafe(work(), self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            # An interrupted caller does not want the answer any more.
-            future.cancel()
-            raise
-
-    def stop(self, reason: str) -> None:
-        """End the loop and its thread, cancelling what still runs on it. Idempotent."""
-        if self.closed_reason is not None:
-            return
-        try:
-            self.call(_cancel_others)
-        finally:
-            self.closed_reason = reason
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(_STOP_TIMEOUT_S)
-
-
-_threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
-
-
-def _disown_threads() -> None:
-    for thread in list(_threads):
-        thread.closed_reason = "the client belongs to the parent process; make another one after a fork"
-
-
-os.register_at_fork(after_in_child=_disown_threads)
-
-
-async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+__all__ = ["Admin", "Consumer", "Producer", "RecordFuture", "read_range"]
 
 
 class Admin:
@@ -108,7 +34,7 @@ class Admin:
         self._admin = _admin.Admin(config, **settings)
         self.config = self._admin.config
         self._thread = LoopThread("barnabas-admin")
-        _start(self._thread, self._admin.start)
+        start_on(self._thread, self._admin.start)
 
     def __enter__(self) -> Self:
         return self
@@ -204,11 +130,3 @@ async def _start_cluster(config: ClientConfig) -> Cluster:
 async def _next_or_none(pieces: Any) -> memoryview | None:
     found: memoryview | None = await anext(pieces, None)
     return found
-
-
-def _start(thread: LoopThread, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    try:
-        thread.call(start)
-    except BaseException:
-        thread.stop("the client could not be started")
-        raise

@@ -134,24 +134,27 @@ class ProducerBatch:
                 self.builder = None
 
     def deliver(self, base_offset: int, log_append_time_ms: int) -> None:
-        self.move(BatchState.DELIVERED)
+        # The state last, here and below: other threads look at it to know that the rest is final.
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
+        self.move(BatchState.DELIVERED)
         self._announce()
 
     def fail(self, error: BarnabasError) -> None:
-        self.move(BatchState.FAILED)
         self.error = error
+        self.move(BatchState.FAILED)
         self._announce()
 
     def split_into(self, parts: list[ProducerBatch]) -> None:
         """Hand the records over to smaller batches, in order; futures and callbacks follow them."""
-        self.move(BatchState.SPLIT)
         first = 0
+        found = []
         for part in parts:
-            self.parts.append((first, part))
+            found.append((first, part))
             first += part.record_count
         invariant(first == self.record_count, "%d of %d records in the parts", first, self.record_count)
+        self.parts = found
+        self.move(BatchState.SPLIT)
         for index, timestamp_ms, callback in self.callbacks or ():
             part, place = self.part_of(index)
             part.add_callback(place, timestamp_ms, callback)

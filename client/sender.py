@@ -58,8 +58,9 @@ class Sender:
         self._cluster = cluster
         self._accumulator = accumulator
         self._config = config
-        self._loop = asyncio.get_running_loop()
-        self._is_scheduled = False
+        self.loop = asyncio.get_running_loop()
+        self.is_scheduled = False
+        """Set until a round begins, which is before it takes the lock."""
         self._timer: asyncio.TimerHandle | None = None
         self._in_flight: dict[BrokerId, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,9 +70,9 @@ class Sender:
 
     def wake(self) -> None:
         """Have a round soon. On the event loop only."""
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._round)
+        if not self.is_scheduled:
+            self.is_scheduled = True
+            self.loop.call_soon(self._round)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -80,25 +81,25 @@ class Sender:
             task.cancel()
 
     def _round(self) -> None:
-        self._is_scheduled = False
+        self.is_scheduled = False
         present = now()
         with self._accumulator.lock:
             requests, next_at = self._collect(present)
         for node_id, sent in requests:
             self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
-            task = self._loop.create_task(self._produce(node_id, sent))
+            task = self.loop.create_task(self._produce(node_id, sent))
             self._tasks.add(task)
             task.add_done_callback(partial(self._produced, node_id, sent))
         self._arm(present, next_at)
 
     def _arm(self, present: float, next_at: float) -> None:
-        if self._timer is not None and abs(self._timer.when() - self._loop.time() - next_at + present) < 1e-3:
+        if self._timer is not None and abs(self._timer.when() - self.loop.time() - next_at + present) < 1e-3:
             return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if next_at < float("inf"):
-            self._timer = self._loop.call_later(max(0.0, next_at - present), self._timer_fired)
+            self._timer = self.loop.call_later(max(0.0, next_at - present), self._timer_fired)
 
     def _timer_fired(self) -> None:
         self._timer = None
@@ -266,7 +267,7 @@ class Sender:
         self._in_flight[node_id] -= 1
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._loop.call_exception_handler({"message": "sending records failed", "exception": error})
+            self.loop.call_exception_handler({"message": "sending records failed", "exception": error})
             with self._accumulator.lock:
                 for queue, batch in sent:
                     if not batch.is_done:

@@ -1,0 +1,180 @@
+"""The producer for threads: appends in the caller's thread, sends on a thread of its own.
+
+`Producer.send` takes the accumulator's lock and appends; no call hops to the other thread but when a topic is
+used for the first time or `buffer_memory` is full. Guarantees are those of `barnabas.client.Producer`;
+records of different threads have no order among them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from barnabas.client import producer as _producer
+from barnabas.client import producer_batch as _batch
+from barnabas.client.config import ProducerConfig
+from barnabas.client.errors import ClientClosed
+from barnabas.client.loop_thread import LoopThread, start_on
+from barnabas.client.metadata import PartitionInfo
+from barnabas.client.producer_batch import DeliveryCallback, RecordMetadata, now
+from barnabas.protocol.schema import Buffer
+
+Headers = Iterable[tuple[str, bytes | None]]
+
+
+class RecordFuture:
+    """What `Producer.send` gives for a record; ``result`` waits for its outcome."""
+
+    __slots__ = ("_future", "_thread")
+
+    def __init__(self, future: _batch.RecordFuture, thread: LoopThread) -> None:
+        self._future = future
+        self._thread = thread
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._future.done()
+
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """Where the record was written. Raises the record's error, or TimeoutError when there is none yet."""
+        if self._future.done():
+            return self._future.result()
+        return self._thread.call(lambda: self._wait(timeout_s))
+
+    async def _wait(self, timeout_s: float | None) -> RecordMetadata:
+        async with asyncio.timeout(timeout_s):
+            return await self._future
+
+
+class _ThreadedProducer(_producer.Producer):
+    """The asyncio producer whose sender may be woken from any thread."""
+
+    def _wake_sender(self) -> None:
+        sender = self._sender
+        # A round that is scheduled has yet to take the lock, which the caller holds: it will see the news.
+        if sender is not None and not sender.is_scheduled:
+            sender.loop.call_soon_threadsafe(sender.wake)
+
+
+class Producer:
+    """`barnabas.client.Producer` for threads; connects when it is made."""
+
+    def __init__(self, config: ProducerConfig | None = None, **settings: Any) -> None:
+        self._producer = _ThreadedProducer(config, **settings)
+        self.config = self._producer.config
+        self._thread = LoopThread("barnabas-producer")
+        start_on(self._thread, self._producer.start)
+        accumulator = self._producer._accumulator
+        if accumulator is None:
+            raise ClientClosed("the producer was closed while it started")
+        self._accumulator = accumulator
+        self._lock = accumulator.lock
+        self._topics = accumulator.topics
+        self._is_sticky = self._producer._is_sticky
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> RecordFuture:
+        """Take a record; arguments and errors as those of `barnabas.client.Producer.send`.
+
+        ``on_delivery`` is called on the producer's own thread and must not block.
+        """
+        if self._thread.closed_reason is not None:
+            raise ClientClosed(self._thread.closed_reason)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        topics = self._topics.get(topic)
+        if topics is None:
+            topics = self._thread.call(lambda: self._producer._open_topic(topic))
+        if headers is not None:
+            headers = tuple(headers)
+        is_sticky = key is None and partition is None and self._is_sticky
+        accumulator = self._accumulator
+        deadline = 0.0
+        try:
+            while True:
+                with self._lock:
+                    if is_sticky:
+                        queue = topics.sticky
+                    else:
+                        queue = accumulator.queue_for(topics, key, partition)
+                    index = queue.append(key, value, headers, timestamp_ms)
+                    batch = queue.open
+                    missing = 0
+                    if index is None or batch is None:
+                        taken = accumulator.append_to_new(
+                            topics, queue, key, value, headers, timestamp_ms, is_sticky=is_sticky
+                        )
+                        if isinstance(taken, int):
+                            missing = taken
+                        else:
+                            batch, index = taken
+                    if not missing and index is not None and batch is not None:
+                        if on_delivery is not None:
+                            batch.add_callback(index, timestamp_ms, on_delivery)
+                        return RecordFuture(_batch.RecordFuture(batch, index, timestamp_ms), self._thread)
+                deadline = deadline or now() + self.config.max_block_ms / 1000
+                self._wait_for_memory(missing, deadline)
+        except TypeError as error:
+            raise _producer.explain_type_error(error, key, value, headers) from None
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record and return where it was written. Raises as `send`, and the record's own error."""
+        return self.send(
+            topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
+        ).result()
+
+    def send_batch(self, topic: str, partition: int, encoded: Buffer) -> RecordFuture:
+        """As `barnabas.client.Producer.send_batch`."""
+        future = self._thread.call(lambda: self._producer.send_batch(topic, partition, encoded))
+        return RecordFuture(future, self._thread)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Return when all that was sent before is delivered or has failed. Raises TimeoutError."""
+        self._thread.call(lambda: self._flush(timeout_s))
+
+    def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        return self._thread.call(lambda: self._producer.partitions_for(topic))
+
+    def close(self, timeout_ms: int | None = None) -> None:
+        """As `barnabas.client.Producer.close`; ends the thread too. Idempotent."""
+        if self._thread.closed_reason is None:
+            try:
+                self._thread.call(lambda: self._producer.close(timeout_ms))
+            finally:
+                self._thread.stop("the producer is closed")
+
+    async def _flush(self, timeout_s: float | None) -> None:
+        async with asyncio.timeout(timeout_s):
+            await self._producer.flush()
+
+    def _wait_for_memory(self, missing: int, deadline: float) -> None:
+        self._thread.call(lambda: self._accumulator.wait_for_memory(missing, deadline))

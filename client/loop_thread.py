@@ -1,0 +1,99 @@
+"""A background thread with an event loop, as the blocking clients have one each.
+
+Calls from other threads wait for their outcome. After a fork the child has no such thread; every use there is
+refused with `ClientClosed` rather than waiting for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from barnabas.client.errors import ClientClosed
+
+T = TypeVar("T")
+
+_STOP_TIMEOUT_S: Final = 10.0
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+class LoopThread:
+    """One daemon thread that runs an event loop, for one client."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = _new_event_loop()
+        self.closed_reason: str | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        _threads.add(self)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on the loop and wait for its outcome. Raises ClientClosed after `stop`."""
+        if self.closed_reason is not None:
+            raise ClientClosed(self.closed_reason)
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a blocking call on the client's own thread, as from a callback, cannot end")
+        future = asyncio.run_coroutine_threadsafe(work(), self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            # An interrupted caller does not want the answer any more.
+            future.cancel()
+            raise
+
+    def stop(self, reason: str) -> None:
+        """End the loop and its thread, cancelling what still runs on it. Idempotent."""
+        if self.closed_reason is not None:
+            return
+        try:
+            self.call(_cancel_others)
+        finally:
+            self.closed_reason = reason
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(_STOP_TIMEOUT_S)
+
+
+_threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+
+
+def _disown_threads() -> None:
+    for thread in list(_threads):
+        thread.closed_reason = "the client belongs to the parent process; make another one after a fork"
+
+
+os.register_at_fork(after_in_child=_disown_threads)
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def start_on(thread: LoopThread, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Start a client on its thread; when that fails, the thread ends too."""
+    try:
+        thread.call(start)
+    except BaseException:
+        thread.stop("the client could not be started")
+        raise
