@@ -34,6 +34,9 @@ class LogManager:
 
     def __init__(self, dirs: Sequence[LogDir], config_of: ConfigOf) -> None:
         self._config_of = config_of
+        # The order of locks: a log's, then this one, then the table's. Whoever writes checkpoints holds it from
+        # asking the logs to the end of the writing, so that an older state never replaces a newer one.
+        self._checkpoint_lock = threading.Lock()
         self._lock = threading.Lock()
         self._logs: dict[TopicPartition, Log] = {}
         self._dirs: dict[Path, LogDir] = {log_dir.path: log_dir for log_dir in dirs}
@@ -103,11 +106,19 @@ class LogManager:
         Raises INCONSISTENT_TOPIC_ID, LogDirFailure, or KAFKA_STORAGE_ERROR when the partition's log is
         offline.
         """
-        with self._lock:
+        found = self._logs.get(topic_partition)
+        if found is None:
+            found = self._create(topic_partition, topic_id, now_ms, is_new=is_new)
+        if topic_id is not None:
+            found.assign_topic_id(topic_id)
+        return found
+
+    def _create(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool
+    ) -> Log:
+        with self._checkpoint_lock, self._lock:
             found = self._logs.get(topic_partition)
             if found is not None:
-                if topic_id is not None:
-                    found.assign_topic_id(topic_id)
                 return found
             reason = self.offline_partitions.get(topic_partition)
             if reason is None and self.offline_dirs and not is_new:
@@ -211,13 +222,14 @@ class LogManager:
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Save high watermarks, each in the log dir of its partition."""
         for log_dir in self._online_dirs():
-            mine = {
-                log.topic_partition: high_watermarks[log.topic_partition]
-                for log in self._logs_in(log_dir)
-                if log.topic_partition in high_watermarks
-            }
             try:
-                log_dir.high_watermarks.write(mine)
+                with self._checkpoint_lock:
+                    mine = {
+                        log.topic_partition: high_watermarks[log.topic_partition]
+                        for log in self._logs_in(log_dir)
+                        if log.topic_partition in high_watermarks
+                    }
+                    log_dir.high_watermarks.write(mine)
             except LogDirFailure as failure:
                 self.fail_dir(failure)
 
@@ -345,11 +357,12 @@ class LogManager:
             return {}
 
     def _write_checkpoints(self, log_dir: LogDir) -> None:
-        logs = self._logs_in(log_dir)
-        log_dir.recovery_points.write({log.topic_partition: log.recovery_point for log in logs})
-        log_dir.log_starts.write(
-            {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset > 0}
-        )
+        with self._checkpoint_lock:
+            logs = self._logs_in(log_dir)
+            log_dir.recovery_points.write({log.topic_partition: log.recovery_point for log in logs})
+            log_dir.log_starts.write(
+                {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset > 0}
+            )
 
     def _logs_in(self, log_dir: LogDir) -> list[Log]:
         return [log for log in self.all_logs() if log.folder.parent == log_dir.path]

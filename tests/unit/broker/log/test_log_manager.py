@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -395,3 +396,34 @@ def test_a_topic_created_again_inherits_no_checkpoint(managers: Managers, is_cra
     assert found is not None, again.offline_partitions
     assert (found.log_start_offset, found.log_end_offset) == (0, 1)
     assert again.load_high_watermarks() == {}
+
+
+def test_truncations_checkpoints_and_creations_at_once_neither_stall_nor_tear(managers: Managers) -> None:
+    manager = managers.open(paths=managers.paths[:1])
+    faults: list[BaseException] = []
+
+    def work(key: TopicPartition) -> None:
+        try:
+            log = manager.get_or_create(key, TOPIC_ID, 0)
+            for _ in range(10):
+                log.append_as_leader(batch(), 0, 0)
+                log.flush(0)
+                log.truncate_to(log.log_end_offset - 1)
+                manager.checkpoint_pass(0)
+                manager.get_or_create(key, TOPIC_ID, 0)
+                log.append_as_leader(batch(), 0, 0)
+        except BaseException as error:
+            faults.append(error)
+            raise
+
+    keys = [TopicPartition("t", partition) for partition in range(4)]
+    threads = [threading.Thread(target=work, args=(key,), daemon=True) for key in keys]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert faults == []
+    managers.crash(manager)
+    again = managers.open(paths=managers.paths[:1])
+    assert {log.topic_partition: log.log_end_offset for log in again.all_logs()} == dict.fromkeys(keys, 10)
