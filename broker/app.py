@@ -39,9 +39,11 @@ from barnabas.broker.scheduler import Scheduler
 from barnabas.broker.slow_work import SlowWork
 from barnabas.broker.topic_settings import TopicSettingsTable
 from barnabas.broker.zookeeper_adapters import ZooKeeperIsrStore, ZooKeeperTopicWork
-from barnabas.controller.controller import Controller, ControllerSettings
+from barnabas.controller.controller import Controller
+from barnabas.controller.reign import ControllerSettings
 from barnabas.controller.store import ClusterStore
-from barnabas.controller.topics import TopicAdmin, TopicDefaults
+from barnabas.controller.topics import TopicAdmin
+from barnabas.controller.topics import TopicSettings as TopicAdminSettings
 from barnabas.controller.znodes import AdvertisedListener, BrokerRegistration
 from barnabas.controller.zookeeper import SessionEvent
 from barnabas.protocol.errors import BarnabasError
@@ -209,9 +211,9 @@ class Broker:
         topics = TopicAdmin(
             self._store,
             controller,
-            defaults=TopicDefaults(
+            settings=TopicAdminSettings(
                 num_partitions=config.num_partitions,
-                replication_factor=config.default_replication_factor,
+                default_replication_factor=config.default_replication_factor,
                 delete_topic_enable=config.delete_topic_enable,
             ),
             validate_config=validate_topic_config,

@@ -11,7 +11,7 @@ from barnabas.broker.replication.isr_changes import IsrConflict, IsrStoreUnavail
 from barnabas.controller.store import ClusterStore, PartitionStateConflict
 from barnabas.controller.topics import TopicAdmin
 from barnabas.controller.zookeeper import SessionLost, ZooKeeperUnavailable
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
@@ -62,18 +62,16 @@ class ZooKeeperTopicWork:
     def create(self, topics: Sequence[CreatableTopic], *, validate_only: bool) -> list[CreatableTopicResult]:
         try:
             results = self._topics.create_topics(topics, validate_only=validate_only)
-        except (ZooKeeperUnavailable, SessionLost) as error:
+        except ApiError as error:
             return [
-                CreatableTopicResult(
-                    name=topic.name, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=str(error)
-                )
+                CreatableTopicResult(name=topic.name, error_code=error.code, error_message=str(error))
                 for topic in topics
             ]
         return [
             CreatableTopicResult(
-                name=result.name,
+                name=result.name or "",
                 topic_id=result.topic_id,
-                error_code=result.error_code,
+                error_code=result.error,
                 error_message=result.message,
                 num_partitions=result.num_partitions,
                 replication_factor=result.replication_factor,
@@ -84,12 +82,12 @@ class ZooKeeperTopicWork:
     def delete(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]:
         try:
             results = self._topics.delete_topics(topics)
-        except (ZooKeeperUnavailable, SessionLost) as error:
+        except ApiError as error:
             return [
                 DeletableTopicResult(
                     name=topic.name,
                     topic_id=topic.topic_id,
-                    error_code=ErrorCode.REQUEST_TIMED_OUT,
+                    error_code=error.code,
                     error_message=str(error),
                 )
                 for topic in topics
@@ -98,7 +96,7 @@ class ZooKeeperTopicWork:
             DeletableTopicResult(
                 name=result.name,
                 topic_id=result.topic_id,
-                error_code=result.error_code,
+                error_code=result.error,
                 error_message=result.message,
             )
             for result in results

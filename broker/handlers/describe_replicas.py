@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.replication.partition import Partition, Role
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_views import Role
 from barnabas.protocol.messages.describe_replicas import (
     DescribeReplicasRequest,
     DescribeReplicasResponse,

@@ -59,16 +59,20 @@ def _look_up(
 ) -> tuple[int, int, int]:
     """Timestamp, offset and leader epoch of what was asked for; -1 each where there is no such record.
 
-    A consumer is told of nothing at or beyond the high watermark.
+    A consumer is told of nothing at or beyond the high watermark, and OFFSET_NOT_AVAILABLE while a new leader
+    does not know that for sure.
     """
     partition = services.replicas.partition(name)
     partition.check_leading(asked.current_leader_epoch)
     log, epoch = partition.log, partition.leader_epoch
-    end = partition.log_end_offset if for_follower else partition.high_watermark
-    if asked.timestamp == LATEST_TIMESTAMP:
-        return -1, end, epoch
     if asked.timestamp == EARLIEST_TIMESTAMP:
         return -1, log.log_start_offset, max(log.epoch_cache.epoch_at(log.log_start_offset), -1)
+    if for_follower:
+        end = partition.log_end_offset
+    else:
+        end = partition.latest_offset(asked.current_leader_epoch)
+    if asked.timestamp == LATEST_TIMESTAMP:
+        return -1, end, epoch
     if asked.timestamp == MAX_TIMESTAMP:
         found = log.max_timestamp_offset()
     else:

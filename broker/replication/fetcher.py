@@ -27,8 +27,8 @@ import uvloop
 from barnabas.broker.clocks import wall_clock_ms
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.replication.following import apply_answer
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.channel import Answer, Channel
 from barnabas.protocol.errors import (
     ApiError,
@@ -38,7 +38,7 @@ from barnabas.protocol.errors import (
     LocalError,
 )
 from barnabas.protocol.frames import BufferPool
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, Offset, TopicPartition
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.fetch import (
     FetchPartition,
     FetchPartitionResponse,
@@ -350,55 +350,15 @@ class LeaderFetcher:
         answer.frame.release()
 
     def _apply_partition(self, followed: _Followed, data: FetchPartitionResponse, now: float) -> None:
-        partition, epoch = followed.partition, followed.leader_epoch
         try:
-            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                self._out_of_range(followed, data, now)
-            elif data.error_code != ErrorCode.NONE:
-                self._delay(followed, ErrorCode(data.error_code), now)
-            elif data.diverging_epoch.epoch >= 0:
-                leader_answer = EpochEnd(
-                    LeaderEpoch(data.diverging_epoch.epoch), Offset(data.diverging_epoch.end_offset)
-                )
-                before = partition.log_end_offset
-                partition.truncate_for(epoch, leader_answer)
-                logger.info(
-                    "%s diverges from broker %d (its epoch %d ends at %d): cut from %d to %d",
-                    partition.partition,
-                    self.leader,
-                    *leader_answer,
-                    before,
-                    partition.log_end_offset,
-                )
-            else:
-                records = data.records
-                partition.append_as_follower(
-                    records if isinstance(records, memoryview) else memoryview(b""),
-                    leader_epoch=epoch,
-                    leader_high_watermark=Offset(data.high_watermark),
-                    leader_log_start_offset=Offset(data.log_start_offset),
-                    wall_clock_ms=wall_clock_ms(),
-                )
-                followed.retry_ms = _FIRST_RETRY_MS
+            apply_answer(followed.partition, followed.leader_epoch, data, wall_clock_ms=wall_clock_ms())
         except ApiError as error:
             self._delay(followed, error.code, now, str(error))
         except UnexpectedAppendOffset as error:
             # The log moved on meanwhile; the next fetch asks from where it ends now.
             self._delay(followed, ErrorCode.OFFSET_OUT_OF_RANGE, now, str(error))
-
-    def _out_of_range(self, followed: _Followed, data: FetchPartitionResponse, now: float) -> None:
-        """The leader's log starts beyond this follower's end: what lies between is gone everywhere."""
-        partition = followed.partition
-        if data.log_start_offset > partition.log_end_offset:
-            logger.warning(
-                "%s ends at %d, before its leader's start; beginning anew at %d",
-                partition.partition,
-                partition.log_end_offset,
-                data.log_start_offset,
-            )
-            partition.restart_at(followed.leader_epoch, Offset(data.log_start_offset))
         else:
-            self._delay(followed, ErrorCode.OFFSET_OUT_OF_RANGE, now, "and is not behind the leader's start")
+            followed.retry_ms = _FIRST_RETRY_MS
 
     def _delay(self, followed: _Followed, code: ErrorCode, now: float, why: str = "") -> None:
         """Leave a partition out for a while, twice as long each time."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from barnabas.broker.purgatory import DelayedOperation
-from barnabas.broker.replication.partition import Partition, PartitionRead
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_views import PartitionRead
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
 

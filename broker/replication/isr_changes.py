@@ -2,9 +2,11 @@
 
 One thread of its own, because ZooKeeper may be slow or gone and nothing else may wait for it. A partition
 has at most one change pending, so the queue is bounded by the number of partitions. A change ends in one of three
-ways: ZooKeeper has it (committed), ZooKeeper holds a newer state (abandoned: the controller has decided
-something, and its LeaderAndIsr is on the way), or nobody knows yet; then the partition stays pending, which is
-safe, and the change is tried again.
+ways. ZooKeeper has it: it is committed. Nobody knows yet: the partition stays pending, which is safe, and the
+change is tried again. Or ZooKeeper holds a newer state: the controller has decided something, and its LeaderAndIsr,
+with a new leader epoch, is on the way. Until that comes the partition stays pending too, for an earlier attempt
+whose answer was lost may have gone in first, and the controller may have built on it: a replica that joined
+so may lead by now, and the high watermark must go on waiting for it.
 """
 
 from __future__ import annotations
@@ -96,16 +98,26 @@ class IsrChanges:
                         self._condition.wait()
                     if self._stopping:
                         return
-                    work, self._pending = self._pending, {}
-                unsettled = self._carry(work)
+                is_done = self.work_off()
                 with self._condition:
-                    for partition, item in unsettled.items():
-                        self._pending.setdefault(partition, item)
-                    if (unsettled or self._to_notify) and not self._stopping:
+                    if not is_done and not self._stopping:
                         self._condition.wait(_RETRY_SECONDS)
         except BaseException as error:
             logger.critical("the thread of the ISR changes died", exc_info=True)
             self._on_fatal(error)
+
+    def work_off(self) -> bool:
+        """Try once everything that is pending; False when something has to be tried again.
+
+        The thread's own work; for whoever drives the changes without the thread.
+        """
+        with self._condition:
+            work, self._pending = self._pending, {}
+        unsettled = self._carry(work)
+        with self._condition:
+            for partition, item in unsettled.items():
+                self._pending.setdefault(partition, item)
+        return not unsettled and not self._to_notify
 
     def _carry(
         self, work: dict[TopicPartition, tuple[Partition, PendingIsr]]
@@ -143,8 +155,7 @@ class IsrChanges:
                 partition_epoch=pending.partition_epoch,
             )
         except IsrConflict as error:
-            logger.info("the ISR of %s was changed by the controller first: %s", name, error)
-            partition.abandon_isr(pending)
+            logger.info("the ISR of %s waits for the controller, who changed it first: %s", name, error)
             return
         logger.info(
             "ISR of %s: %s -> %s (leader epoch %d, partition epoch %d)",

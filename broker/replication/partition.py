@@ -16,13 +16,19 @@ Guarantees:
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
-from barnabas.broker.log.log import AppendResult, Log
+from barnabas.broker.log.log import Log
 from barnabas.broker.replication import rules
 from barnabas.broker.replication.isr import CommittedIsr, IsrState, PendingExpand, PendingIsr, PendingShrink
+from barnabas.broker.replication.replica_views import (
+    FollowerPosition,
+    FollowerProgress,
+    LeaderAppend,
+    PartitionRead,
+    ReplicaView,
+    Role,
+)
 from barnabas.broker.replication.rules import EpochEnd, FollowerState
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import (
@@ -41,65 +47,6 @@ from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 
 _NO_ISR: Final = CommittedIsr(frozenset(), -1)
 _EMPTY: Final = memoryview(b"")
-
-
-class Role(Enum):
-    """A replica starts with no role and gets one from the controller."""
-
-    NONE = "none"
-    LEADER = "leader"
-    FOLLOWER = "follower"
-
-
-class LeaderAppend(NamedTuple):
-    """An append as leader. ``required_offset`` is what the high watermark must reach for acks=all."""
-
-    result: AppendResult
-    leader_epoch: LeaderEpoch
-    required_offset: Offset
-    high_watermark_moved: bool
-
-
-class PartitionRead(NamedTuple):
-    """What a fetch of one partition found. ``diverging`` is set instead of records (KIP-595)."""
-
-    records: memoryview
-    high_watermark: Offset
-    log_start_offset: Offset
-    log_end_offset: Offset
-    diverging: EpochEnd | None = None
-
-
-class FollowerProgress(NamedTuple):
-    """What a follower's fetch has changed."""
-
-    high_watermark_moved: bool
-    may_join_isr: bool
-
-
-class FollowerPosition(NamedTuple):
-    """``last_epoch`` is the epoch of the last record, -1 while there is none."""
-
-    log_end_offset: Offset
-    last_epoch: LeaderEpoch
-    log_start_offset: Offset
-    high_watermark: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaView:
-    """A consistent picture of a replica, for operators and for tests."""
-
-    partition: TopicPartition
-    role: Role
-    leader: BrokerId
-    leader_epoch: LeaderEpoch
-    isr: IsrState
-    replicas: tuple[BrokerId, ...]
-    log_start_offset: Offset
-    high_watermark: Offset
-    log_end_offset: Offset
-    size_bytes: int
 
 
 class Partition:
@@ -126,6 +73,8 @@ class Partition:
         self._leader_epoch = NO_LEADER_EPOCH
         self._controller_epoch = NO_CONTROLLER_EPOCH
         self._leader_epoch_start_offset = Offset(0)
+        # The epoch in which this replica last came to lead; while it leads on, its log is never cut.
+        self._leading_since = NO_LEADER_EPOCH
         self._replicas: tuple[BrokerId, ...] = ()
         self._isr: IsrState = _NO_ISR
         self._followers: dict[BrokerId, FollowerState] = {}
@@ -190,17 +139,21 @@ class Partition:
     def make_leader(self, state: LeaderAndIsrPartition, now_ms: float) -> bool:
         """Lead from now on. Returns False, and changes nothing, when this state is known already.
 
-        Raises STALE_CONTROLLER_EPOCH for a state that is older than what this replica knows.
+        Raises STALE_CONTROLLER_EPOCH for a state that is older than what this replica knows, or LogDirFailure.
         """
         with self._lock:
             if not self._is_news(state):
                 return False
             is_new_leader = self._role is not Role.LEADER
+            log_end_offset = self.log.log_end_offset
+            # First, because the disk may refuse, and then nothing may have changed.
+            with self.log.lock:
+                self.log.epoch_cache.assign(state.leader_epoch, log_end_offset)
             self._take_over(state)
             self._role = Role.LEADER
-            log_end_offset = self.log.log_end_offset
             self._leader_epoch_start_offset = log_end_offset
-            self.log.epoch_cache.assign(self._leader_epoch, log_end_offset)
+            if is_new_leader:
+                self._leading_since = self._leader_epoch
             in_sync = frozenset(BrokerId(replica) for replica in state.isr)
             self._isr = CommittedIsr(in_sync, state.partition_epoch)
             self._followers = {
@@ -264,9 +217,12 @@ class Partition:
             return LeaderAppend(result, self._leader_epoch, self.log.log_end_offset, moved)
 
     def acknowledgement(self, leader_epoch: LeaderEpoch, required_offset: Offset) -> ErrorCode | None:
-        """Whether an acks=all append of that epoch is settled: None while it must wait, else its outcome."""
+        """Whether an acks=all append of that epoch is settled: None while it must wait, else its outcome.
+
+        A new epoch in which this replica leads on changes nothing: what it appended before is still there.
+        """
         with self._lock:
-            if self._role is not Role.LEADER or self._leader_epoch != leader_epoch:
+            if self._role is not Role.LEADER or leader_epoch < self._leading_since:
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER
             if self._high_watermark < required_offset:
                 return None
@@ -311,6 +267,22 @@ class Partition:
             ).records
         return PartitionRead(records, high_watermark, log_start_offset, log_end_offset)
 
+    def latest_offset(self, current_leader_epoch: int) -> Offset:
+        """The high watermark, for a client that wants everything committed; raises as `read`.
+
+        Raises OFFSET_NOT_AVAILABLE while a new leader does not know yet how much of what it was elected with
+        is committed: its high watermark may be lower than what the leader before it acknowledged (KIP-207).
+        """
+        with self._lock:
+            self._check_leading(current_leader_epoch)
+            if self._high_watermark < self._leader_epoch_start_offset:
+                raise api_error(
+                    ErrorCode.OFFSET_NOT_AVAILABLE,
+                    f"{self.partition}: high watermark {self._high_watermark} has not reached the start "
+                    f"{self._leader_epoch_start_offset} of leader epoch {self._leader_epoch} yet",
+                )
+            return self._high_watermark
+
     def readable_end(self, current_leader_epoch: int, for_follower: bool) -> Offset:
         """Up to where a fetch would read now; raises as `read`. Cheap: for waking delayed fetches."""
         with self._lock:
@@ -321,6 +293,7 @@ class Partition:
         self,
         follower: BrokerId,
         *,
+        current_leader_epoch: int,
         broker_epoch: BrokerEpoch,
         registered_broker_epoch: BrokerEpoch | None,
         fetch_offset: Offset,
@@ -330,10 +303,11 @@ class Partition:
     ) -> FollowerProgress:
         """Take note of a follower's fetch that was answered from a log ending at ``leader_log_end_offset``.
 
-        Raises NOT_LEADER_OR_FOLLOWER, or UNKNOWN_LEADER_EPOCH from a broker that holds no replica.
+        The epoch is checked once more, for leadership may have changed hands since the read. Raises as `read`,
+        or UNKNOWN_LEADER_EPOCH from a broker that holds no replica.
         """
         with self._lock:
-            self._check_leading()
+            self._check_leading(current_leader_epoch)
             known = self._followers.get(follower)
             if known is None:
                 raise api_error(
@@ -428,12 +402,6 @@ class Partition:
                 return False
             self._isr = CommittedIsr(pending.proposed, partition_epoch)
             return self._advance_high_watermark(now_ms)
-
-    def abandon_isr(self, pending: PendingIsr) -> None:
-        """ZooKeeper certainly does not hold the proposed ISR, for it holds something else."""
-        with self._lock:
-            if self._isr is pending:
-                self._isr = pending.committed
 
     def _may_join(self, state: FollowerState, registered_broker_epoch: BrokerEpoch | None) -> bool:
         return rules.may_join_isr(
@@ -534,6 +502,10 @@ class Partition:
 
     def _truncate(self, offset: Offset) -> None:
         if offset >= self.log.log_end_offset:
+            # An epoch in which this replica led and wrote nothing is all that it has beyond the leader's
+            # history; it must go too, or the leader would find the same divergence for ever.
+            with self.log.lock:
+                self.log.epoch_cache.truncate_from_end(self.log.log_end_offset)
             return
         self.log.truncate_to(Offset(max(offset, self.log.log_start_offset)))
         # The order is kept by cutting the high watermark with the log; what lies above it was never committed

@@ -29,7 +29,8 @@ from barnabas.broker.replication.fetching import (
     read_all,
 )
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
-from barnabas.broker.replication.partition import Partition, Role
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.topic_settings import TopicSettingsTable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
@@ -71,6 +72,7 @@ class ReplicaManager:
         make_fetchers: Callable[[ReplicaManager], FetcherManager],
         max_lag_ms: float,
         on_fatal: Callable[[BaseException], None],
+        now_ms: Callable[[], float] = monotonic_ms,
     ) -> None:
         self.broker_id = broker_id
         self.produce_purgatory = Purgatory("produce", reaper)
@@ -81,6 +83,7 @@ class ReplicaManager:
         self._reaper = reaper
         self._topic_settings = topic_settings
         self._max_lag_ms = max_lag_ms
+        self._now_ms = now_ms
         self._state_lock = threading.Lock()
         self._partitions: dict[TopicPartition, Partition] = {}
         self._controller_epoch = ControllerEpoch(-1)
@@ -89,22 +92,22 @@ class ReplicaManager:
         # The long poll of each follower; bounded by the number of brokers.
         self._parked: dict[BrokerId, DelayedFetch] = {}
         self._high_watermarks = logs.load_high_watermarks()
-        self._isr_changes = IsrChanges(
+        self.isr_changes = IsrChanges(
             isr_store,
-            now_ms=monotonic_ms,
+            now_ms=now_ms,
             on_high_watermark=self._high_watermark_moved,
             on_fatal=on_fatal,
         )
         self._fetchers = make_fetchers(self)
 
     def start(self) -> None:
-        self._isr_changes.start()
+        self.isr_changes.start()
         self._fetchers.start()
 
     def stop(self) -> None:
         """End the threads and answer what waits; the logs are closed by their manager."""
         self._fetchers.stop()
-        self._isr_changes.stop()
+        self.isr_changes.stop()
         for purgatory in (self.produce_purgatory, self.follower_purgatory, self.consumer_purgatory):
             purgatory.shut_down()
         self.checkpoint_high_watermarks()
@@ -170,7 +173,7 @@ class ReplicaManager:
 
         The record bytes are not used after this returns.
         """
-        now_ms = monotonic_ms()
+        now_ms = self._now_ms()
         outcomes: list[AppendOutcome] = []
         unacknowledged: list[Unacknowledged] = []
         moved: list[TopicPartition] = []
@@ -237,7 +240,7 @@ class ReplicaManager:
             answer(found)
             return
         delayed = DelayedFetch(
-            int(monotonic_ms()) + params.max_wait_ms, params, items, self.partition, answer
+            int(self._now_ms()) + params.max_wait_ms, params, items, self.partition, answer
         )
         purgatory = self.consumer_purgatory
         if params.is_follower:
@@ -247,7 +250,7 @@ class ReplicaManager:
 
     def _note_progress(self, params: FetchParams, found: FetchResult) -> FetchResult:
         """A follower's fetch says how far it is: move high watermarks and let it join where it may."""
-        now_ms = monotonic_ms()
+        now_ms = self._now_ms()
         registered = self._metadata.current.broker_epoch(params.replica_id)
         moved = []
         outcomes = list(found.outcomes)
@@ -259,6 +262,7 @@ class ReplicaManager:
                 partition = self.partition(item.partition)
                 progress = partition.follower_fetched(
                     params.replica_id,
+                    current_leader_epoch=item.current_leader_epoch,
                     broker_epoch=params.replica_epoch,
                     registered_broker_epoch=registered,
                     fetch_offset=item.fetch_offset,
@@ -275,7 +279,7 @@ class ReplicaManager:
             if progress.may_join_isr:
                 pending = partition.propose_expand(params.replica_id, registered)
                 if pending is not None:
-                    self._isr_changes.submit(partition, pending)
+                    self.isr_changes.submit(partition, pending)
         for name in moved:
             self._high_watermark_moved(name)
         return FetchResult(outcomes, found.bytes_read, is_urgent)
@@ -337,7 +341,7 @@ class ReplicaManager:
         """
         partition = self._partition_for(name, topic, is_full=request.is_full, is_new=state.is_new)
         leads = state.leader == self.broker_id
-        news = partition.make_leader(state, monotonic_ms()) if leads else partition.make_follower(state)
+        news = partition.make_leader(state, self._now_ms()) if leads else partition.make_follower(state)
         if not news:
             return Role.NONE
         state_change_logger.info(
@@ -394,7 +398,7 @@ class ReplicaManager:
         strays = [log.topic_partition for log in self._logs.all_logs() if log.topic_partition not in named]
         for name in strays:
             logger.warning("%s is no longer hosted here; deleting what is left of it", name)
-            self._remove(name, delete=True)
+            self._try_remove(name, delete=True)
 
     def stop_replicas(self, request: StopReplicaRequest) -> list[PartitionError]:
         """Give up replicas, and delete those that the controller says. Raises as the other one."""
@@ -464,12 +468,12 @@ class ReplicaManager:
 
     def shrink_isrs(self) -> None:
         """Put out of the ISRs who has not been caught up for ``replica.lag.time.max.ms``."""
-        now_ms = monotonic_ms()
+        now_ms = self._now_ms()
         for partition in self.partitions():
             if partition.role is Role.LEADER:
                 pending = partition.propose_shrink(now_ms)
                 if pending is not None:
-                    self._isr_changes.submit(partition, pending)
+                    self.isr_changes.submit(partition, pending)
 
     def checkpoint_high_watermarks(self) -> None:
         """Write the high watermarks down, so that a restart need not begin at the log's start."""

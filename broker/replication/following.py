@@ -1,0 +1,57 @@
+"""What a follower does with the answer to its fetch of one partition: append, cut, or begin anew.
+
+No socket and no clock in here; the fetcher brings the answers and decides when to ask again. Runs on the
+fetchers' thread.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.rules import EpochEnd
+from barnabas.protocol.errors import ErrorCode, raise_for
+from barnabas.protocol.ids import LeaderEpoch, Offset
+from barnabas.protocol.messages.fetch import FetchPartitionResponse
+
+logger = logging.getLogger(__name__)
+
+
+def apply_answer(
+    partition: Partition, leader_epoch: LeaderEpoch, data: FetchPartitionResponse, *, wall_clock_ms: int
+) -> None:
+    """Take over what the leader of that epoch answered.
+
+    Raises the leader's error; FENCED_LEADER_EPOCH when the replica follows that epoch no longer; whatever the
+    log finds wrong, such as UnexpectedAppendOffset. Then nothing was changed, and the next fetch tells more.
+    """
+    if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and data.log_start_offset > partition.log_end_offset:
+        # What lies between this log's end and the leader's start is gone everywhere.
+        logger.warning(
+            "%s ends at %d, before its leader's start; beginning anew at %d",
+            partition.partition,
+            partition.log_end_offset,
+            data.log_start_offset,
+        )
+        partition.restart_at(leader_epoch, Offset(data.log_start_offset))
+        return
+    raise_for(data.error_code)
+    if data.diverging_epoch.epoch >= 0:
+        answer = EpochEnd(LeaderEpoch(data.diverging_epoch.epoch), Offset(data.diverging_epoch.end_offset))
+        before = partition.log_end_offset
+        partition.truncate_for(leader_epoch, answer)
+        logger.info(
+            "%s diverges from its leader, whose epoch %d ends at %d: cut from %d to %d",
+            partition.partition,
+            *answer,
+            before,
+            partition.log_end_offset,
+        )
+        return
+    partition.append_as_follower(
+        data.records if isinstance(data.records, memoryview) else memoryview(b""),
+        leader_epoch=leader_epoch,
+        leader_high_watermark=Offset(data.high_watermark),
+        leader_log_start_offset=Offset(data.log_start_offset),
+        wall_clock_ms=wall_clock_ms,
+    )
