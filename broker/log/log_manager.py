@@ -34,8 +34,8 @@ class LogManager:
 
     def __init__(self, dirs: Sequence[LogDir], config_of: ConfigOf) -> None:
         self._config_of = config_of
-        # The order of locks: a log's, then this one, then the table's. Whoever writes checkpoints holds it from
-        # asking the logs to the end of the writing, so that an older state never replaces a newer one.
+        # The order of locks: a log's, then this one, then the table's. Whoever writes checkpoints holds it
+        # from asking the logs to the end of the writing, so that an older state never replaces a newer one.
         self._checkpoint_lock = threading.Lock()
         self._lock = threading.Lock()
         self._logs: dict[TopicPartition, Log] = {}
