@@ -60,7 +60,8 @@ class EventQueue:
             if self._is_closed:
                 return None
             event = self._events.popleft()
-            self._waiting.discard(event)
+            if isinstance(event, LOOK_AGAIN):
+                self._waiting.discard(event)
             return event
 
     def close(self) -> list[Event]:
