@@ -74,7 +74,12 @@ def _partition(outcome: FetchOutcome) -> FetchPartitionResponse:
     read = outcome.read
     index = outcome.item.partition.partition
     if read is None:
-        return FetchPartitionResponse(partition_index=index, error_code=int(outcome.error), records=b"")
+        return FetchPartitionResponse(
+            partition_index=index,
+            error_code=int(outcome.error),
+            log_start_offset=outcome.log_start_offset,
+            records=b"",
+        )
     answer = FetchPartitionResponse(
         partition_index=index,
         error_code=int(ErrorCode.NONE),

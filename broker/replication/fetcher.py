@@ -7,8 +7,8 @@ appended before the next fetch says so, which is how the leader learns how far t
 - Every fetch carries the leader epoch it is meant for; what comes back is applied only while the follower is
   still at that epoch, so an answer that is overtaken by the controller is dropped.
 - It also carries the epoch of the follower's last record. A leader whose history is another answers with
-  where they part, and the follower cuts there (KIP-101, KIP-279, in the form of KIP-595): never to a mere high
-  watermark, and without a request of its own.
+  where they part, and the follower cuts there (KIP-101, KIP-279, in the form of KIP-595): never to a mere
+  high watermark, and without a request of its own.
 - When the set of partitions changes, an empty fetch has the leader answer the waiting one at once.
 - A leader whose port refuses is reported to the metadata cache as suspect, and trusted when it answers again.
 """

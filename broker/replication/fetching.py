@@ -45,11 +45,15 @@ class FetchItem(NamedTuple):
 
 
 class FetchOutcome(NamedTuple):
-    """What a fetch found in one partition: either an error or a read."""
+    """What a fetch found in one partition: either an error or a read.
+
+    ``log_start_offset`` goes with OFFSET_OUT_OF_RANGE, so that a follower that fell behind can begin there.
+    """
 
     item: FetchItem
     error: ErrorCode
     read: PartitionRead | None
+    log_start_offset: Offset = Offset(-1)
 
 
 class FetchResult(NamedTuple):
@@ -72,8 +76,10 @@ def read_all(partition_of: PartitionOf, params: FetchParams, items: Sequence[Fet
     bytes_read = 0
     is_urgent = False
     for item in items:
+        partition = None
         try:
-            read = partition_of(item.partition).read(
+            partition = partition_of(item.partition)
+            read = partition.read(
                 current_leader_epoch=item.current_leader_epoch,
                 fetch_offset=item.fetch_offset,
                 last_fetched_epoch=item.last_fetched_epoch,
@@ -82,13 +88,19 @@ def read_all(partition_of: PartitionOf, params: FetchParams, items: Sequence[Fet
                 min_one_batch=bytes_read == 0,
             )
         except ApiError as error:
-            outcomes.append(FetchOutcome(item, error.code, None))
+            outcomes.append(FetchOutcome(item, error.code, None, _log_start(partition, error)))
             is_urgent = True
             continue
         bytes_read += len(read.records)
         is_urgent = is_urgent or read.diverging is not None
         outcomes.append(FetchOutcome(item, ErrorCode.NONE, read))
     return FetchResult(outcomes, bytes_read, is_urgent)
+
+
+def _log_start(partition: Partition | None, error: ApiError) -> Offset:
+    if partition is None or error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+        return Offset(-1)
+    return partition.log.log_start_offset
 
 
 class DelayedFetch(DelayedOperation):

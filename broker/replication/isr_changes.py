@@ -1,12 +1,12 @@
 """Carries proposed changes of in-sync replicas to ZooKeeper, and their outcome back to the partitions.
 
 One thread of its own, because ZooKeeper may be slow or gone and nothing else may wait for it. A partition
-has at most one change pending, so the queue is bounded by the number of partitions. A change ends in one of three
-ways. ZooKeeper has it: it is committed. Nobody knows yet: the partition stays pending, which is safe, and the
-change is tried again. Or ZooKeeper holds a newer state: the controller has decided something, and its LeaderAndIsr,
-with a new leader epoch, is on the way. Until that comes the partition stays pending too, for an earlier attempt
-whose answer was lost may have gone in first, and the controller may have built on it: a replica that joined
-so may lead by now, and the high watermark must go on waiting for it.
+has at most one change pending, so the queue is bounded by the number of partitions. A change ends in one of
+three ways. ZooKeeper has it: it is committed. Nobody knows yet: the partition stays pending, which is safe,
+and the change is tried again. Or ZooKeeper holds a newer state: the controller has decided something, and its
+LeaderAndIsr, with a new leader epoch, is on the way. Until that comes the partition stays pending too, for an
+earlier attempt whose answer was lost may have gone in first and the controller may have built on it: a
+replica that joined so may lead by now, and the high watermark must go on waiting for it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One replica of one partition on this broker: leader, follower, or neither yet.
 
 It owns what several threads touch, guarded by one lock per partition: IO workers append and read, the
-fetcher thread appends what it fetched, the ISR thread proposes and commits changes of the ISR, the scheduler looks for
-laggards. Nothing blocks while the lock is held but the append itself.
+fetcher thread appends what it fetched, the ISR thread proposes and commits changes of the ISR, the scheduler
+looks for laggards. Nothing blocks while the lock is held but the append itself.
 
 Guarantees:
 
@@ -19,7 +19,7 @@ import threading
 from typing import Final
 
 from barnabas.broker.log.log import Log
-from barnabas.broker.replication import rules
+from barnabas.broker.replication import fencing, rules
 from barnabas.broker.replication.isr import CommittedIsr, IsrState, PendingExpand, PendingIsr, PendingShrink
 from barnabas.broker.replication.replica_views import (
     FollowerPosition,
@@ -108,10 +108,6 @@ class Partition:
         return self._high_watermark
 
     @property
-    def last_stable_offset(self) -> Offset:
-        return self._high_watermark
-
-    @property
     def log_end_offset(self) -> Offset:
         return self.log.log_end_offset
 
@@ -139,7 +135,7 @@ class Partition:
     def make_leader(self, state: LeaderAndIsrPartition, now_ms: float) -> bool:
         """Lead from now on. Returns False, and changes nothing, when this state is known already.
 
-        Raises STALE_CONTROLLER_EPOCH for a state that is older than what this replica knows, or LogDirFailure.
+        Raises STALE_CONTROLLER_EPOCH for a state older than what this replica knows, or LogDirFailure.
         """
         with self._lock:
             if not self._is_news(state):
@@ -183,10 +179,7 @@ class Partition:
 
     def _is_news(self, state: LeaderAndIsrPartition) -> bool:
         if state.leader_epoch < self._leader_epoch:
-            raise api_error(
-                ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"{self.partition} is at leader epoch {self._leader_epoch}, not {state.leader_epoch}",
-            )
+            raise fencing.stale_state(self.partition, self._leader_epoch, state.leader_epoch)
         return state.leader_epoch > self._leader_epoch or self._role is Role.NONE
 
     def _take_over(self, state: LeaderAndIsrPartition) -> None:
@@ -303,8 +296,8 @@ class Partition:
     ) -> FollowerProgress:
         """Take note of a follower's fetch that was answered from a log ending at ``leader_log_end_offset``.
 
-        The epoch is checked once more, for leadership may have changed hands since the read. Raises as `read`,
-        or UNKNOWN_LEADER_EPOCH from a broker that holds no replica.
+        The epoch is checked once more, for leadership may have changed hands since the read. Raises as
+        `read`, or UNKNOWN_LEADER_EPOCH from a broker that holds no replica.
         """
         with self._lock:
             self._check_leading(current_leader_epoch)
@@ -348,19 +341,9 @@ class Partition:
 
     def _check_leading(self, current_leader_epoch: int = -1) -> None:
         if current_leader_epoch >= 0 and current_leader_epoch != self._leader_epoch:
-            code = (
-                ErrorCode.FENCED_LEADER_EPOCH
-                if current_leader_epoch < self._leader_epoch
-                else ErrorCode.UNKNOWN_LEADER_EPOCH
-            )
-            raise api_error(
-                code, f"{self.partition} is at leader epoch {self._leader_epoch}, not {current_leader_epoch}"
-            )
+            raise fencing.other_epoch(self.partition, self._leader_epoch, current_leader_epoch)
         if self._role is not Role.LEADER:
-            raise api_error(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"broker {self._broker_id} does not lead {self.partition}; broker {self._leader} does",
-            )
+            raise fencing.not_leader(self.partition, self._broker_id, self._leader)
 
     # The ISR, as the leader changes it.
 
@@ -494,16 +477,12 @@ class Partition:
 
     def _check_following(self, leader_epoch: LeaderEpoch) -> None:
         if self._role is not Role.FOLLOWER or self._leader_epoch != leader_epoch:
-            raise api_error(
-                ErrorCode.FENCED_LEADER_EPOCH,
-                f"{self.partition} is {self._role.value} at leader epoch {self._leader_epoch}, "
-                f"no longer a follower at {leader_epoch}",
-            )
+            raise fencing.not_following(self.partition, self._role, self._leader_epoch, leader_epoch)
 
     def _truncate(self, offset: Offset) -> None:
         if offset >= self.log.log_end_offset:
-            # An epoch in which this replica led and wrote nothing is all that it has beyond the leader's
-            # history; it must go too, or the leader would find the same divergence for ever.
+            # An epoch in which this replica led and wrote nothing must go too, or the leader would find the
+            # same divergence for ever.
             with self.log.lock:
                 self.log.epoch_cache.truncate_from_end(self.log.log_end_offset)
             return

@@ -255,7 +255,7 @@ class ReplicaManager:
         moved = []
         outcomes = list(found.outcomes)
         is_urgent = found.is_urgent
-        for index, (item, _, read) in enumerate(outcomes):
+        for index, (item, _, read, _) in enumerate(outcomes):
             if read is None or read.diverging is not None:
                 continue
             try:
