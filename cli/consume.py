@@ -1,0 +1,190 @@
+"""`barnabas consume TOPIC`: print records, from a start to the end that the topic has now, or on and on.
+
+Without ``--follow`` the command ends at the high watermark that each partition has when it starts. Records of
+one partition come in order; partitions are mixed as they arrive.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, BinaryIO, Final
+
+from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async
+from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.output import field, iso_time, text
+from barnabas.cli.settings_arguments import add_settings_argument, client_settings
+from barnabas.client.admin import Admin
+from barnabas.client.consumer import Consumer
+from barnabas.client.fetched import ConsumerRecord
+from barnabas.protocol.ids import TopicPartition
+
+_POLL_MS: Final = 1_000
+_MAX_POLL_RECORDS: Final = 5_000
+_FORMATS: Final = ("value", "key-value", "full", "json")
+
+Formatter = Callable[[ConsumerRecord], bytes]
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    parser.add_argument("topic")
+    parser.add_argument(
+        "--partition", type=int, action="append", metavar="P", help="only this partition (may be repeated)"
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        default="beginning",
+        metavar="WHERE",
+        help="beginning (default), end, an offset, or a time like 2013-01-31T12:00:00Z",
+    )
+    parser.add_argument("--max", type=int, metavar="N", help="stop after N records")
+    parser.add_argument("--follow", action="store_true", help="wait for more at the end, until Ctrl-C")
+    parser.add_argument("--format", choices=_FORMATS, default="value", help="default: value")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
+    parser.add_argument(
+        "--key-separator", default="\t", metavar="TEXT", help="between key and value (default: a tab)"
+    )
+    add_settings_argument(parser, "consumer")
+    add_bootstrap_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.max is not None and options.max < 0:
+        raise CommandError(f"--max {options.max}: expected at least 0", USAGE)
+    start = parse_start(options.start)
+    return run_async(_consume(options, start, chosen_bootstrap(options), sys.stdout.buffer))
+
+
+def parse_start(where: str) -> str | int | datetime:
+    """``beginning``, ``end``, an offset, or a time; raises CommandError (usage) for anything else."""
+    if where in ("beginning", "end"):
+        return where
+    if where.isascii() and where.isdecimal():
+        return int(where)
+    try:
+        found = datetime.fromisoformat(where)
+    except ValueError:
+        raise CommandError(
+            f"--from {where!r}: expected beginning, end, an offset, or a time like 2013-01-31T12:00:00Z",
+            USAGE,
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def make_formatter(name: str, key_separator: str) -> Formatter:
+    """From a record to the bytes of its line, without the line's end."""
+    separator = key_separator.encode()
+    if name == "value":
+        return lambda record: b"" if record.value is None else bytes(record.value)
+    if name == "key-value":
+        return lambda record: (record.key or b"") + separator + (record.value or b"")
+    if name == "full":
+        return _full_line
+    return _json_line
+
+
+def _full_line(record: ConsumerRecord) -> bytes:
+    line = (
+        f"{record.topic}-{record.partition}  {record.offset}  {iso_time(record.timestamp_ms)}  "
+        f"{text(record.key)}: {text(record.value)}"
+    )
+    for name, value in record.headers:
+        line += f"  [{name}={text(value)}]"
+    return line.encode()
+
+
+def _json_line(record: ConsumerRecord) -> bytes:
+    import json
+
+    found: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+    }
+    found |= field("key", record.key) | field("value", record.value)
+    if record.headers:
+        found["headers"] = [{"name": name} | field("value", value) for name, value in record.headers]
+    return json.dumps(found, ensure_ascii=False).encode()
+
+
+async def _consume(
+    options: argparse.Namespace, start: str | int | datetime, bootstrap: str, out: BinaryIO
+) -> int:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        topic = (await admin.describe_topics(options.topic))[options.topic]
+    known = [partition.partition for partition in topic.partitions]
+    wanted = known if options.partition is None else sorted(set(options.partition))
+    for partition in wanted:
+        if partition not in known:
+            raise CommandError(
+                f"topic {options.topic} has no partition {partition}, only 0 to {known[-1]}", NOT_FOUND
+            )
+    partitions = [TopicPartition(options.topic, partition) for partition in wanted]
+    settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides)}
+    async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
+        ends = {} if options.follow else dict(await consumer.end_offsets(partitions))
+        consumer.assign(partitions)
+        await _seek(consumer, partitions, start)
+        format_record = make_formatter(options.format, options.key_separator)
+        await _print_records(consumer, ends, options.max, format_record, out)
+    return OK
+
+
+async def _seek(
+    consumer: Consumer, partitions: Sequence[TopicPartition], start: str | int | datetime
+) -> None:
+    if isinstance(start, int):
+        first = await consumer.beginning_offsets(partitions)
+        for partition in partitions:
+            # An offset that has been removed by retention means the first one that is left.
+            consumer.seek(partition, max(start, first[partition]))
+    elif isinstance(start, datetime):
+        timestamp_ms = max(0, int(start.timestamp() * 1000))
+        found = await consumer.offsets_for_times(dict.fromkeys(partitions, timestamp_ms))
+        for partition in partitions:
+            listed = found[partition]
+            if listed is None:
+                consumer.seek_to_end(partition)
+            else:
+                consumer.seek(partition, listed.offset)
+    elif start == "end":
+        consumer.seek_to_end(*partitions)
+    else:
+        consumer.seek_to_beginning(*partitions)
+
+
+async def _print_records(
+    consumer: Consumer,
+    ends: dict[TopicPartition, Any],
+    limit: int | None,
+    format_record: Formatter,
+    out: BinaryIO,
+) -> None:
+    """Print until `limit` records, or until every partition has reached its end; without ends, for ever."""
+    shown = 0
+    follow = not ends
+    last_output = time.monotonic()
+    while limit is None or shown < limit:
+        if not follow:
+            for partition in [tp for tp, end in ends.items() if await consumer.position(tp) >= end]:
+                del ends[partition]
+                consumer.pause(partition)
+            if not ends:
+                return
+        room = _MAX_POLL_RECORDS if limit is None else min(_MAX_POLL_RECORDS, limit - shown)
+        records = await consumer.poll(_POLL_MS, room)
+        for record in records:
+            end = ends.get(TopicPartition(record.topic, record.partition))
+            # What was written after the start is not part of what was asked for.
+            if follow or (end is not None and record.offset < end):
+                out.write(format_record(record) + b"\n")
+                shown += 1
+        if follow or time.monotonic() - last_output > 0.5:
+            out.flush()
+            last_output = time.monotonic()
+    out.flush()

@@ -1,0 +1,211 @@
+"""`barnabas perf produce|consume`: how many records a second a cluster takes and gives, as seen from here.
+
+Client and cluster share the machine's cores when they run on one machine: the figures are those of both
+together. Latency is from handing a record to the producer until its acknowledgement, over all records of a
+sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from typing import Any, Final
+
+from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async
+from barnabas.cli.exit_codes import OK, USAGE, CommandError
+from barnabas.cli.output import print_json
+from barnabas.cli.settings_arguments import add_settings_argument, client_settings
+from barnabas.client.admin import Admin, NewTopic
+from barnabas.client.consumer import Consumer
+from barnabas.client.producer import Producer
+from barnabas.client.producer_batch import RecordMetadata
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
+from barnabas.protocol.ids import TopicPartition
+
+_REPORT_INTERVAL_S: Final = 0.5
+_SAMPLE_EVERY: Final = 97
+_CHECK_EVERY: Final = 1024
+_POLL_RECORDS: Final = 10_000
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    produce = actions.add_parser("produce", help="write records as fast as possible, or at a rate")
+    produce.add_argument("--size", type=int, default=100, metavar="BYTES", help="of a value (default: 100)")
+    produce.add_argument("--rate", type=int, metavar="N", help="at most N records/s (default: no limit)")
+    produce.add_argument("--acks", choices=("0", "1", "all"), default="all")
+    produce.add_argument("--partitions", type=int, default=6, help="of the topic, where it has to be made")
+    produce.add_argument("--replication-factor", type=int, default=-1, help="likewise")
+    consume = actions.add_parser("consume", help="read records from the beginning as fast as possible")
+    for action, client in ((produce, "producer"), (consume, "consumer")):
+        action.add_argument("--topic", default="perf", help="default: perf")
+        action.add_argument("--records", type=int, default=1_000_000, metavar="N", help="default: 1,000,000")
+        action.add_argument("--json", action="store_true", help="print one JSON object")
+        add_settings_argument(action, client)
+        add_bootstrap_arguments(action)
+
+
+def run(options: argparse.Namespace) -> int:
+    for name in ("records", "size", "rate"):
+        value = getattr(options, name, None)
+        if value is not None and value < 1:
+            raise CommandError(f"--{name} {value}: expected at least 1", USAGE)
+    work = _produce if options.action == "produce" else _consume
+    _print(options, run_async(work(options, chosen_bootstrap(options))))
+    return OK
+
+
+class _Progress:
+    """A line on the terminal that tells how far it is; nothing when stderr is none."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._shown = sys.stderr.isatty()
+        self._started = self._last = time.monotonic()
+
+    def update(self, done: int) -> None:
+        now = time.monotonic()
+        if self._shown and now - self._last >= _REPORT_INTERVAL_S:
+            self._last = now
+            rate = done / (now - self._started)
+            print(
+                f"\r{done:,} of {self._total:,}  {rate:,.0f} records/s ", end="", file=sys.stderr, flush=True
+            )
+
+    def finish(self) -> None:
+        if self._shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+class _Latencies:
+    """Times from send to acknowledgement of every so many records, in seconds; filled by callbacks."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.error: BarnabasError | None = None
+
+    def callback(self) -> Any:
+        sent = time.perf_counter()
+
+        def delivered(metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
+            if error is None:
+                self.seconds.append(time.perf_counter() - sent)
+            elif self.error is None:
+                self.error = error
+
+        return delivered
+
+    def percentile_ms(self, percent: float) -> float | None:
+        if not self.seconds:
+            return None
+        ordered = sorted(self.seconds)
+        return round(ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] * 1000, 2)
+
+
+async def _ensure_topic(options: argparse.Namespace, bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        topic = NewTopic(
+            options.topic, num_partitions=options.partitions, replication_factor=options.replication_factor
+        )
+        try:
+            await admin.create_topics(topic)
+        except ApiError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+
+
+async def _produce(options: argparse.Namespace, bootstrap: str) -> dict[str, Any]:
+    await _ensure_topic(options, bootstrap)
+    settings = {"acks": options.acks, "linger_ms": 5, "batch_size": 131_072}
+    if options.rate is not None:
+        settings["linger_ms"] = 0
+    settings |= client_settings(options.overrides)
+    # Not compressible, so that a codec asked for does its honest work.
+    value = os.urandom(options.size)
+    topic, total, rate = options.topic, options.records, options.rate
+    latencies, progress = _Latencies(), _Progress(total)
+    sample_every = 1 if rate is not None else _SAMPLE_EVERY
+    async with Producer(bootstrap_servers=bootstrap, **settings) as producer:
+        await producer.partitions_for(topic)
+        started = time.perf_counter()
+        send = producer.send
+        for number in range(total):
+            if number % sample_every == 0:
+                if rate is not None:
+                    await _wait_for_turn(started, number, rate)
+                await send(topic, value, on_delivery=latencies.callback())
+            else:
+                await send(topic, value)
+            if number % _CHECK_EVERY == 0:
+                progress.update(number)
+                if latencies.error is not None:
+                    raise latencies.error
+        await producer.flush()
+        seconds = time.perf_counter() - started
+    progress.finish()
+    if latencies.error is not None:
+        raise latencies.error
+    found = _figures(total, total * options.size, seconds)
+    return found | {f"latency_p{p:g}_ms": latencies.percentile_ms(p) for p in (50, 99, 99.9)}
+
+
+async def _wait_for_turn(started: float, number: int, rate: int) -> None:
+    ahead = started + number / rate - time.perf_counter()
+    if ahead > 0:
+        await asyncio.sleep(ahead)
+
+
+async def _consume(options: argparse.Namespace, bootstrap: str) -> dict[str, Any]:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        topic = (await admin.describe_topics(options.topic))[options.topic]
+    partitions = [TopicPartition(options.topic, partition.partition) for partition in topic.partitions]
+    settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides)}
+    async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
+        first = await consumer.beginning_offsets(partitions)
+        ends = await consumer.end_offsets(partitions)
+        available = sum(ends[partition] - first[partition] for partition in partitions)
+        total = min(options.records, available)
+        if not total:
+            raise CommandError(f"topic {options.topic} holds no records (see `barnabas perf produce`)")
+        progress = _Progress(total)
+        records = size = 0
+        started = time.perf_counter()
+        consumer.assign(partitions)
+        while records < total:
+            found = await consumer.poll(5_000, _POLL_RECORDS)
+            if not found:
+                raise CommandError(f"nothing came for 5 s after {records:,} of {total:,} records")
+            records += len(found)
+            size += sum(len(record.value or b"") for record in found)
+            progress.update(records)
+        seconds = time.perf_counter() - started
+    progress.finish()
+    return _figures(records, size, seconds)
+
+
+def _figures(records: int, size: int, seconds: float) -> dict[str, Any]:
+    return {
+        "records": records,
+        "value_bytes": size,
+        "seconds": round(seconds, 3),
+        "records_per_s": round(records / seconds),
+        "mb_per_s": round(size / seconds / 1e6, 2),
+    }
+
+
+def _print(options: argparse.Namespace, figures: dict[str, Any]) -> None:
+    if options.json:
+        print_json(figures)
+        return
+    print(
+        f"{figures['records']:,} records, {figures['value_bytes'] / 1e6:,.1f} MB of values in "
+        f"{figures['seconds']:.2f} s: {figures['records_per_s']:,} records/s, {figures['mb_per_s']:,.1f} MB/s"
+    )
+    if figures.get("latency_p50_ms") is not None:
+        print(
+            f"latency p50 {figures['latency_p50_ms']} ms, p99 {figures['latency_p99_ms']} ms, "
+            f"p99.9 {figures['latency_p99.9_ms']} ms"
+        )
