@@ -24,7 +24,7 @@ def assign_replicas(
     """Replicas by partition, the preferred leader first.
 
     Partition p is led by the (start_index + p)-th broker in turn. Its followers stand `start_shift` further,
-    and one further again each time the leaders have gone round, so that no two brokers always back each other.
+    and one further again each time the leaders have gone round: no two brokers always back each other.
     Raises INVALID_PARTITIONS or INVALID_REPLICATION_FACTOR.
     """
     if num_partitions < 1:

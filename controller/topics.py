@@ -1,8 +1,8 @@
 """`TopicAdmin`: creates topics and asks for their deletion, on the controller's broker.
 
-It validates and writes to ZooKeeper, fenced by the controller's epoch; what follows (leaders, replicas, files)
-is the controller's doing, which its watches set off. A result is returned when the write has been made, not
-when every partition has a leader. Any thread; blocks for a few round trips to ZooKeeper.
+It validates and writes to ZooKeeper, fenced by the controller's epoch; what follows (leaders, replicas,
+files) is the controller's doing, which its watches set off. A result is returned when the write has been
+made, not when every partition has a leader. Any thread; blocks for a few round trips to ZooKeeper.
 """
 
 from __future__ import annotations
@@ -100,10 +100,11 @@ class TopicAdmin:
     ) -> list[TopicResult]:
         """One result per topic, in order.
 
-        Raises NOT_CONTROLLER when we are not, or no longer, the controller, and REQUEST_TIMED_OUT when ZooKeeper
-        cannot be reached.
+        Raises NOT_CONTROLLER when we are not, or no longer, the controller, and REQUEST_TIMED_OUT when
+        ZooKeeper cannot be reached.
         """
         with _zookeeper_trouble():
+            writer = self._controller.writer
             existing = set(self._store.topics())
             names = [topic.name for topic in topics]
             results = []
@@ -113,7 +114,7 @@ class TopicAdmin:
                         raise api_error(
                             ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice in one request"
                         )
-                    result = self._create(topic, existing, validate_only)
+                    result = self._create(topic, existing, None if validate_only else writer)
                 except ApiError as error:
                     if error.code is ErrorCode.NOT_CONTROLLER:
                         raise
@@ -146,7 +147,7 @@ class TopicAdmin:
                     results.append(TopicResult(name=name, topic_id=ids.get(name, NO_TOPIC_ID)))
             return results
 
-    def _create(self, topic: CreatableTopic, existing: set[str], validate_only: bool) -> TopicResult:
+    def _create(self, topic: CreatableTopic, existing: set[str], writer: TopicWriter | None) -> TopicResult:
         validate_topic_name(topic.name)
         self._check_not_taken(topic.name, existing)
         config = {one.name: one.value for one in topic.configs}
@@ -165,10 +166,10 @@ class TopicAdmin:
             num_partitions=len(replicas),
             replication_factor=len(replicas[0]),
         )
-        if validate_only:
+        if writer is None:
             return result
         overrides = {name: value for name, value in config.items() if value is not None}
-        if not self._controller.writer.create_topic(topic.name, assignment, overrides):
+        if not writer.create_topic(topic.name, assignment, overrides):
             raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} exists already")
         log.info(
             "created topic %s (id %s) with %d partitions, replication factor %d, overrides %s",

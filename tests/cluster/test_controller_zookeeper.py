@@ -1,0 +1,570 @@
+"""The controller against a real ZooKeeper: store, registration, election, fencing, sessions, failover."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from barnabas.controller import paths, znodes
+from barnabas.controller.controller import Controller
+from barnabas.controller.controller_writer import ControllerMoved
+from barnabas.controller.registration import BrokerIdTaken, Liveness, register_broker
+from barnabas.controller.reign import ControllerSettings
+from barnabas.controller.store import ClusterStore, PartitionStateConflict
+from barnabas.controller.topics import TopicAdmin, TopicSettings
+from barnabas.controller.znodes import (
+    AdvertisedListener,
+    BrokerRegistration,
+    LeadershipState,
+    TopicAssignment,
+)
+from barnabas.controller.zookeeper import SessionEvent, ZooKeeperUnavailable
+from barnabas.deploy.zookeeper import ZooKeeper
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import (
+    NO_BROKER,
+    BrokerId,
+    ControllerEpoch,
+    Endpoint,
+    LeaderEpoch,
+    TopicId,
+    TopicPartition,
+)
+from barnabas.protocol.messages.inter_broker import (
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from barnabas.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, DeleteTopicState
+from tests.unit.controller.controlled_broker import ControlledBroker, wait_until
+
+ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+TP = TopicPartition("t", 0)
+SESSION_TIMEOUT_MS = 1_500
+NOWHERE = Endpoint("127.0.0.1", 1)
+
+OpenStore = Callable[..., ClusterStore]
+
+
+@pytest.fixture
+def fatal() -> Iterator[list[BaseException]]:
+    """What was reported as fatal; a test in which anything was, fails."""
+    seen: list[BaseException] = []
+    yield seen
+    assert seen == []
+
+
+@pytest.fixture
+def open_store(zookeeper_connect: str, fatal: list[BaseException]) -> Iterator[OpenStore]:
+    stores: list[ClusterStore] = []
+
+    def open_one(connect: str = zookeeper_connect, **arguments: object) -> ClusterStore:
+        arguments.setdefault("session_timeout_ms", SESSION_TIMEOUT_MS)
+        store = ClusterStore(connect, connection_timeout_ms=5_000, on_fatal=fatal.append, **arguments)
+        stores.append(store)
+        store.start()
+        return store
+
+    yield open_one
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> ClusterStore:
+    return open_store()
+
+
+def registration(broker: BrokerId, endpoint: Endpoint = NOWHERE) -> BrokerRegistration:
+    listener = AdvertisedListener("PLAINTEXT", *endpoint)
+    return BrokerRegistration(broker_id=broker, listeners=(listener,), timestamp_ms=1)
+
+
+def leadership(
+    leader: BrokerId, isr: tuple[BrokerId, ...], epoch: int = 0, version: int = 0
+) -> LeadershipState:
+    return LeadershipState(
+        leader=leader,
+        leader_epoch=LeaderEpoch(epoch),
+        isr=isr,
+        controller_epoch=ControllerEpoch(1),
+        partition_epoch=version,
+    )
+
+
+def topic_of(partitions: int, *replicas: BrokerId) -> TopicAssignment:
+    return TopicAssignment(
+        topic_id=TopicId(znodes.random_uuid()), replicas=dict.fromkeys(range(partitions), replicas)
+    )
+
+
+def expire_session(store: ClusterStore, connect: str) -> None:
+    """End a session as ZooKeeper would: a second client takes it over and closes it."""
+    client = store.session._client
+    other = KazooClient(connect, client_id=client.client_id, timeout=5)
+    other.start()
+    other.stop()
+    other.close()
+
+
+def test_the_cluster_id_is_made_once_and_agreed_upon(open_store: OpenStore) -> None:
+    first, second = open_store(), open_store()
+    found = first.cluster_id()
+    assert len(found) == 22
+    assert second.cluster_id() == found
+
+
+def test_a_new_cluster_gets_its_paths_under_the_chroot(store: ClusterStore, zookeeper_connect: str) -> None:
+    hosts, _, chroot = zookeeper_connect.partition("/")
+    client = KazooClient(hosts)
+    client.start()
+    try:
+        assert all(client.exists(f"/{chroot}{path}") for path in paths.PERSISTENT)
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_a_zookeeper_that_is_down_is_named_in_the_error(fatal: list[BaseException]) -> None:
+    store = ClusterStore(
+        "127.0.0.1:1", session_timeout_ms=1_500, connection_timeout_ms=200, on_fatal=fatal.append
+    )
+    with pytest.raises(ZooKeeperUnavailable, match=r"127\.0\.0\.1:1 within 200 ms"):
+        store.start()
+    store.close()
+
+
+def test_registering_again_in_the_same_session_gives_the_same_epoch(store: ClusterStore) -> None:
+    epoch = store.register_broker(registration(ONE))
+    assert store.register_broker(registration(ONE)) == epoch
+    assert store.brokers()[ONE].broker_epoch == epoch
+
+
+def test_a_taken_broker_id_is_refused_while_its_holder_answers(open_store: OpenStore) -> None:
+    holder = ControlledBroker()
+    try:
+        open_store().register_broker(registration(ONE, holder.endpoint))
+        with pytest.raises(BrokerIdTaken, match=f"broker id 1 is already taken by {holder.endpoint}"):
+            open_store().register_broker(registration(ONE))
+    finally:
+        holder.die()
+
+
+def test_a_broker_waits_for_the_session_of_its_dead_predecessor(open_store: OpenStore) -> None:
+    predecessor = open_store()
+    old = predecessor.register_broker(registration(ONE))
+    asked = threading.Event()
+
+    def nobody_answers(endpoint: Endpoint) -> Liveness:
+        asked.set()
+        return Liveness.SILENT
+
+    threading.Thread(target=lambda: (asked.wait(10), predecessor.close()), daemon=True).start()
+    successor = registration(ONE, Endpoint("127.0.0.1", 2))
+    assert register_broker(open_store().session, successor, probe=nobody_answers) > old
+    assert asked.is_set()
+
+
+def test_a_silent_holder_is_waited_for_no_longer_than_the_bound(open_store: OpenStore) -> None:
+    open_store().register_broker(registration(ONE))
+    late = open_store(session_timeout_ms=1_000)
+    with pytest.raises(BrokerIdTaken, match=r"still registered by 127\.0\.0\.1:1"):
+        register_broker(
+            late.session,
+            registration(ONE, Endpoint("127.0.0.1", 2)),
+            probe=lambda endpoint: Liveness.SILENT,
+            grace_ms=-900,
+        )
+
+
+def test_one_of_three_wins_the_election(open_store: OpenStore) -> None:
+    stores = [open_store() for _ in range(3)]
+    won = [store.become_controller(BrokerId(index)) for index, store in enumerate(stores)]
+    assert [writer is not None for writer in won] == [True, False, False]
+    node = stores[2].controller()
+    assert node is not None
+    assert node.broker_id == 0
+    assert stores[1].controller_epoch() == 1
+
+
+def test_what_our_own_session_left_behind_does_not_block_our_election(store: ClusterStore) -> None:
+    first = store.become_controller(ONE)
+    again = store.become_controller(ONE)
+    assert first is not None
+    assert again is not None
+    assert again.epoch == first.epoch + 1
+
+
+def test_nothing_of_a_superseded_controller_gets_through(open_store: OpenStore) -> None:
+    old_store, new_store = open_store(), open_store()
+    old = old_store.become_controller(ONE)
+    assert old is not None
+    assert old.create_topic("t", topic_of(1, ONE, TWO), {})
+    old.create_partition_states({TP: leadership(ONE, (ONE, TWO))})
+    old.resign()
+    new = new_store.become_controller(TWO)
+    assert new is not None
+    before = new_store.partition_states([TP])
+    writes: list[Callable[[], object]] = [
+        lambda: old.update_partition_states({TP: leadership(TWO, (TWO,), epoch=1)}),
+        lambda: old.create_partition_states({TopicPartition("t", 1): leadership(ONE, (ONE,))}),
+        lambda: old.create_topic("u", topic_of(1, ONE), {}),
+        lambda: old.set_topic_assignment("t", topic_of(1, TWO)),
+        lambda: old.request_deletion("t"),
+        lambda: old.delete_topic("t"),
+        lambda: old.resign(),
+    ]
+    for write in writes:
+        with pytest.raises(ControllerMoved):
+            write()
+    assert new_store.partition_states([TP]) == before
+    assert new_store.topics() == ["t"]
+    assert new_store.deletion_requests() == []
+    assert new_store.controller() is not None
+
+
+def test_states_are_written_by_compare_and_set(store: ClusterStore) -> None:
+    writer = store.become_controller(ONE)
+    assert writer is not None
+    writer.create_topic("t", topic_of(2, ONE, TWO), {})
+    created = writer.create_partition_states({TP: leadership(ONE, (ONE, TWO))})
+    assert created.written[TP].partition_epoch == 0
+    version = store.update_isr(TP, ONE, LeaderEpoch(0), ControllerEpoch(1), (ONE,), 0)
+    assert version == 1
+    # The same call again, as after a lost answer.
+    assert store.update_isr(TP, ONE, LeaderEpoch(0), ControllerEpoch(1), (ONE,), 0) == 1
+    stale = writer.update_partition_states({TP: leadership(TWO, (TWO,), epoch=1, version=0)})
+    assert stale.written == {}
+    assert stale.conflicts == {TP: leadership(ONE, (ONE,), version=1)}
+    fresh = writer.update_partition_states({TP: leadership(TWO, (TWO,), epoch=1, version=1)})
+    assert fresh.written[TP].partition_epoch == 2
+    with pytest.raises(PartitionStateConflict) as conflict:
+        store.update_isr(TP, ONE, LeaderEpoch(0), ControllerEpoch(1), (ONE, TWO), 1)
+    assert conflict.value.current == leadership(TWO, (TWO,), epoch=1, version=2)
+    gone = TopicPartition("t", 1)
+    with pytest.raises(PartitionStateConflict) as conflict:
+        store.update_isr(gone, ONE, LeaderEpoch(0), ControllerEpoch(1), (ONE,), 0)
+    assert conflict.value.current is None
+
+
+def test_a_state_that_an_earlier_controller_began_is_completed(store: ClusterStore) -> None:
+    writer = store.become_controller(ONE)
+    assert writer is not None
+    writer.create_topic("t", topic_of(2, ONE), {})
+    other = TopicPartition("t", 1)
+    writer.create_partition_states({TP: leadership(ONE, (ONE,))})
+    store.session.run(lambda zk: zk.create_async(paths.partition(other), b""))
+    updates = writer.create_partition_states({TP: leadership(TWO, (TWO,)), other: leadership(ONE, (ONE,))})
+    assert updates.written == {other: leadership(ONE, (ONE,))}
+    assert updates.conflicts == {TP: leadership(ONE, (ONE,))}
+
+
+def test_a_request_survives_a_restart_of_zookeeper(tmp_path: Path, open_store: OpenStore) -> None:
+    server = ZooKeeper(tmp_path)
+    server.start()
+    events: list[SessionEvent] = []
+    try:
+        store = open_store(server.connect, session_timeout_ms=10_000, on_session_event=events.append)
+        epoch = store.register_broker(registration(ONE))
+        server.kill()
+        wait_until(lambda: events == [SessionEvent.SUSPENDED])
+        restart = threading.Thread(target=server.start)
+        restart.start()
+        assert store.brokers()[ONE].broker_epoch == epoch
+        restart.join()
+        wait_until(lambda: events == [SessionEvent.SUSPENDED, SessionEvent.RESUMED])
+        store.close()
+    finally:
+        server.stop()
+
+
+def test_a_zookeeper_that_is_gone_for_a_session_timeout_is_reported(
+    tmp_path: Path, open_store: OpenStore
+) -> None:
+    server = ZooKeeper(tmp_path)
+    server.start()
+    events: list[SessionEvent] = []
+    try:
+        store = open_store(server.connect, session_timeout_ms=1_000, on_session_event=events.append)
+        server.kill()
+        wait_until(lambda: events == [SessionEvent.SUSPENDED, SessionEvent.SILENT])
+        with pytest.raises(ZooKeeperUnavailable):
+            store.topics()
+        store.close()
+    finally:
+        server.stop()
+
+
+class Member:
+    """A broker of the cluster under test: registration, controller, and the socket that it is told on."""
+
+    def __init__(
+        self, broker_id: BrokerId, connect: str, open_store: OpenStore, fatal: list[BaseException]
+    ) -> None:
+        self.id = broker_id
+        self.broker = ControlledBroker()
+        self.events: list[SessionEvent] = []
+        self.store = open_store(connect, on_session_event=self._session_changed)
+        self.register()
+        self.controller = Controller(
+            broker_id,
+            self.store,
+            settings=ControllerSettings(inter_broker_listener_name="PLAINTEXT"),
+            on_fatal=fatal.append,
+        )
+        self.controller.start()
+
+    def register(self) -> None:
+        made = registration(self.id, self.broker.endpoint)
+        self.broker.broker_epoch = self.store.register_broker(made)
+
+    def _session_changed(self, event: SessionEvent) -> None:
+        self.events.append(event)
+        if event is SessionEvent.RENEWED:
+            self.register()
+
+    def admin(self) -> TopicAdmin:
+        return TopicAdmin(
+            self.store,
+            self.controller,
+            settings=TopicSettings(),
+            validate_config=lambda config: None,
+        )
+
+    def leaders(self) -> dict[TopicPartition, BrokerId]:
+        """Who leads, as told by UpdateMetadata."""
+        found = {}
+        for request in self.broker.of(UpdateMetadataRequest):
+            for topic in request.topic_states:
+                for one in topic.partition_states:
+                    found[TopicPartition(topic.topic_name, one.partition_index)] = BrokerId(one.leader)
+        return found
+
+
+@pytest.fixture
+def members(
+    zookeeper_connect: str, open_store: OpenStore, fatal: list[BaseException]
+) -> Iterator[list[Member]]:
+    """Three brokers, of which the first is the controller and knows the others."""
+    started: list[Member] = []
+    try:
+        for broker in (ONE, TWO, THREE):
+            started.append(Member(broker, zookeeper_connect, open_store, fatal))
+            wait_until(lambda: started[0].controller.is_active)
+            wait_until(lambda: len(started[0].controller.live_brokers) == len(started))
+        yield started
+    finally:
+        for member in reversed(started):
+            member.controller.stop()
+        for member in started:
+            member.broker.die()
+
+
+def create(member: Member, name: str, partitions: int, factor: int = 3) -> None:
+    results = member.admin().create_topics(
+        [
+            CreatableTopic(
+                name=name,
+                num_partitions=partitions,
+                replication_factor=factor,
+                configs=[CreatableTopicConfig(name="min.insync.replicas", value="2")],
+            )
+        ]
+    )
+    assert [result.error for result in results] == [ErrorCode.NONE]
+    wait_until(lambda: len([tp for tp in member.leaders() if tp.topic == name]) == partitions)
+
+
+def test_a_created_topic_reaches_every_broker(members: list[Member]) -> None:
+    create(members[0], "t", 6)
+    for member in members:
+        wait_until(lambda member=member: len(member.leaders()) == 6)
+        told = [
+            (topic.topic_name, one.partition_index, one.is_new, one.leader_epoch)
+            for request in member.broker.of(LeaderAndIsrRequest)
+            for topic in request.topic_states
+            for one in topic.partition_states
+        ]
+        assert sorted(told) == [("t", index, True, 0) for index in range(6)]
+        configs = [
+            {entry.name: entry.value for entry in topic.configs}
+            for request in member.broker.of(LeaderAndIsrRequest)
+            for topic in request.topic_states
+        ]
+        assert configs == [{"min.insync.replicas": "2"}] * len(configs)
+    assert sorted(members[1].leaders().values()) == [1, 1, 2, 2, 3, 3]
+
+
+def test_topics_are_made_by_the_controller_alone(members: list[Member]) -> None:
+    with pytest.raises(ApiError) as refusal:
+        members[1].admin().create_topics([CreatableTopic(name="t")])
+    assert refusal.value.code is ErrorCode.NOT_CONTROLLER
+
+
+def test_leaders_move_at_once_when_a_process_dies_though_its_session_lives(members: list[Member]) -> None:
+    create(members[0], "t", 6)
+    members[1].broker.die()
+    wait_until(lambda: TWO not in members[2].leaders().values())
+    assert TWO in members[0].store.brokers()
+    states = members[0].store.partition_states([TopicPartition("t", index) for index in range(6)])
+    wait_until(
+        lambda: all(TWO not in state.isr for state in members[0].store.partition_states(states).values())
+    )
+    members[1].broker.revive()
+    wait_until(lambda: len(members[0].controller.live_brokers) == 3)
+    full = wait_until(lambda: [r for r in members[1].broker.of(LeaderAndIsrRequest) if r.is_full][1:])
+    assert {one.partition_index for topic in full[0].topic_states for one in topic.partition_states} == set(
+        range(6)
+    )
+
+
+def test_a_dropped_connection_alone_moves_no_leader(members: list[Member]) -> None:
+    create(members[0], "t", 3)
+    before = members[0].store.partition_states([TopicPartition("t", index) for index in range(3)])
+    made = members[1].broker.connections_made
+    members[1].broker.drop_connections()
+    wait_until(lambda: members[1].broker.connections_made > made)
+    create(members[0], "u", 1)
+    assert members[0].store.partition_states(before) == before
+
+
+def test_the_next_controller_takes_over_when_the_first_is_stopped(members: list[Member]) -> None:
+    create(members[0], "t", 3)
+    members[0].controller.stop()
+    following = wait_until(lambda: [member for member in members[1:] if member.controller.is_active])[0]
+    assert following.controller.epoch == 2
+    assert wait_until(
+        lambda: [r for r in members[0].broker.of(LeaderAndIsrRequest) if r.controller_epoch == 2]
+    )
+    create(following, "u", 2)
+
+
+def test_a_controller_node_deleted_by_hand_is_won_anew_with_a_higher_epoch(members: list[Member]) -> None:
+    members[2].store.session.run(lambda zk: zk.delete_async(paths.CONTROLLER))
+    active = wait_until(lambda: [m for m in members if m.controller.is_active and m.controller.epoch == 2])
+    assert len(active) == 1
+    wait_until(lambda: len(active[0].controller.live_brokers) == 3)
+    create(active[0], "t", 3)
+
+
+def test_an_expired_session_ends_the_reign_and_the_broker_registers_anew(
+    members: list[Member], zookeeper_connect: str
+) -> None:
+    create(members[0], "t", 3)
+    old_epoch = members[0].broker.broker_epoch
+    expire_session(members[0].store, zookeeper_connect)
+    following = wait_until(
+        lambda: [m for m in members if m.controller.is_active and m.controller.epoch == 2]
+    )[0]
+    wait_until(lambda: SessionEvent.RENEWED in members[0].events)
+    wait_until(lambda: len(following.controller.live_brokers) == 3)
+    assert members[0].broker.broker_epoch > old_epoch
+    assert members[0].events[-2:] == [SessionEvent.EXPIRED, SessionEvent.RENEWED]
+
+
+def test_a_controlled_shutdown_moves_the_leaders_first(members: list[Member]) -> None:
+    create(members[0], "t", 6)
+    create(members[0], "alone", 3, factor=1)
+    answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
+    epoch = members[1].broker.broker_epoch
+    members[0].controller.controlled_shutdown(TWO, epoch, lambda code, left: answers.append((code, left)))
+    wait_until(lambda: answers)
+    assert answers == [(ErrorCode.NONE, [])]
+    states = members[0].store.partition_states([TopicPartition("t", index) for index in range(6)])
+    assert {TWO for state in states.values() if TWO in (state.leader, *state.isr)} == set()
+    members[0].controller.controlled_shutdown(TWO, epoch - 1, lambda code, left: answers.append((code, left)))
+    wait_until(lambda: len(answers) == 2)
+    assert answers[1] == (ErrorCode.STALE_BROKER_EPOCH, [])
+    members[2].controller.controlled_shutdown(TWO, epoch, lambda code, left: answers.append((code, left)))
+    assert answers[2] == (ErrorCode.NOT_CONTROLLER, [])
+
+
+def test_a_deleted_topic_leaves_nothing_behind(members: list[Member]) -> None:
+    create(members[0], "t", 6)
+    [result] = members[0].admin().delete_topics([DeleteTopicState(name="t")])
+    assert result.error is ErrorCode.NONE
+    wait_until(lambda: members[0].store.topics() == [])
+    wait_until(lambda: members[0].store.deletion_requests() == [])
+    assert members[0].store.topic_configs(["t"]) == {"t": {}}
+    for member in members:
+        deleted = {
+            one.partition_index
+            for request in member.broker.of(StopReplicaRequest)
+            for topic in request.topic_states
+            for one in topic.partition_states
+            if one.delete_partition
+        }
+        assert deleted == set(range(6))
+    create(members[0], "t", 2)
+
+
+def test_a_deletion_waits_for_a_dead_replica_and_ends_when_it_is_back(members: list[Member]) -> None:
+    create(members[0], "t", 2)
+    members[2].broker.die()
+    wait_until(lambda: len(members[0].controller.live_brokers) == 2)
+    members[0].admin().delete_topics([DeleteTopicState(name="t")])
+    create(members[0], "u", 1, factor=2)
+    assert "t" in members[0].store.topics()
+    [refused] = members[0].admin().create_topics([CreatableTopic(name="t")])
+    assert refused.error is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert "being deleted" in (refused.message or "")
+    members[2].broker.revive()
+    wait_until(lambda: members[0].store.topics() == ["u"])
+
+
+def test_an_isr_change_of_a_leader_reaches_every_broker(members: list[Member]) -> None:
+    create(members[0], "t", 1)
+    state = members[0].store.partition_states([TP])[TP]
+    leader = next(member for member in members if member.id == state.leader)
+    leader.store.update_isr(
+        TP, state.leader, state.leader_epoch, state.controller_epoch, (state.leader,), state.partition_epoch
+    )
+    leader.store.notify_isr_change([TP])
+
+    def isrs(member: Member) -> list[list[int]]:
+        return [
+            one.isr
+            for request in member.broker.of(UpdateMetadataRequest)
+            for topic in request.topic_states
+            for one in topic.partition_states
+        ]
+
+    for member in members:
+        wait_until(lambda member=member: isrs(member)[-1] == [state.leader])
+    wait_until(lambda: members[0].store.isr_changes() == {})
+
+
+def test_a_restarted_broker_is_told_all_that_it_hosts(members: list[Member]) -> None:
+    create(members[0], "t", 3)
+    restarted = members[2]
+    restarted.controller.stop()
+    restarted.store.session.run(lambda zk: zk.delete_async(paths.broker_id(THREE)))
+    wait_until(lambda: len(members[0].controller.live_brokers) == 2)
+    wait_until(lambda: THREE not in members[0].leaders().values())
+    restarted.broker.requests.clear()
+    restarted.register()
+    full = wait_until(lambda: [r for r in restarted.broker.of(LeaderAndIsrRequest) if r.is_full])[0]
+    assert full.broker_epoch == restarted.broker.broker_epoch
+    assert sum(len(topic.partition_states) for topic in full.topic_states) == 3
+    metadata = wait_until(lambda: [r for r in restarted.broker.of(UpdateMetadataRequest) if r.is_full])[0]
+    assert [broker.broker_id for broker in metadata.live_brokers] == [1, 2, 3]
+
+
+def test_a_partition_whose_whole_isr_died_waits_for_its_last_member(members: list[Member]) -> None:
+    create(members[0], "alone", 3, factor=1)
+    by_broker = {
+        state.leader: tp
+        for tp, state in members[0]
+        .store.partition_states([TopicPartition("alone", index) for index in range(3)])
+        .items()
+    }
+    members[1].broker.die()
+    wait_until(lambda: members[0].leaders()[by_broker[TWO]] == NO_BROKER)
+    assert members[0].controller.offline_partitions_count == 1
+    members[1].broker.revive()
+    wait_until(lambda: members[0].leaders()[by_broker[TWO]] == TWO)
+    wait_until(lambda: members[0].controller.offline_partitions_count == 0)

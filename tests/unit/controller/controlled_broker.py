@@ -1,0 +1,117 @@
+"""A broker as the controller sees it: it answers on a real socket, records what it is told, and can die."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from barnabas.protocol import codec_msgpack
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import Endpoint
+from barnabas.protocol.messages.api_versions import ApiVersionsRequest
+
+DEADLINE_S = 20.0
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+def wait_until(condition: Callable[[], Any], what: str = "", deadline_s: float = DEADLINE_S) -> Any:
+    """The condition's first true value; fails the test when the deadline passes."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.002)
+    raise AssertionError(f"not within {deadline_s} s: {what or condition}")
+
+
+class ControlledBroker:
+    """Listens on a free port. `answer` may be replaced; it gives a response, or None to stay silent."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.broker_epoch: int | None = None
+        self.answer: Callable[[Any], Any] = self.accept
+        self.connections_made = 0
+        self._connections: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._listener = self._listen(0)
+        self.endpoint = Endpoint(*self._listener.getsockname())
+
+    def accept(self, request: Any) -> Any:
+        """What a healthy broker of this epoch says."""
+        response = request.response_type
+        if isinstance(request, ApiVersionsRequest):
+            return response(error_code=0, api_keys=[])
+        if self.broker_epoch not in (None, request.broker_epoch):
+            return response(error_code=int(ErrorCode.STALE_BROKER_EPOCH))
+        return response(error_code=0)
+
+    def of(self, kind: type) -> list[Any]:
+        return [request for request in list(self.requests) if isinstance(request, kind)]
+
+    def drop_connections(self) -> None:
+        """Reset what is connected and go on listening."""
+        connections, self._connections = self._connections, []
+        for connection in connections:
+            try:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                connection.shutdown(socket.SHUT_RD)
+            except OSError:
+                pass  # the other side was faster
+            connection.close()
+
+    def die(self) -> None:
+        """As by SIGKILL: the port refuses, connections are reset."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.drop_connections()
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+
+    def revive(self) -> None:
+        """Listen on the same port again."""
+        self._threads = []
+        self._listener = self._listen(self.endpoint.port)
+
+    def _listen(self, port: int) -> socket.socket:
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen()
+        self._spawn(self._accept_all, listener)
+        return listener
+
+    def _spawn(self, target: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept_all(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            self.connections_made += 1
+            self._connections.append(connection)
+            self._spawn(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection, connection.makefile("rb") as stream:
+                while len(length := stream.read(4)) == 4:
+                    payload = stream.read(int.from_bytes(length, "big"))
+                    head = codec_msgpack.decode_request(memoryview(payload))
+                    self.requests.append(head.body)
+                    response = self.answer(head.body)
+                    if response is not None:
+                        connection.sendall(
+                            b"".join(codec_msgpack.encode_response(head.correlation_id, response))
+                        )
+        except OSError:
+            return
