@@ -108,16 +108,19 @@ class Cluster:
         time is over, and at once when waiting cannot help (an invalid name).
         """
         deadline = time.monotonic() + timeout_ms / 1000
+        # A topic that nobody has asked for yet is worth an immediate question.
+        is_new = name not in self._topics
         self._topics.add(name)
         while (found := self.cache.topics.get(name)) is None:
             last_error: BarnabasError | None = None
             try:
                 async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
-                    await self.refresh()
+                    await self.refresh(at_once=is_new)
             except TimeoutError:
                 pass
             except NoBrokerReachable as error:
                 last_error = error
+            is_new = False
             code = self.cache.topic_errors.get(name, 0)
             if name in self.cache.topics:
                 continue
@@ -220,10 +223,13 @@ class Cluster:
 
     # Refreshing
 
-    async def refresh(self) -> None:
-        """Have metadata that is newer than this call, for all topics watched. Raises NoBrokerReachable."""
+    async def refresh(self, *, at_once: bool = False) -> None:
+        """Wait for the next refresh to end. Raises NoBrokerReachable.
+
+        When one is under way it is that one, which may not ask for a topic that was added just now.
+        """
         self._check_open()
-        await asyncio.shield(self.request_refresh())
+        await asyncio.shield(self.request_refresh(at_once=at_once))
 
     def request_refresh(self, *, at_once: bool = False) -> asyncio.Task[None]:
         """Start a refresh unless one is under way; ``at_once`` skips the pause since the last one."""
