@@ -20,11 +20,12 @@ from barnabas.controller.controller_writer import ControllerMoved, ControllerWri
 from barnabas.controller.event_queue import EventQueue, EventQueueFull
 from barnabas.controller.events import Event, ShutdownDone
 from barnabas.controller.reign import ControllerSettings, Reign
+from barnabas.controller.sentinel import ControllerSentinel
 from barnabas.controller.store import ClusterStore
-from barnabas.controller.znodes import MalformedZnode
+from barnabas.controller.znodes import ControllerNode, MalformedZnode
 from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch
+from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch, Endpoint
 
 log = logging.getLogger("barnabas.controller")
 
@@ -61,6 +62,9 @@ class Controller:
         self._active_broker_id = NO_BROKER
         self._must_retry = False
         self._is_registered = True
+        self._sentinel = ControllerSentinel(
+            lambda node: self._queue.put(events.ControllerGone(node)), on_fatal=on_fatal
+        )
         self._thread = threading.Thread(target=self._run, name="controller-events", daemon=True)
 
     @property
@@ -98,11 +102,13 @@ class Controller:
         """Stand for election, now and whenever there is no controller. The broker must be registered."""
         self._store.add_session_listener(self._session_changed)
         self._queue.put(events.ControllerChange())
+        self._sentinel.start()
         self._thread.start()
 
     def stop(self) -> None:
         """Resign and end the thread. Idempotent."""
         self._store.remove_session_listener(self._session_changed)
+        self._sentinel.stop()
         left = self._queue.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
@@ -174,6 +180,10 @@ class Controller:
         match event:
             case events.ControllerChange():
                 self._check_controller()
+            case events.ControllerGone():
+                if self._reign is None and self._store.depose_controller(event.node):
+                    log.warning("/controller was taken from broker %d, which is dead", event.node.broker_id)
+                    self._check_controller()
             case events.SessionExpired():
                 self._resign("the ZooKeeper session has expired")
             case events.ControlledShutdown() if self._reign is None:
@@ -198,8 +208,20 @@ class Controller:
             self._resign(
                 "/controller was deleted" if node is None else f"broker {node.broker_id} is the controller"
             )
+        self._sentinel.watch(*self._whom_to_watch(node, is_ours))
         if self._reign is None and (node is None or is_ours) and self._is_registered:
             self._stand_for_election()
+
+    def _whom_to_watch(
+        self, node: ControllerNode | None, is_ours: bool
+    ) -> tuple[ControllerNode | None, Endpoint | None]:
+        """The controller's process, when that is another one and its address is known."""
+        if node is None or is_ours:
+            return None, None
+        registration = self._store.brokers().get(node.broker_id)
+        if registration is None:
+            return None, None
+        return node, registration.endpoint(self._settings.inter_broker_listener_name)
 
     def _stand_for_election(self) -> None:
         writer = self._store.become_controller(self.broker_id)

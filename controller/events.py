@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from barnabas.controller.znodes import ControllerNode
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
@@ -25,6 +26,13 @@ ShutdownDone = Callable[[ErrorCode, list[TopicPartition]], None]
 @dataclass(frozen=True, slots=True)
 class ControllerChange:
     """``/controller`` has changed, or may have: see who holds it, and stand for election if nobody does."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerGone:
+    """The process that holds this ``/controller`` is dead, as its refusing port says."""
+
+    node: ControllerNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,7 @@ class StopReplicaAnswered:
 ChannelEvent = BrokerSuspected | BrokerReturned | LeaderAndIsrAnswered | StopReplicaAnswered
 Event = (
     ControllerChange
+    | ControllerGone
     | SessionExpired
     | BrokerChange
     | TopicChange
@@ -108,5 +117,11 @@ Event = (
     | ChannelEvent
 )
 LOOK_AGAIN = (
-    ControllerChange | SessionExpired | BrokerChange | TopicChange | DeletionRequested | IsrChangeNotified
+    ControllerChange
+    | ControllerGone
+    | SessionExpired
+    | BrokerChange
+    | TopicChange
+    | DeletionRequested
+    | IsrChangeNotified
 )

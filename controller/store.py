@@ -271,6 +271,23 @@ class ClusterStore:
             self.session.attempt(lambda zk: zk.delete_async(paths.CONTROLLER))
         return None
 
+    def depose_controller(self, seen: ControllerNode) -> bool:
+        """Take ``/controller`` away from a dead process; False when that node is no longer there.
+
+        The check of the epoch's version makes sure that no later controller's node is hit.
+        """
+        _, version = self._epoch_and_version()
+        if self.controller() != seen:
+            return False
+
+        def start(zk: Any) -> Any:
+            transaction = zk.transaction()
+            transaction.check(paths.CONTROLLER_EPOCH, version)
+            transaction.delete(paths.CONTROLLER)
+            return transaction.commit_async()
+
+        return first_error(self.session.attempt(start).get()) is None
+
     def _claim(self, broker: BrokerId, epoch: ControllerEpoch, version: int) -> tuple[Exception | None, bool]:
         data = znodes.encode_controller(broker, now_ms())
 
