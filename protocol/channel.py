@@ -1,12 +1,15 @@
 """The one RPC channel: a connection to one broker, made on demand and made again after a loss.
 
 Every outgoing connection of ours is one of these: clients to brokers, followers to leaders, the controller to
-all. Requests are pipelined up to ``max_in_flight``; each has a deadline; answers are matched by correlation
-id. When the connection is lost, every request in flight fails at once with `ConnectionClosed`: whether it was
-carried out is then unknown, and only the caller can decide to send it again.
+all. Requests are pipelined up to ``max_in_flight``, in the order of the calls once there is a connection. Each
+has a deadline, which covers connecting and waiting for room too; answers are matched by correlation id. When
+the connection is lost, every request in flight fails at once with `ConnectionClosed`: whether it was carried
+out is then unknown, and only the caller can decide to send it again. A caller that is cancelled leaves its
+request in flight, for the broker still owes the answer.
 
 After a failed attempt to connect, the next one waits for the back-off, which doubles up to its maximum and
-starts anew after a success. A request made meanwhile fails at once rather than waiting in a hidden queue.
+starts anew after an answer. A request made meanwhile fails at once rather than waiting in a hidden queue. A
+peer that accepts and hangs up before it answered anything has failed the attempt too.
 
 A channel belongs to the event loop it was first used on; nothing here may be called from another thread.
 """
@@ -15,31 +18,34 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from barnabas.protocol import codec_msgpack
+from barnabas.protocol.backoff import Backoff
+from barnabas.protocol.connection import Connection, open_connection
 from barnabas.protocol.errors import (
     ConnectionClosed,
     ConnectionRefused,
     MalformedFrame,
     RequestTimedOutLocally,
 )
-from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES, BufferPool, Frame, FrameReceiver
+from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES, BufferPool, Frame
 from barnabas.protocol.ids import Endpoint
-from barnabas.protocol.schema import Buffer, RequestOf
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.schema import RequestOf
 
 R = TypeVar("R")
 CloseListener = Callable[["Channel", ConnectionClosed], None]
 
 _MAX_CORRELATION_ID: Final = 0x7FFFFFFF
-_WRITE_HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
+# Timers count in milliseconds and may ring that much early.
+_TIMER_SLACK_S: Final = 0.001
 
 
 class ChannelState(Enum):
-    """DISCONNECTED may become CONNECTING or CLOSED, and so on; CLOSED is final."""
+    """What a channel can be; `_NEXT` has the moves."""
 
     DISCONNECTED = "disconnected"
     CONNECTING = "connecting"
@@ -56,9 +62,10 @@ _NEXT: Final = {
 
 
 class _InFlight(NamedTuple):
-    answer: asyncio.Future[Any]
+    answer: asyncio.Future[Answer]
     response_type: type[Any]
-    timer: asyncio.TimerHandle
+    deadline: float
+    timeout_ms: int
 
 
 class Answer(NamedTuple):
@@ -90,24 +97,23 @@ class Channel:
         self.client_id = client_id
         self._request_timeout_ms = request_timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
-        self._max_in_flight = max_in_flight
-        self._backoff_ms = reconnect_backoff_ms
+        self._backoff = Backoff(reconnect_backoff_ms, reconnect_backoff_max_ms, random.uniform)
         self._backoff_max_ms = reconnect_backoff_max_ms
         self._idle_ms = connections_max_idle_ms
         self._max_frame_bytes = max_frame_bytes
         self._pool = pool or BufferPool()
         self._on_close = on_close
         self._state = ChannelState.DISCONNECTED
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
+        # Every entry holds one of the places and gives it back when it is settled.
         self._in_flight: dict[int, _InFlight] = {}
-        self._room = asyncio.Event()
-        self._room.set()
-        self._next_correlation_id = 0
-        self._failures = 0
-        self._retry_at = 0.0
-        self._last_used = 0.0
+        self._places = asyncio.Semaphore(max_in_flight)
+        # One timer for all deadlines, set for the earliest or before it.
+        self._deadline_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._next_correlation_id = 0
+        self._last_used = 0.0
 
     @property
     def is_connected(self) -> bool:
@@ -129,7 +135,7 @@ class Channel:
         if self._state is ChannelState.CLOSED:
             raise ConnectionClosed(f"the channel to {self.endpoint} is closed")
         if self._connecting is None:
-            wait = self._retry_at - asyncio.get_running_loop().time()
+            wait = self._backoff.remaining(asyncio.get_running_loop().time())
             if wait > 0:
                 raise ConnectionClosed(f"{self.endpoint} could not be reached; next attempt in {wait:.3f} s")
             self._connecting = asyncio.create_task(self._connect_once())
@@ -157,14 +163,12 @@ class Channel:
 
     async def send_oneway(self, message: RequestOf[Any]) -> None:
         """Send a request that the broker does not answer (acks=0)."""
-        await self.connect()
-        connection = self._connection
-        if connection is None:
-            raise ConnectionClosed(f"the connection to {self.endpoint} was lost")
-        await connection.writable.wait()
-        if connection is not self._connection:
-            raise ConnectionClosed(f"the connection to {self.endpoint} was lost")
-        connection.write(codec_msgpack.encode_request(self._take_correlation_id(), self.client_id, message))
+        deadline = asyncio.get_running_loop().time() + self._request_timeout_ms / 1000
+        connection = await self._connected(deadline, message)
+        if not connection.writable.is_set():
+            await self._within(connection.writable.wait(), deadline, message)
+        buffers = codec_msgpack.encode_request(self._take_correlation_id(), self.client_id, message)
+        connection.write(buffers)
         self._last_used = asyncio.get_running_loop().time()
 
     def close(self, reason: str = "closed by its owner") -> None:
@@ -186,26 +190,31 @@ class Channel:
         loop = asyncio.get_running_loop()
         timeout_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = loop.time() + timeout_ms / 1000
+        if self._places.locked():
+            await self._within(self._places.acquire(), deadline, message)
+        else:
+            await self._places.acquire()
+        try:
+            connection = await self._connected(deadline, message)
+            correlation_id = self._take_correlation_id()
+            connection.write(codec_msgpack.encode_request(correlation_id, self.client_id, message))
+        except BaseException:
+            self._places.release()
+            raise
+        answer: asyncio.Future[Answer] = loop.create_future()
+        self._in_flight[correlation_id] = _InFlight(answer, message.response_type, deadline, timeout_ms)
+        if self._deadline_timer is None or deadline < self._deadline_timer.when():
+            self._watch(deadline)
+        return await answer
+
+    async def _connected(self, deadline: float, message: RequestOf[Any]) -> Connection:
         if self._state is not ChannelState.CONNECTED:
             await self._within(self.connect(), deadline, message)
-        while len(self._in_flight) >= self._max_in_flight:
-            self._room.clear()
-            await self._within(self._room.wait(), deadline, message)
-            await self.connect()
-        connection = self._connection
-        if connection is None:
+        if self._connection is None:
             raise ConnectionClosed(f"the connection to {self.endpoint} was lost")
-        correlation_id = self._take_correlation_id()
-        answer: asyncio.Future[Answer] = loop.create_future()
-        timer = loop.call_at(deadline, self._expire, correlation_id, timeout_ms)
-        self._in_flight[correlation_id] = _InFlight(answer, message.response_type, timer)
-        try:
-            connection.write(codec_msgpack.encode_request(correlation_id, self.client_id, message))
-            return await answer
-        finally:
-            self._forget(correlation_id)
+        return self._connection
 
-    async def _within(self, step: Any, deadline: float, message: RequestOf[Any]) -> None:
+    async def _within(self, step: Coroutine[Any, Any, Any], deadline: float, message: Any) -> None:
         try:
             async with asyncio.timeout_at(deadline):
                 await step
@@ -219,65 +228,75 @@ class Channel:
         self._next_correlation_id = taken + 1 if taken < _MAX_CORRELATION_ID else 0
         return taken
 
-    def _forget(self, correlation_id: int) -> None:
-        entry = self._in_flight.pop(correlation_id, None)
-        if entry is not None:
-            entry.timer.cancel()
-            if not self._room.is_set():
-                self._room.set()
+    def _settle(self, correlation_id: int, outcome: Answer | Exception) -> None:
+        """End one request; nothing happens to a caller that has gone."""
+        entry = self._in_flight.pop(correlation_id)
+        self._places.release()
+        if entry.answer.done():
+            if isinstance(outcome, Answer):
+                outcome.frame.release()
+        elif isinstance(outcome, Answer):
+            entry.answer.set_result(outcome)
+        else:
+            entry.answer.set_exception(outcome)
+            # Who waits sees it; one cancelled in this very moment must not cause a warning.
+            entry.answer.exception()
 
-    def _expire(self, correlation_id: int, timeout_ms: int) -> None:
-        entry = self._in_flight.get(correlation_id)
-        if entry is not None and not entry.answer.done():
-            entry.answer.set_exception(
-                RequestTimedOutLocally(f"no answer from {self.endpoint} within {timeout_ms} ms")
-            )
-        # A broker answers in order, so what it owes now stays owed: the connection is of no more use.
-        self.disconnect(f"no answer within {timeout_ms} ms")
+    def _watch(self, deadline: float) -> None:
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        self._deadline_timer = asyncio.get_running_loop().call_at(deadline, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        self._deadline_timer = None
+        now = asyncio.get_running_loop().time()
+        late = [key for key, entry in self._in_flight.items() if entry.deadline <= now + _TIMER_SLACK_S]
+        if late:
+            timeout_ms = self._in_flight[late[0]].timeout_ms
+            for key in late:
+                waited_ms = self._in_flight[key].timeout_ms
+                text = f"no answer from {self.endpoint} within {waited_ms} ms"
+                self._settle(key, RequestTimedOutLocally(text))
+            # A broker answers in order, so what it owes now stays owed: the connection is of no more use.
+            self.disconnect(f"no answer within {timeout_ms} ms")
+        elif self._in_flight:
+            self._watch(min(entry.deadline for entry in self._in_flight.values()))
 
     async def _connect_once(self) -> None:
         loop = asyncio.get_running_loop()
         self._move(ChannelState.CONNECTING)
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
-                _, connection = await loop.create_connection(
-                    lambda: _Connection(self), self.endpoint.host, self.endpoint.port
-                )
+                connection = await open_connection(self.endpoint, self._new_connection)
         except (OSError, TimeoutError) as error:
-            self._failures += 1
-            backoff_ms = min(self._backoff_max_ms, self._backoff_ms * 2 ** min(self._failures - 1, 20))
-            # Jitter keeps the peers of a restarted broker from arriving all in one moment.
-            self._retry_at = loop.time() + backoff_ms * random.uniform(0.8, 1.2) / 1000
-            if self._state is ChannelState.CONNECTING:
-                self._move(ChannelState.DISCONNECTED)
+            self._backoff.failed(loop.time())
+            self._move(ChannelState.DISCONNECTED)
             if isinstance(error, ConnectionRefusedError):
                 raise ConnectionRefused(f"{self.endpoint} refused the connection") from error
             raise ConnectionClosed(f"{self.endpoint}: {type(error).__name__}: {error}") from error
         finally:
             self._connecting = None
-        self._failures = 0
         self._connection = connection
         self._move(ChannelState.CONNECTED)
         self._last_used = loop.time()
         self._idle_timer = loop.call_later(self._idle_ms / 1000, self._check_idle)
 
+    def _new_connection(self) -> Connection:
+        return Connection(self, self._pool, self._max_frame_bytes)
+
     def _move(self, state: ChannelState) -> None:
-        if state not in _NEXT[self._state]:
-            raise RuntimeError(f"a channel cannot go from {self._state.value} to {state.value}")
+        invariant(state in _NEXT[self._state], "a channel went from %s to %s", self._state.value, state.value)
         self._state = state
 
     def _drop(self, error: ConnectionClosed) -> None:
         """Fail what is in flight, close the connection and tell the owner."""
         connection, self._connection = self._connection, None
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
-        for entry in list(self._in_flight.values()):
-            if not entry.answer.done():
-                entry.answer.set_exception(ConnectionClosed(str(error)))
-                # Whoever waits sees it; one who stopped waiting must not cause a warning.
-                entry.answer.exception()
-        self._room.set()
+        for timer in (self._idle_timer, self._deadline_timer):
+            if timer is not None:
+                timer.cancel()
+        self._idle_timer = self._deadline_timer = None
+        for correlation_id in list(self._in_flight):
+            self._settle(correlation_id, ConnectionClosed(str(error)))
         if connection is not None:
             connection.close()
             if self._on_close is not None:
@@ -291,20 +310,25 @@ class Channel:
         else:
             self.disconnect("idle for connections.max.idle.ms")
 
-    def _received(self, frames: list[Frame]) -> None:
+    def received(self, connection: Connection, frames: list[Frame]) -> None:
+        """For the connection alone: whole frames have come. Raises MalformedFrame."""
+        if not connection.has_answered:
+            self._backoff.succeeded()
         self._last_used = asyncio.get_running_loop().time()
         for frame in frames:
             opened = codec_msgpack.open_response(frame.view)
             entry = self._in_flight.get(opened.correlation_id)
-            if entry is None or entry.answer.done():
-                frame.release()
-                continue
-            answer = Answer(opened.body(entry.response_type), frame)
-            entry.answer.set_result(answer)
+            if entry is None:
+                raise MalformedFrame(f"correlation id {opened.correlation_id} answers no request")
+            self._settle(opened.correlation_id, Answer(opened.body(entry.response_type), frame))
 
-    def _lost(self, connection: _Connection, error: Exception | None) -> None:
+    def lost(self, connection: Connection, error: Exception | None) -> None:
+        """For the connection alone: the peer has ended it, or sent what nobody can read."""
         if connection is not self._connection:
             return
+        now = asyncio.get_running_loop().time()
+        if not connection.has_answered and now - connection.opened_at < self._backoff_max_ms / 1000:
+            self._backoff.failed(now)
         self._move(ChannelState.DISCONNECTED)
         why = f"{type(error).__name__}: {error}" if error is not None else "closed by the peer"
         self._drop(ConnectionClosed(f"connection to {self.endpoint}: {why}"))
@@ -319,62 +343,3 @@ def _look_at(attempt: asyncio.Task[None]) -> None:
 def _is_being_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-class _Connection(asyncio.BufferedProtocol):
-    """The socket side of a channel."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._receiver = FrameReceiver(channel._pool, channel._max_frame_bytes)
-        self._transport: asyncio.Transport | None = None
-        self._malformed: MalformedFrame | None = None
-        self.writable = asyncio.Event()
-        self.writable.set()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport) and not hasattr(transport, "writelines"):
-            raise TypeError(f"{type(transport).__name__} is no stream transport")
-        self._transport = transport  # type: ignore[assignment]
-        transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)  # type: ignore[attr-defined]
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._receiver.get_buffer(sizehint)
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._malformed is not None:
-            return
-        try:
-            self._channel._received(self._receiver.buffer_updated(nbytes))
-        except MalformedFrame as error:
-            self._malformed = error
-            self._channel._lost(self, error)
-
-    def eof_received(self) -> bool:
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.writable.set()
-        self._channel._lost(self, exc)
-
-    def pause_writing(self) -> None:
-        self.writable.clear()
-
-    def resume_writing(self) -> None:
-        self.writable.set()
-
-    def write(self, buffers: list[Buffer]) -> None:
-        if self._transport is None or self._transport.is_closing():
-            raise ConnectionClosed(f"the connection to {self._channel.endpoint} is closing")
-        if len(buffers) == 1:
-            self._transport.write(buffers[0])
-        else:
-            self._transport.writelines(buffers)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()

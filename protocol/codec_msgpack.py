@@ -11,12 +11,20 @@ body a records field is only a length (nil for null). So no codec ever copies a 
 passes on the buffers it was given, and the receiver gets views of the frame.
 
 Structures are arrays by position. A shorter array takes the defaults of the fields it lacks, the surplus of a
-longer one is ignored: old and new peers understand each other. Encoders and decoders are compiled once per
-class into straight Python; decoders check every type and range and raise `MalformedFrame` naming the field.
+longer one is ignored: old and new peers understand each other. For the same reason bytes behind the last
+records field are ignored (a newer peer may have appended one); only bytes within the head that belong to
+nothing are refused. Encoders and decoders are compiled once per class into straight Python; decoders check
+every type and range and raise `MalformedFrame` naming the field, whatever the bytes are.
+
+A head is bounded apart from its frame (`MAX_HEAD_BYTES`, `MAX_ARRAY_LENGTH`): parsed, one byte may become
+many, and a parser makes room for an array before its elements have come.
+
+Everything here may be called from any thread.
 """
 
 from __future__ import annotations
 
+import reprlib
 import struct
 import uuid
 from collections.abc import Callable, Sequence
@@ -25,11 +33,16 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 import barnabas.protocol.messages  # noqa: F401 - importing the declarations fills APIS
-from barnabas.protocol.errors import MalformedFrame
+from barnabas.protocol.errors import MalformedFrame, MessageTooComplex
 from barnabas.protocol.schema import APIS, INTEGER_BITS, Buffer, RequestOf, WireField, WireType, wire_fields
 
 Encoder = Callable[[Any, list[Buffer]], list[Any]]
 Decoder = Callable[[Any, "_RecordsReader"], Any]
+
+MAX_HEAD_BYTES: Final = 8 * 1024 * 1024
+"""The most that a message may take without its records; room for some 200,000 partitions."""
+MAX_ARRAY_LENGTH: Final = 1 << 17
+"""The most elements that one array of a message may have."""
 
 _REQUEST_FIELDS: Final = 5
 _RESPONSE_FIELDS: Final = 3
@@ -129,6 +142,8 @@ def _correlation_id(value: Any) -> int:
 def _frame(fields: int, head: list[Any], attached: list[Buffer]) -> list[Buffer]:
     packed: bytes = msgpack.packb(head)
     length = len(packed)
+    if length > MAX_HEAD_BYTES:
+        raise MessageTooComplex(f"a message takes {length} bytes without its records; {MAX_HEAD_BYTES} may")
     for part in attached:
         length += len(part)
     start = _FRAME_START.pack(length, _FIXARRAY | fields, _UINT32_MARK, len(packed))
@@ -141,17 +156,25 @@ def _head(payload: memoryview, fields: int) -> tuple[list[Any], _RecordsReader]:
     marker, mark, head_bytes = _HEAD_START.unpack_from(payload)
     if marker != _FIXARRAY | fields or mark != _UINT32_MARK:
         raise MalformedFrame(f"a frame does not start with bytes {marker:02x} {mark:02x}")
-    if head_bytes > len(payload):
-        raise MalformedFrame(f"the head claims {head_bytes} bytes of a frame of {len(payload)}")
+    if head_bytes > min(len(payload), MAX_HEAD_BYTES):
+        raise MalformedFrame(
+            f"the head claims {head_bytes} bytes of a frame of {len(payload)}; {MAX_HEAD_BYTES} are allowed"
+        )
     try:
-        head = msgpack.unpackb(payload[:head_bytes], strict_map_key=True)
-    except (ValueError, msgpack.exceptions.UnpackException, RecursionError) as error:
+        head = msgpack.unpackb(
+            payload[:head_bytes], strict_map_key=True, max_array_len=min(head_bytes, MAX_ARRAY_LENGTH)
+        )
+    except (ValueError, msgpack.exceptions.UnpackException, RecursionError, MemoryError) as error:
         raise MalformedFrame(f"the head is not msgpack: {type(error).__name__}: {error}") from None
     return head, _RecordsReader(payload, head_bytes)
 
 
 # What follows makes the encoders and decoders. The generated source is plain and can be printed by
 # `source_of` when one wants to see what runs.
+
+_SHOWN: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict})
+_shown = reprlib.Repr()
+_shown.maxlevel = 2
 
 _encoders: dict[type[Any], Encoder] = {}
 _decoders: dict[type[Any], Decoder] = {}
@@ -178,18 +201,19 @@ def source_of(cls: type[Any]) -> str:
 
 def _compile(cls: type[Any], source: str) -> Any:
     scope: dict[str, Any] = {
-        "cls": cls,
-        "attach": _attach,
-        "wrong": _wrong,
-        "wrong_struct": _wrong_struct,
-        "UUID": _uuid,
-        "defaults": {name: maker for name, _, maker in wire_fields(cls)},
-        "complete": _complete,
+        "_cls": cls,
+        "_new": object.__new__,
+        "_attach": _attach,
+        "_wrong": _wrong,
+        "_wrong_struct": _wrong_struct,
+        "_uuid": _uuid,
+        "_defaults": {name: maker for name, _, maker in wire_fields(cls)},
+        "_complete": _complete,
     }
     for name, wire, _ in wire_fields(cls):
         if wire.struct is not None:
-            scope[f"encode_{name}"] = _encoder(wire.struct)
-            scope[f"decode_{name}"] = _decoder(wire.struct)
+            scope[f"_encode_{name}"] = _encoder(wire.struct)
+            scope[f"_decode_{name}"] = _decoder(wire.struct)
     exec(compile(source, f"<msgpack codec of {cls.__name__}>", "exec"), scope)
     return scope["run"]
 
@@ -199,11 +223,11 @@ def _encoder_source(cls: type[Any]) -> str:
     for name, wire, _ in wire_fields(cls):
         value = f"_m.{name}"
         if wire.struct is not None and wire.is_array:
-            text = f"[encode_{name}(_x, _out) for _x in {value}]"
+            text = f"[_encode_{name}(_x, _out) for _x in {value}]"
         elif wire.struct is not None:
-            text = f"encode_{name}({value}, _out)"
+            text = f"_encode_{name}({value}, _out)"
         elif wire.kind is WireType.RECORDS:
-            text = f"attach({value}, _out)"
+            text = f"_attach({value}, _out)"
         elif wire.kind is WireType.UUID:
             text = f"[_x.bytes for _x in {value}]" if wire.is_array else f"{value}.bytes"
         else:
@@ -221,8 +245,8 @@ def _decoder_source(cls: type[Any]) -> str:
     required = sum(1 for _, _, maker in fields if maker is None)
     lines = [
         "def run(_v, _in):",
-        f"    if type(_v) is not list: raise wrong_struct({cls.__name__!r}, _v)",
-        f"    if len(_v) != {count}: _v = complete({cls.__name__!r}, _v, defaults, {required})",
+        f"    if type(_v) is not list: raise _wrong_struct({cls.__name__!r}, _v)",
+        f"    if len(_v) != {count}: _v = _complete({cls.__name__!r}, _v, _defaults, {required})",
     ]
     if names:
         lines.append(f"    [{', '.join(names)}] = _v")
@@ -232,7 +256,10 @@ def _decoder_source(cls: type[Any]) -> str:
             lines += _array_lines(name, wire, where)
         else:
             lines += _check_lines(name, wire, where, "    ", name, wire.nullable_since is not None)
-    lines.append(f"    return cls({', '.join(f'{name}={name}' for name in names)})")
+    # Setting each slot is faster than `__init__`, which takes keywords alone.
+    lines.append("    _m = _new(_cls)")
+    lines += [f"    _m.{name} = {name}" for name in names]
+    lines.append("    return _m")
     return "\n".join(lines) + "\n"
 
 
@@ -242,15 +269,15 @@ def _array_lines(name: str, wire: WireField, where: str) -> list[str]:
     if wire.nullable_since is not None:
         lines.append(f"{indent}if {name} is not None:")
         indent += "    "
-    lines.append(f"{indent}if type({name}) is not list: raise wrong({where}, 'an array', {name})")
+    lines.append(f"{indent}if type({name}) is not list: raise _wrong({where}, 'an array', {name})")
     if wire.struct is not None:
-        lines.append(f"{indent}{name} = [decode_{name}(_x, _in) for _x in {name}]")
+        lines.append(f"{indent}{name} = [_decode_{name}(_x, _in) for _x in {name}]")
         return lines
     checks = _check_lines("_x", wire, where, indent + "    ", "_x", False)
     lines.append(f"{indent}for _x in {name}:")
     lines += checks
     if wire.kind is WireType.UUID:
-        lines[-len(checks) - 1 :] = [f"{indent}{name} = [UUID(_x, {where}) for _x in {name}]"]
+        lines[-len(checks) - 1 :] = [f"{indent}{name} = [_uuid(_x, {where}) for _x in {name}]"]
     return lines
 
 
@@ -260,21 +287,23 @@ def _check_lines(
     unless_null = f"{name} is not None and " if nullable else ""
     if wire.kind in INTEGER_BITS:
         limit = 1 << (INTEGER_BITS[wire.kind] - 1)
-        test = f"type({name}) is not int or not {-limit} <= {name} < {limit}"
+        # msgpack knows no integer below that of 64 bits.
+        least = f"{-limit} <= " if limit < 1 << 63 else ""
+        test = f"type({name}) is not int or not {least}{name} < {limit}"
     elif wire.kind is WireType.BOOLEAN:
         test = f"type({name}) is not bool"
     elif wire.kind is WireType.STRING:
         test = f"type({name}) is not str"
     else:
         call = {
-            WireType.UUID: f"UUID({name}, {where})",
+            WireType.UUID: f"_uuid({name}, {where})",
             WireType.RECORDS: f"_in.take({name}, {where})",
-            WireType.STRUCT: f"decode_{name}({name}, _in)",
+            WireType.STRUCT: f"_decode_{name}({name}, _in)",
         }[wire.kind]
         if nullable:
             return [f"{indent}if {name} is not None: {target} = {call}"]
         return [f"{indent}{target} = {call}"]
-    return [f"{indent}if {unless_null}({test}): raise wrong({where}, {wire.kind.value!r}, {name})"]
+    return [f"{indent}if {unless_null}({test}): raise _wrong({where}, {wire.kind.value!r}, {name})"]
 
 
 def _attach(value: Any, attached: list[Buffer]) -> int | None:
@@ -294,8 +323,9 @@ def _uuid(value: Any, where: str) -> uuid.UUID:
 
 
 def _wrong(where: str, expected: str, value: Any) -> MalformedFrame:
-    shown = repr(value)
-    return MalformedFrame(f"{where} is {shown[:80]}; expected {expected}")
+    # What came may be huge or deep, so it is never shown as a whole.
+    shown = _shown.repr(value) if type(value) in _SHOWN else f"of type {type(value).__name__}"
+    return MalformedFrame(f"{where} is {shown}; expected {expected}")
 
 
 def _wrong_struct(name: str, value: Any) -> MalformedFrame:

@@ -44,6 +44,10 @@ class MalformedFrame(LocalError):
     """Bytes that are not a message of ours; the connection that sent them is closed."""
 
 
+class MessageTooComplex(LocalError):
+    """A message of ours that no peer would take: too many bytes even without its records. It was not sent."""
+
+
 class InvalidConfiguration(LocalError, ValueError):
     """A setting that is unknown or out of range; the text names it, its value, and what was expected."""
 
@@ -136,8 +140,8 @@ class ErrorCode(IntEnum):
     UNSTABLE_OFFSET_COMMIT = 88
     THROTTLING_QUOTA_EXCEEDED = 89
     PRODUCER_FENCED = 90
-    INCONSISTENT_TOPIC_ID = 103
     UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
     FETCH_SESSION_TOPIC_ID_ERROR = 106
 
 

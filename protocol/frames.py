@@ -1,9 +1,10 @@
 """Frames: 4 length bytes, big endian and not counting themselves, then the payload. No socket in here.
 
 `FrameReceiver` is fed by an ``asyncio.BufferedProtocol``: it hands out the memory to receive into and tells
-which frames are whole. Small frames that arrive together share one receive buffer and are copied out of it; a
-large frame gets a buffer of its own as soon as its length is known, and its bytes arrive there directly. The
-length is checked before a byte is buffered.
+which frames are whole. A frame gets memory of its own as soon as its length is known and has been checked;
+the bytes of a large one then arrive there directly. Everything else is received into memory that all
+receivers of one thread share, and copied out at once, so a connection that is silent between two frames holds
+no memory at all. Memory that was announced but never sent is never touched, and so costs nothing.
 
 `BufferPool` keeps buffers for reuse, because memory that is touched for the first time costs page faults. A
 frame's buffer returns to the pool only by `Frame.release`; whoever forgets it merely leaves the buffer to the
@@ -14,7 +15,9 @@ One receiver belongs to one connection and its thread; a pool may be shared by t
 
 from __future__ import annotations
 
+import mmap
 import struct
+import threading
 from collections import deque
 from typing import Final
 
@@ -24,8 +27,25 @@ LENGTH_BYTES: Final = 4
 DEFAULT_MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 
 _LENGTH = struct.Struct(">i")
-_RECEIVE_BUFFER_BYTES: Final = 64 * 1024
+_SHARED_BYTES: Final = 64 * 1024
 _POOLED_FROM_BYTES: Final = 16 * 1024
+_MAPPED_FROM_BYTES: Final = 128 * 1024
+# Where so much of a frame is missing, a copy costs more than the system call that receiving it apart takes.
+_RECEIVED_IN_PLACE_FROM_BYTES: Final = 16 * 1024
+
+PooledBuffer = bytearray | mmap.mmap
+
+
+class _SharedMemory(threading.local):
+    """What one thread receives into. In front is room for the start of a length that came earlier."""
+
+    def __init__(self) -> None:
+        self.data = bytearray(LENGTH_BYTES + _SHARED_BYTES)
+        self.view = memoryview(self.data)
+        self.to_receive_into = self.view[LENGTH_BYTES:]
+
+
+_shared = _SharedMemory()
 
 
 class BufferPool:
@@ -38,28 +58,41 @@ class BufferPool:
     def __init__(
         self, max_bytes_per_class: int = 8 * 1024 * 1024, largest_bytes: int = 32 * 1024 * 1024
     ) -> None:
-        self._free: dict[int, deque[bytearray]] = {}
+        self._free: dict[int, deque[PooledBuffer]] = {}
         size = _POOLED_FROM_BYTES
         while size <= largest_bytes:
             self._free[size] = deque(maxlen=max(1, max_bytes_per_class // size))
             size *= 2
 
-    def acquire(self, size: int) -> bytearray:
-        """A buffer of at least ``size`` bytes whose content is arbitrary."""
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of all buffers that wait for reuse."""
+        return sum(size * len(free) for size, free in self._free.items())
+
+    def acquire(self, size: int) -> PooledBuffer:
+        """A buffer of at least ``size`` bytes (1 or more) whose content is arbitrary."""
         rounded = max(_POOLED_FROM_BYTES, 1 << (size - 1).bit_length())
         free = self._free.get(rounded)
         if free is None:
-            return bytearray(size)
+            return _allocate(size)
         try:
             return free.pop()
         except IndexError:
-            return bytearray(rounded)
+            return _allocate(rounded)
 
-    def release(self, buffer: bytearray) -> None:
+    def release(self, buffer: PooledBuffer) -> None:
         """Give a buffer back; one that the pool would not have made is left to the garbage collector."""
         free = self._free.get(len(buffer))
         if free is not None:
             free.append(buffer)
+
+
+def _allocate(size: int) -> PooledBuffer:
+    # A bytearray is cleared, and so touched, when it is made. A mapping is touched only as bytes arrive: a
+    # peer that announces a large frame and sends nothing occupies nothing.
+    if size < _MAPPED_FROM_BYTES:
+        return bytearray(size)
+    return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class Frame:
@@ -68,7 +101,7 @@ class Frame:
     __slots__ = ("_buffer", "_pool", "view")
 
     def __init__(
-        self, view: memoryview, buffer: bytearray | None = None, pool: BufferPool | None = None
+        self, view: memoryview, buffer: PooledBuffer | None = None, pool: BufferPool | None = None
     ) -> None:
         self.view = view
         self._buffer = buffer
@@ -82,33 +115,33 @@ class Frame:
 
 
 class FrameReceiver:
-    """Cuts a byte stream into frames, fed in any chunking, without a needless copy."""
+    """Cuts a byte stream into frames, fed in any chunking, without a needless copy.
+
+    Between `get_buffer` and its `buffer_updated` no other receiver of the thread may be used: that is how
+    asyncio and uvloop call them.
+    """
+
+    __slots__ = ("_filled", "_frame", "_length_start", "_max_frame_bytes", "_pool")
 
     def __init__(self, pool: BufferPool, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         self._pool = pool
         self._max_frame_bytes = max_frame_bytes
-        self._buffer = bytearray(4096)
-        self._view = memoryview(self._buffer)
-        self._start = 0
-        self._end = 0
-        # The large frame being received, if any: while it is set, the receive buffer is empty.
-        self._large: bytearray | None = None
-        self._large_view = self._view
-        self._large_size = 0
-        self._large_filled = 0
+        # Either a frame has begun, or up to three bytes of the next length are known; never both.
+        self._frame: Frame | None = None
+        self._filled = 0
+        self._length_start = b""
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes received that no whole frame has taken yet."""
-        return self._large_filled if self._large is not None else self._end - self._start
+        """Bytes received that no whole frame has taken yet, length bytes aside."""
+        return self._filled if self._frame is not None else len(self._length_start)
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """The memory that the next bytes go to; never empty."""
-        if self._large is not None:
-            return self._large_view[self._large_filled : self._large_size]
-        if self._end == len(self._buffer):
-            self._make_room()
-        return self._view[self._end :]
+        frame = self._frame
+        if frame is not None and len(frame.view) - self._filled >= _RECEIVED_IN_PLACE_FROM_BYTES:
+            return frame.view[self._filled :]
+        return _shared.to_receive_into
 
     def buffer_updated(self, nbytes: int) -> list[Frame]:
         """Take note of ``nbytes`` new bytes and return the frames that they complete.
@@ -116,65 +149,53 @@ class FrameReceiver:
         Raises MalformedFrame for a length that is not positive or above the maximum; the connection must then
         be closed, for where the next frame would start is unknown.
         """
-        if self._large is not None:
-            return self._large_updated(nbytes)
-        self._end += nbytes
         frames: list[Frame] = []
-        while self._end - self._start >= LENGTH_BYTES:
-            size = _LENGTH.unpack_from(self._buffer, self._start)[0]
-            if not 0 < size <= self._max_frame_bytes:
-                raise MalformedFrame(f"frame length {size} is not within 1..{self._max_frame_bytes}")
-            body = self._start + LENGTH_BYTES
-            if self._end - body < size:
-                if size > _RECEIVE_BUFFER_BYTES // 2:
-                    self._begin_large(body, size)
-                break
-            frames.append(self._copy_out(body, size))
-            self._start = body + size
-        if self._start == self._end:
-            self._start = self._end = 0
-            # A connection that has filled its first small buffer is a busy one and earns a larger.
-            if nbytes == len(self._buffer) < _RECEIVE_BUFFER_BYTES:
-                self._grow()
+        start, end = LENGTH_BYTES, LENGTH_BYTES + nbytes
+        frame = self._frame
+        if frame is not None:
+            missing = len(frame.view) - self._filled
+            if missing < _RECEIVED_IN_PLACE_FROM_BYTES:
+                nbytes = min(nbytes, missing)
+                start += nbytes
+                frame.view[self._filled : self._filled + nbytes] = _shared.view[LENGTH_BYTES:start]
+            else:
+                start = end
+            self._filled += nbytes
+            if nbytes < missing:
+                return frames
+            self._frame = None
+            frames.append(frame)
+        elif self._length_start:
+            start -= len(self._length_start)
+            _shared.data[start:LENGTH_BYTES] = self._length_start
+        self._cut(start, end, frames)
         return frames
 
-    def _copy_out(self, body: int, size: int) -> Frame:
+    def _cut(self, start: int, end: int, frames: list[Frame]) -> None:
+        """Take what lies between the two places of the shared memory."""
+        data = _shared.data
+        while end - start >= LENGTH_BYTES:
+            size = _LENGTH.unpack_from(data, start)[0]
+            if not 0 < size <= self._max_frame_bytes:
+                raise MalformedFrame(f"frame length {size} is not within 1..{self._max_frame_bytes}")
+            start += LENGTH_BYTES
+            if end - start < size:
+                self._frame = self._empty_frame(size)
+                self._filled = end - start
+                self._frame.view[: self._filled] = _shared.view[start:end]
+                start = end
+            elif size < _POOLED_FROM_BYTES:
+                frames.append(Frame(memoryview(data[start : start + size])))
+                start += size
+            else:
+                frame = self._empty_frame(size)
+                frame.view[:] = _shared.view[start : start + size]
+                frames.append(frame)
+                start += size
+        self._length_start = bytes(data[start:end])
+
+    def _empty_frame(self, size: int) -> Frame:
         if size < _POOLED_FROM_BYTES:
-            return Frame(memoryview(self._buffer[body : body + size]))
+            return Frame(memoryview(bytearray(size)))
         buffer = self._pool.acquire(size)
-        view = memoryview(buffer)[:size]
-        view[:] = self._view[body : body + size]
-        return Frame(view, buffer, self._pool)
-
-    def _begin_large(self, body: int, size: int) -> None:
-        filled = self._end - body
-        self._large = self._pool.acquire(size)
-        self._large_view = memoryview(self._large)
-        self._large_view[:filled] = self._view[body : self._end]
-        self._large_size, self._large_filled = size, filled
-        self._start = self._end = 0
-
-    def _large_updated(self, nbytes: int) -> list[Frame]:
-        self._large_filled += nbytes
-        if self._large_filled < self._large_size:
-            return []
-        frame = Frame(self._large_view[: self._large_size], self._large, self._pool)
-        self._large = None
-        self._large_view = self._view
-        return [frame]
-
-    def _make_room(self) -> None:
-        """Move a started frame to the front, and grow when it already is there."""
-        if self._start == 0:
-            self._grow()
-            return
-        rest = self._end - self._start
-        self._view[:rest] = self._view[self._start : self._end]
-        self._start, self._end = 0, rest
-
-    def _grow(self) -> None:
-        grown = bytearray(_RECEIVE_BUFFER_BYTES)
-        grown[: self._end - self._start] = self._view[self._start : self._end]
-        self._end -= self._start
-        self._start = 0
-        self._buffer, self._view = grown, memoryview(grown)
+        return Frame(memoryview(buffer)[:size], buffer, self._pool)

@@ -1,0 +1,42 @@
+"""When a lost or refused peer may be tried again: a wait that doubles, with jitter.
+
+A plain rule: time comes in as an argument. Runs wherever its owner does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+JITTER = (0.8, 1.2)
+"""The bounds of the factor that keeps the peers of a restarted broker from arriving all in one moment."""
+
+
+class Backoff:
+    """The wait after each failure in a row: ``first_ms``, then doubled up to ``max_ms``, times the jitter.
+
+    ``uniform`` gives a random number between its two arguments. Times are seconds of one monotonic clock.
+    """
+
+    __slots__ = ("_failures", "_first_ms", "_max_ms", "_retry_at", "_uniform")
+
+    def __init__(self, first_ms: int, max_ms: int, uniform: Callable[[float, float], float]) -> None:
+        self._first_ms = first_ms
+        self._max_ms = max_ms
+        self._uniform = uniform
+        self._failures = 0
+        self._retry_at = float("-inf")
+
+    def failed(self, now: float) -> None:
+        """An attempt has failed."""
+        # The exponent is bounded so that a peer that is away for days does not grow it without end.
+        wait_ms = min(self._max_ms, self._first_ms << min(self._failures, 20))
+        self._failures += 1
+        self._retry_at = now + wait_ms * self._uniform(*JITTER) / 1000
+
+    def succeeded(self) -> None:
+        """The peer is well: the next failure waits as the first one did."""
+        self._failures = 0
+
+    def remaining(self, now: float) -> float:
+        """Seconds until the next attempt may be made; 0 or less when it may be made now."""
+        return self._retry_at - now

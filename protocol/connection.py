@@ -1,0 +1,149 @@
+"""One outgoing TCP connection: the socket side of a `Channel`, which alone knows what the frames mean.
+
+Runs on the event loop that opened it. It tells its owner of whole frames and, once, of its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from barnabas.protocol.errors import ConnectionClosed, MalformedFrame
+from barnabas.protocol.frames import BufferPool, Frame, FrameReceiver
+from barnabas.protocol.ids import Endpoint
+from barnabas.protocol.schema import Buffer
+
+_WRITE_HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
+
+
+class ConnectionOwner(Protocol):
+    """What a connection needs of its channel."""
+
+    def received(self, connection: Connection, frames: list[Frame]) -> None:
+        """Take whole frames, at least one. Raises MalformedFrame to have the connection closed."""
+
+    def lost(self, connection: Connection, error: Exception | None) -> None:
+        """The peer closed it (no error), it broke, or what came was malformed. The last call."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """``writable`` is cleared while the peer does not read what is sent to it."""
+
+    def __init__(self, owner: ConnectionOwner, pool: BufferPool, max_frame_bytes: int) -> None:
+        self._owner = owner
+        self._receiver = FrameReceiver(pool, max_frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._ended = False
+        self.opened_at = asyncio.get_running_loop().time()
+        self.has_answered = False
+        self.writable = asyncio.Event()
+        self.writable.set()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether what is written may still reach the peer."""
+        return self._transport is not None and not self._ended and not self._transport.is_closing()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transport is one in all but name.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._ended:
+            return
+        try:
+            frames = self._receiver.buffer_updated(nbytes)
+            if frames:
+                self._owner.received(self, frames)
+                self.has_answered = True
+        except MalformedFrame as error:
+            self._end(error)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(exc)
+
+    def write(self, buffers: list[Buffer]) -> None:
+        """Send the buffers, without a copy where the loop can. Raises ConnectionClosed."""
+        if self._transport is None or not self.is_usable:
+            raise ConnectionClosed("the connection is closing")
+        if len(buffers) == 1:
+            self._transport.write(buffers[0])
+        else:
+            self._transport.writelines(buffers)
+
+    def close(self) -> None:
+        """Close at once; the owner, who wants it, is not told. Idempotent."""
+        self._ended = True
+        # Who waits to write looks whether it is usable next.
+        self.writable.set()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def is_to_itself(self) -> bool:
+        """Whether both ends are one socket.
+
+        TCP allows that when a local port that nobody listens on is also the one chosen for this end; such a
+        connection would keep the restarted broker from binding its own port.
+        """
+        transport = self._transport
+        return transport is not None and (
+            transport.get_extra_info("sockname") == transport.get_extra_info("peername")
+        )
+
+    def _end(self, error: Exception | None) -> None:
+        if not self._ended:
+            self.close()
+            self._owner.lost(self, error)
+
+
+async def open_connection(endpoint: Endpoint, make: Callable[[], Connection]) -> Connection:
+    """Connect to the first address of a host that can be reached.
+
+    Raises OSError; ConnectionRefusedError when no address was reached and one refused, so that a name with
+    two addresses, as localhost has, tells of a dead broker as plainly as a number does.
+    """
+    errors: list[OSError] = []
+    for host in await _addresses(endpoint):
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(make, host, endpoint.port)
+        except OSError as error:
+            errors.append(error)
+            continue
+        if connection.is_to_itself():
+            connection.close()
+            errors.append(ConnectionRefusedError(f"nobody listens on {endpoint}"))
+        elif not connection.is_usable:
+            errors.append(ConnectionResetError(f"{endpoint} closed the connection at once"))
+        else:
+            return connection
+    raise next((error for error in errors if isinstance(error, ConnectionRefusedError)), errors[-1])
+
+
+async def _addresses(endpoint: Endpoint) -> list[str]:
+    """The numeric addresses of a host, in the resolver's order. Raises OSError when there are none."""
+    try:
+        ipaddress.ip_address(endpoint.host)
+    except ValueError:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(info[4][0]) for info in found))
+    return [endpoint.host]
