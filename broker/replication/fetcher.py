@@ -216,6 +216,8 @@ class LeaderFetcher:
         )
         self._changed = asyncio.Event()
         self._is_waiting = False
+        # What the fetch under way asks for: an answer is not for what was added since.
+        self._asked: dict[TopicPartition, _Followed] = {}
         self._nudge: asyncio.Task[None] | None = None
         self._turn = 0
         self._task = manager.spawn(self._run())
@@ -312,6 +314,7 @@ class LeaderFetcher:
         The order rotates, so that one busy partition cannot starve those behind it.
         """
         topics: dict[str, list[FetchPartition]] = {}
+        self._asked = {}
         next_retry = 0.0
         names = list(self.followed)
         self._turn = (self._turn + 1) % max(1, len(names))
@@ -325,6 +328,7 @@ class LeaderFetcher:
             except ApiError:
                 # The controller has given it another role; the order to unfollow is on its way here.
                 continue
+            self._asked[name] = followed
             topics.setdefault(name.topic, []).append(
                 FetchPartition(
                     partition=name.partition,
@@ -344,8 +348,9 @@ class LeaderFetcher:
             logger.warning("broker %d refuses fetches: error %d", self.leader, response.error_code)
         for topic in response.responses:
             for data in topic.partitions:
-                followed = self.followed.get(TopicPartition(topic.topic, data.partition_index))
-                if followed is not None:
+                name = TopicPartition(topic.topic, data.partition_index)
+                followed = self._asked.get(name)
+                if followed is not None and self.followed.get(name) is followed:
                     self._apply_partition(followed, data, now)
         answer.frame.release()
 
