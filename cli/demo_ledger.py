@@ -1,0 +1,145 @@
+"""What the demo sent, what the cluster acknowledged, and what came back: the books and the audit.
+
+The audit knows nothing of how the records travelled. It holds the cluster to its word: every record that
+was acknowledged stands at the offset that was acknowledged and nowhere is a hole or a second value; the
+records of a key first appear in the order in which they were sent. One thread.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from array import array
+from dataclasses import dataclass, field
+from typing import Final
+
+_NOT_ACKNOWLEDGED: Final = -1
+_MAX_EXAMPLES: Final = 3
+
+
+class Ledger:
+    """The records sent, by their number, and where the cluster said it put them."""
+
+    def __init__(self) -> None:
+        self._checksums = array("L")
+        self._partitions = array("i")
+        self._offsets = array("q")
+        self.sent_bytes = 0
+        self.acknowledged = 0
+        self.failures: list[str] = []
+
+    def __len__(self) -> int:
+        """How many records were sent."""
+        return len(self._checksums)
+
+    def sent(self, key: bytes, value: bytes) -> int:
+        """Enter a record before it is sent; returns its number."""
+        self._checksums.append(zlib.crc32(value, zlib.crc32(key)))
+        self._partitions.append(_NOT_ACKNOWLEDGED)
+        self._offsets.append(_NOT_ACKNOWLEDGED)
+        self.sent_bytes += len(key) + len(value)
+        return len(self._checksums) - 1
+
+    def acknowledge(self, number: int, partition: int, offset: int) -> None:
+        self._partitions[number] = partition
+        self._offsets[number] = offset
+        self.acknowledged += 1
+
+    def fail(self, number: int, error: BaseException) -> None:
+        """An error that the user of the producer would have seen."""
+        if len(self.failures) < _MAX_EXAMPLES:
+            self.failures.append(f"record {number}: {error}")
+
+    def place_of(self, number: int) -> tuple[int, int] | None:
+        """Partition and offset that were acknowledged for a record."""
+        if self._offsets[number] == _NOT_ACKNOWLEDGED:
+            return None
+        return self._partitions[number], self._offsets[number]
+
+    def is_record(self, number: int, key: bytes, value: bytes) -> bool:
+        """Whether these are the bytes that were sent under a number."""
+        if not 0 <= number < len(self._checksums):
+            return False
+        return self._checksums[number] == zlib.crc32(value, zlib.crc32(key))
+
+
+@dataclass(slots=True)
+class Finding:
+    """How often something was wrong, with the first examples."""
+
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, example: str) -> None:
+        self.count += 1
+        if len(self.examples) < _MAX_EXAMPLES:
+            self.examples.append(example)
+
+    def __str__(self) -> str:
+        return f"{self.count:,}" + (f" ({'; '.join(self.examples)})" if self.examples else "")
+
+
+class Audit:
+    """Takes the records as they are consumed, partition by partition in offset order, and checks them."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._next_offset: dict[int, int] = {}
+        self._last_of_key: dict[bytes, int] = {}
+        self._seen = bytearray(len(ledger))
+        self._confirmed = bytearray(len(ledger))
+        self.consumed = 0
+        self.duplicates = 0
+        self.foreign = Finding()
+        self.offset_breaks = Finding()
+        self.order_breaks = Finding()
+
+    def take(self, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
+        """Check one record and enter it."""
+        self.consumed += 1
+        expected = self._next_offset.get(partition, 0)
+        if offset != expected:
+            self.offset_breaks.add(f"{partition}: offset {offset} came where {expected} was expected")
+        self._next_offset[partition] = offset + 1
+        number = _number_of(value)
+        if key is None or value is None or not self._ledger.is_record(number, key, value):
+            self.foreign.add(f"{partition}, offset {offset}: bytes that were never sent")
+            return
+        if self._ledger.place_of(number) == (partition, offset):
+            self._confirmed[number] = 1
+        if self._seen[number]:
+            self.duplicates += 1
+            return
+        self._seen[number] = 1
+        last = self._last_of_key.get(key, -1)
+        if number < last:
+            self.order_breaks.add(f"key {key.decode()}: record {number} first appeared after {last}")
+        self._last_of_key[key] = max(last, number)
+
+    def missing(self) -> Finding:
+        """Records that were acknowledged and are nowhere."""
+        return self._unmarked(self._seen, "is nowhere")
+
+    def moved(self) -> Finding:
+        """Records that were acknowledged and do not stand at the offset that was acknowledged."""
+        return self._unmarked(self._confirmed, "does not stand there")
+
+    def end_offsets(self) -> dict[int, int]:
+        """The offset behind the last record taken, by partition."""
+        return dict(self._next_offset)
+
+    def _unmarked(self, marks: bytearray, what: str) -> Finding:
+        found = Finding()
+        for number, mark in enumerate(marks):
+            place = None if mark else self._ledger.place_of(number)
+            if place is not None:
+                found.add(f"record {number}, acknowledged at offset {place[1]} of {place[0]}, {what}")
+        return found
+
+
+def _number_of(value: bytes | None) -> int:
+    try:
+        fields = json.loads(value or b"null")
+        return int(fields["id"])
+    except (ValueError, TypeError, KeyError):
+        return -1
