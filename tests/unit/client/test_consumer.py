@@ -1,0 +1,413 @@
+"""The consumer against brokers that fail on command."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from barnabas.client.consumer import Consumer
+from barnabas.client.errors import (
+    ApiError,
+    ClientClosed,
+    ErrorCode,
+    NotAssigned,
+    OffsetUnknown,
+    RequestTimedOutLocally,
+)
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.record_batch import TimestampType
+from barnabas.protocol.schema import ApiKey
+
+from .fake_broker import FakeCluster, FakePartition
+from .waiting import until
+
+T0 = TopicPartition("t", 0)
+EARLIEST = {"auto_offset_reset": "earliest", "retry_backoff_ms": 5}
+
+
+def fill(partition: FakePartition, start: int, end: int, per_batch: int = 10, **batch: Any) -> None:
+    """Append the numbers of a range as values, in batches."""
+    for first in range(start, end, per_batch):
+        records = [(None, b"%d" % number) for number in range(first, min(end, first + per_batch))]
+        partition.append(memoryview(build_batch(records, **batch)))
+
+
+def values(start: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(start, end)]
+
+
+async def read(consumer: Consumer, count: int, max_records: int | None = None) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    while len(found) < count:
+        records = await consumer.poll(10_000, max_records)
+        assert records, f"only {len(found)} of {count} records came"
+        found += [record.value for record in records]
+    return found
+
+
+async def test_records_come_in_order_with_all_their_fields() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 0, 25, timestamp_ms=777)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([("t", 0)])
+            records = await consumer.poll(10_000)
+            while len(records) < 25:
+                records += await consumer.poll(10_000)
+        assert [record.offset for record in records] == list(range(25))
+        assert [record.value for record in records] == values(0, 25)
+        assert {record.timestamp_ms for record in records} == {777}
+        assert records[0].topic == "t"
+        assert records[0].partition == 0
+        assert records[0].headers == ()
+        assert records[0].timestamp_type is TimestampType.CREATE_TIME
+
+
+@pytest.mark.parametrize("compression", [Compression.ZSTD, Compression.GZIP])
+async def test_compressed_batches_are_read(compression: Compression) -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 0, 25, compression=compression)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            assert await read(consumer, 25) == values(0, 25)
+
+
+async def test_latest_begins_at_the_high_watermark_and_sees_what_comes() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 0, 10)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="latest") as consumer:
+            consumer.assign([T0])
+            assert await consumer.position(T0) == 10
+            fill(cluster.partition("t"), 10, 15)
+            await cluster.notify()
+            assert await read(consumer, 5) == values(10, 15)
+
+
+async def test_nothing_above_the_high_watermark_is_seen() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        partition = cluster.partition("t")
+        fill(partition, 0, 20)
+        partition.high_watermark = 10
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            assert await read(consumer, 10) == values(0, 10)
+            assert await consumer.poll(0) == []
+            assert consumer.high_watermark(T0) == 10
+            partition.high_watermark = 20
+            await cluster.notify()
+            assert await read(consumer, 10) == values(10, 20)
+
+
+async def test_seek_into_the_middle_of_a_batch_drops_the_records_before() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 0, 30)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 17)
+            assert await read(consumer, 13) == values(17, 30)
+            consumer.seek(T0, 4)
+            assert await consumer.position(T0) == 4
+            assert (await consumer.poll(10_000, 1))[0].offset == 4
+            assert await consumer.position(T0) == 5
+            consumer.seek_to_beginning(T0)
+            assert (await consumer.poll(10_000, 3))[0].offset == 0
+            consumer.seek_to_end()
+            assert await consumer.position(T0) == 30
+            assert consumer.lag(T0) == 0
+
+
+async def test_an_answer_from_before_a_seek_is_dropped() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 0, 30)
+        gate = cluster.brokers[1].gate(ApiKey.FETCH)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 0)
+            await until(lambda: cluster.requests(ApiKey.FETCH))
+            consumer.seek(T0, 20)
+            gate.set()
+            assert await read(consumer, 10) == values(20, 30)
+
+
+@pytest.mark.parametrize(("reset", "first"), [("earliest", 10), ("latest", 30)])
+async def test_an_offset_out_of_range_is_reset(reset: str, first: int) -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        partition = cluster.partition("t")
+        fill(partition, 0, 30)
+        partition.log_start_offset = 10
+        del partition.batches[0]
+        async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset=reset) as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 3)
+            await until(lambda: len(cluster.requests(ApiKey.FETCH)) > 1)
+            assert await consumer.position(T0) >= first
+            fill(partition, 30, 40)
+            await cluster.notify()
+            assert (await read(consumer, 1))[0] == b"%d" % first
+
+
+async def test_an_offset_out_of_range_without_a_reset_is_an_error_until_a_seek() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 0, 10)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="none") as consumer:
+            consumer.assign([T0])
+            with pytest.raises(OffsetUnknown, match="t-0 has no position"):
+                await consumer.poll(10_000)
+            consumer.seek(T0, 99)
+            for _ in range(2):
+                with pytest.raises(ApiError, match="offset 99 of t-0 is outside the log, which has 0 to 10"):
+                    await consumer.poll(10_000)
+            consumer.seek(T0, 8)
+            assert await read(consumer, 2) == values(8, 10)
+
+
+async def test_a_damaged_batch_is_an_error_after_the_records_before_it() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        partition = cluster.partition("t")
+        fill(partition, 0, 30)
+        partition.batches[1] = partition.batches[1][:-1] + b"\xff"
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            assert await read(consumer, 10) == values(0, 10)
+            with pytest.raises(ApiError, match="CORRUPT_MESSAGE"):
+                await consumer.poll(10_000)
+            assert await consumer.position(T0) == 10
+            consumer.seek(T0, 20)
+            assert await read(consumer, 10) == values(20, 30)
+
+
+async def test_the_leader_is_followed_through_every_refusal() -> None:
+    async with FakeCluster(3) as cluster:
+        cluster.add_topic("t", 1, leaders=[1])
+        partition = cluster.partition("t")
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            for step, leader in enumerate((2, 3, 3, 1)):
+                fill(partition, 10 * step, 10 * step + 10)
+                await cluster.notify()
+                assert await read(consumer, 10) == values(10 * step, 10 * step + 10)
+                cluster.move_leader("t", 0, leader)
+                await cluster.notify()
+
+
+async def test_a_dead_leader_is_replaced() -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 1, leaders=[1])
+        fill(cluster.partition("t"), 0, 10)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            assert await read(consumer, 10) == values(0, 10)
+            await cluster.brokers[1].stop()
+            cluster.hidden_nodes.add(1)
+            cluster.move_leader("t", 0, 2)
+            fill(cluster.partition("t"), 10, 20)
+            assert await read(consumer, 10) == values(10, 20)
+
+
+async def test_prefetch_stops_at_its_bound_and_goes_on_when_there_is_room() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 0, 1_000, per_batch=10)
+        size = len(cluster.partition("t").batches[0])
+        settings = {"max_partition_fetch_bytes": 3 * size, "fetch_max_bytes": 100 * size, **EARLIEST}
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
+            consumer.assign([T0])
+            state = consumer._states[T0]
+            await until(lambda: state.buffered_bytes >= 3 * size)
+            for _ in range(5):
+                await consumer.end_offsets([T0])
+            assert state.buffered_bytes <= 6 * size
+            assert len(cluster.requests(ApiKey.FETCH)) <= 2
+            assert await read(consumer, 1_000, 7) == values(0, 1_000)
+
+
+async def test_all_partitions_together_stay_within_fetch_max_bytes() -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 4)
+        for partition in cluster.topics["t"]:
+            fill(partition, 0, 500)
+        settings = {"fetch_max_bytes": 4_000, **EARLIEST}
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
+            consumer.assign([("t", partition) for partition in range(4)])
+            found = await read(consumer, 2_000)
+            assert sorted(found) == sorted(values(0, 500) * 4)  # type: ignore[type-var]
+        asked = [request.max_bytes for request in cluster.requests(ApiKey.FETCH)]
+        assert max(asked) <= 4_000
+
+
+async def test_paused_partitions_give_nothing_until_resumed() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t", 2)
+        for partition in cluster.topics["t"]:
+            fill(partition, 0, 20)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([("t", 0), ("t", 1)])
+            consumer.pause(T0)
+            assert consumer.paused() == {T0}
+            assert await read(consumer, 20) == values(0, 20)
+            assert await consumer.poll(0) == []
+            consumer.pause(("t", 1))
+            consumer.resume(T0)
+            assert await read(consumer, 20) == values(0, 20)
+            assert await consumer.position(T0) == 20
+
+
+async def test_iterating_counts_only_what_was_handed_out() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 0, 40)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            seen = []
+            async for record in consumer:
+                seen.append(record.value)
+                assert await consumer.position(T0) == record.offset + 1
+                if len(seen) == 13:
+                    break
+            assert (await consumer.getone()).offset == 13
+            assert [record.offset for record in await consumer.poll(10_000, 2)] == [14, 15]
+            assert await consumer.position(T0) == 16
+            assert (await consumer.getone()).offset == 16
+            consumer.pause(T0)
+            assert await consumer.poll(0) == []
+            consumer.resume(T0)
+            assert (await consumer.getone()).offset == 17
+            consumer.seek(T0, 30)
+            assert (await consumer.getone()).offset == 30
+            rest = await read(consumer, 9)
+        assert seen == values(0, 13)
+        assert rest == values(31, 40)
+
+
+async def test_partitions_take_turns() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t", 2)
+        for partition in cluster.topics["t"]:
+            fill(partition, 0, 100)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([("t", 0), ("t", 1)])
+            await until(lambda: all(state.has_data for state in consumer._states.values()))
+            polled = [{record.partition for record in await consumer.poll(10_000, 10)} for _ in range(4)]
+        assert polled == [{0}, {1}, {0}, {1}]
+
+
+async def test_a_new_assignment_keeps_the_positions_of_those_that_stay() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t", 3)
+        for partition in cluster.topics["t"]:
+            fill(partition, 0, 10)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([("t", 0), ("t", 1)])
+            await read(consumer, 20)
+            consumer.assign([("t", 1), ("t", 2)])
+            assert consumer.assignment() == {("t", 1), ("t", 2)}
+            assert await consumer.position(("t", 1)) == 10
+            assert [record.partition for record in await consumer.poll(10_000)] == [2] * 10
+            with pytest.raises(NotAssigned, match="t-0 is not assigned"):
+                consumer.seek(T0, 0)
+
+
+async def test_offsets_are_told_by_position_and_time() -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 2)
+        fill(cluster.partition("t", 0), 0, 10, timestamp_ms=1_000)
+        fill(cluster.partition("t", 0), 10, 20, timestamp_ms=2_000)
+        both = [T0, TopicPartition("t", 1)]
+        async with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
+            assert await consumer.beginning_offsets(both) == {both[0]: 0, both[1]: 0}
+            assert await consumer.end_offsets(both) == {both[0]: 20, both[1]: 0}
+            found = await consumer.offsets_for_times({both[0]: 1_500, both[1]: 0})
+            assert found[both[0]] is not None
+            assert found[both[0]][:2] == (10, 2_000)
+            assert found[both[1]] is None
+            cluster.move_leader("t", 0, 2)
+            assert (await consumer.end_offsets([T0]))[T0] == 20
+
+
+async def test_an_unknown_topic_is_logged_and_read_when_it_appears(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeCluster() as cluster:
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([("late", 0)])
+            with pytest.raises(RequestTimedOutLocally, match="position of late-0"):
+                await consumer.position(("late", 0), timeout_ms=50)
+            await until(lambda: "topic 'late' cannot be read" in caplog.text)
+            cluster.add_topic("late")
+            fill(cluster.partition("late"), 0, 5)
+            assert await read(consumer, 5) == values(0, 5)
+
+
+async def test_an_error_that_no_retry_cures_comes_out_of_poll() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            await consumer.position(T0)
+
+            def refused(body: Any) -> Any:
+                answer = cluster.brokers[1]._read("t", body.topics[0].partitions[0])
+                answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                from barnabas.protocol.messages.fetch import FetchResponse, FetchTopicResponse
+
+                return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[answer])])
+
+            cluster.brokers[1].script(ApiKey.FETCH, refused, refused)
+            await cluster.notify()
+            with pytest.raises(ApiError, match="TOPIC_AUTHORIZATION_FAILED"):
+                await consumer.poll(10_000)
+
+
+async def test_control_batches_are_skipped() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        partition = cluster.partition("t")
+        fill(partition, 0, 5)
+        from barnabas.protocol.batch_builder import RecordBatchBuilder
+
+        builder = RecordBatchBuilder()
+        builder.append(b"marker", b"", None, 0)
+        partition.batches.append(bytes(builder.build(base_offset=5, is_control=True)))
+        partition.log_end_offset = 6
+        fill(partition, 6, 10)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            assert await read(consumer, 9) == values(0, 5) + values(6, 10)
+
+
+async def test_closing_ends_a_waiting_poll_and_later_calls() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        consumer = Consumer(bootstrap_servers=cluster.bootstrap)
+        with pytest.raises(ClientClosed, match="not started"):
+            consumer.assign([T0])
+        await consumer.start()
+        consumer.assign([T0])
+        waiting = asyncio.create_task(consumer.getone())
+        await until(lambda: cluster.requests(ApiKey.FETCH))
+        await consumer.close()
+        await consumer.close()
+        with pytest.raises(ClientClosed, match="closed"):
+            await waiting
+        with pytest.raises(ClientClosed, match="closed"):
+            await consumer.poll()
+
+
+@pytest.mark.parametrize("offset", [-1, 1.5, "0", None])
+async def test_a_wrong_offset_is_refused(offset: Any) -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        async with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
+            consumer.assign([T0])
+            with pytest.raises(ValueError, match="expected 0 or more"):
+                consumer.seek(T0, offset)
