@@ -35,6 +35,7 @@ from barnabas.protocol.ids import (
     TopicPartition,
 )
 from barnabas.protocol.messages.inter_broker import (
+    LEADER_DURING_DELETE,
     LeaderAndIsrRequest,
     StopReplicaRequest,
     UpdateMetadataRequest,
@@ -341,7 +342,10 @@ class Member:
         for request in self.broker.of(UpdateMetadataRequest):
             for topic in request.topic_states:
                 for one in topic.partition_states:
-                    found[TopicPartition(topic.topic_name, one.partition_index)] = BrokerId(one.leader)
+                    tp = TopicPartition(topic.topic_name, one.partition_index)
+                    found[tp] = BrokerId(one.leader)
+                    if one.leader == LEADER_DURING_DELETE:
+                        del found[tp]
         return found
 
 

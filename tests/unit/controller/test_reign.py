@@ -1,0 +1,452 @@
+"""The controller's handling of events, one by one, over a cluster in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas.controller import events
+from barnabas.controller.controller_writer import ControllerMoved
+from barnabas.controller.znodes import MalformedZnode, TopicAssignment
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from barnabas.protocol.messages.inter_broker import (
+    LEADER_DURING_DELETE,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionError,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+)
+from tests.unit.controller.fakes import Cluster, state
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def cluster_with_topic(**settings: object) -> Cluster:
+    cluster = Cluster(1, 2, 3, **settings)
+    cluster.zookeeper.add_topic("t", {0: (1, 2, 3), 1: (2, 3, 1)}, min_insync_replicas="2")
+    cluster.elect()
+    return cluster
+
+
+def suspect(cluster: Cluster, broker: int) -> events.BrokerSuspected:
+    return events.BrokerSuspected(cluster.writer.epoch, BrokerId(broker), cluster.epoch_of(broker))
+
+
+def returned(cluster: Cluster, broker: int) -> events.BrokerReturned:
+    return events.BrokerReturned(cluster.writer.epoch, BrokerId(broker), cluster.epoch_of(broker))
+
+
+def die(cluster: Cluster, *brokers: int) -> None:
+    cluster.zookeeper.unregister(*brokers)
+    cluster.reign.handle(events.BrokerChange())
+
+
+def answer_stops(cluster: Cluster, *brokers: int, error: ErrorCode = ErrorCode.NONE) -> None:
+    """Let brokers answer the StopReplica requests that they got."""
+    for broker in brokers:
+        for request in cluster.channels.stops(broker):
+            cluster.reign.handle(
+                events.StopReplicaAnswered(
+                    cluster.writer.epoch,
+                    BrokerId(broker),
+                    cluster.epoch_of(broker),
+                    request,
+                    StopReplicaResponse(error_code=int(error)),
+                )
+            )
+
+
+def request_deletion(cluster: Cluster, *topics: str) -> None:
+    cluster.zookeeper.deletions += topics
+    cluster.reign.handle(events.DeletionRequested())
+
+
+def test_a_new_partition_is_led_by_its_first_live_replica() -> None:
+    cluster = Cluster(2, 3)
+    cluster.elect()
+    cluster.zookeeper.add_topic("t", {0: (1, 2, 3)}, min_insync_replicas="2")
+    cluster.reign.handle(events.TopicChange())
+    assert cluster.zookeeper.states[T0] == state(2, (2, 3))
+    told = cluster.channels.leadership(2)[T0]
+    assert (told.leader, told.is_new, told.isr, told.replicas) == (2, True, [2, 3], [1, 2, 3])
+    [request] = [r for r in cluster.channels.requests(3) if isinstance(r, LeaderAndIsrRequest)]
+    assert [(c.name, c.value) for c in request.topic_states[0].configs] == [("min.insync.replicas", "2")]
+    assert request.topic_states[0].topic_id == cluster.zookeeper.assignments["t"].topic_id
+    assert cluster.channels.metadata(3)[T0].offline_replicas == [1]
+
+
+def test_a_partition_without_live_replicas_gets_its_first_leader_when_one_comes() -> None:
+    cluster = Cluster(3)
+    cluster.elect()
+    cluster.zookeeper.add_topic("t", {0: (1, 2)})
+    cluster.reign.handle(events.TopicChange())
+    assert T0 not in cluster.zookeeper.states
+    assert cluster.reign.offline_partitions_count == 1
+    cluster.zookeeper.register(2)
+    cluster.reign.handle(events.BrokerChange())
+    assert cluster.zookeeper.states[T0] == state(2, (2,))
+    assert cluster.channels.leadership(2)[T0].is_new
+    assert cluster.reign.offline_partitions_count == 0
+
+
+def test_failover_announces_the_brokers_first_and_then_all_leadership() -> None:
+    cluster = cluster_with_topic()
+    cluster.elect()
+    kinds = [type(request) for request in cluster.channels.requests(2)]
+    assert kinds == [UpdateMetadataRequest, LeaderAndIsrRequest, UpdateMetadataRequest]
+    first, leadership, metadata = cluster.channels.requests(2)
+    assert [broker.broker_id for broker in first.live_brokers] == [1, 2, 3]
+    assert first.topic_states == []
+    assert leadership.broker_epoch == cluster.epoch_of(2)
+    assert not leadership.is_full
+    assert set(cluster.channels.leadership(2)) == {T0, T1}
+    assert metadata.is_full
+    assert cluster.zookeeper.states[T0] == state(1, (1, 2, 3))
+
+
+def test_failover_moves_leaders_that_died_with_the_former_controller() -> None:
+    cluster = cluster_with_topic()
+    cluster.zookeeper.unregister(1)
+    cluster.elect()
+    assert cluster.zookeeper.states[T0] == state(2, (2, 3), epoch=1, version=1, controller_epoch=2)
+    assert cluster.zookeeper.states[T1] == state(2, (2, 3), epoch=1, version=1, controller_epoch=2)
+    assert cluster.channels.leadership(3)[T0].leader == 2
+
+
+def test_a_dead_broker_loses_its_leaders_and_leaves_every_isr() -> None:
+    cluster = cluster_with_topic()
+    cluster.channels.forget()
+    die(cluster, 1)
+    assert cluster.zookeeper.states[T0] == state(2, (2, 3), epoch=1, version=1)
+    assert cluster.zookeeper.states[T1] == state(2, (2, 3), epoch=1, version=1)
+    for broker in (2, 3):
+        assert {tp: s.leader for tp, s in cluster.channels.leadership(broker).items()} == {T0: 2, T1: 2}
+    last = cluster.channels.requests(3)[-1]
+    assert isinstance(last, UpdateMetadataRequest)
+    assert [broker.broker_id for broker in last.live_brokers] == [2, 3]
+    assert cluster.reign.live_brokers == (2, 3)
+
+
+def test_the_last_member_of_an_isr_is_kept_and_leads_again_when_it_returns() -> None:
+    cluster = cluster_with_topic()
+    cluster.zookeeper.shrink_isr(T0, 1)
+    die(cluster, 1)
+    assert cluster.zookeeper.states[T0].leader == -1
+    assert cluster.zookeeper.states[T0].isr == (1,)
+    assert cluster.reign.offline_partitions_count == 1
+    cluster.zookeeper.register(1)
+    cluster.reign.handle(events.BrokerChange())
+    assert (cluster.zookeeper.states[T0].leader, cluster.zookeeper.states[T0].isr) == (1, (1,))
+    assert cluster.reign.offline_partitions_count == 0
+
+
+@pytest.mark.parametrize(("setting", "override"), [(True, None), (False, "true")])
+def test_a_replica_out_of_sync_leads_only_where_that_is_allowed(setting: bool, override: str | None) -> None:
+    cluster = Cluster(1, 2, unclean_leader_election_enable=setting)
+    config = {} if override is None else {"unclean_leader_election_enable": override}
+    cluster.zookeeper.add_topic("t", {0: (1, 2)}, **config)
+    cluster.elect()
+    cluster.zookeeper.shrink_isr(T0, 1)
+    die(cluster, 1)
+    assert (cluster.zookeeper.states[T0].leader, cluster.zookeeper.states[T0].isr) == (2, (2,))
+
+
+def test_a_topic_may_forbid_what_the_cluster_allows() -> None:
+    cluster = Cluster(1, 2, unclean_leader_election_enable=True)
+    cluster.zookeeper.add_topic("t", {0: (1, 2)}, unclean_leader_election_enable="false")
+    cluster.elect()
+    cluster.zookeeper.shrink_isr(T0, 1)
+    die(cluster, 1)
+    assert cluster.zookeeper.states[T0].leader == -1
+
+
+def test_an_isr_that_its_leader_changed_meanwhile_is_read_again_before_the_election() -> None:
+    cluster = cluster_with_topic()
+    cluster.zookeeper.shrink_isr(T0, 1, 3)
+    die(cluster, 1)
+    assert cluster.zookeeper.states[T0] == state(3, (3,), epoch=1, version=2)
+
+
+def test_a_suspected_broker_loses_its_leaders_while_its_registration_stands() -> None:
+    cluster = cluster_with_topic()
+    cluster.channels.forget()
+    cluster.reign.handle(suspect(cluster, 1))
+    assert cluster.zookeeper.states[T0].leader == 2
+    assert 1 not in cluster.reign.live_brokers
+    assert cluster.channels.requests(1) == []
+    # Its session ends later: an ordinary failure, with nothing left to move.
+    before = dict(cluster.zookeeper.states)
+    die(cluster, 1)
+    assert cluster.zookeeper.states == before
+
+
+def test_a_broker_wrongly_suspected_comes_back_with_all_that_it_hosts() -> None:
+    cluster = cluster_with_topic()
+    cluster.reign.handle(suspect(cluster, 1))
+    cluster.channels.forget()
+    cluster.reign.handle(returned(cluster, 1))
+    [full] = cluster.channels.full_requests(1)
+    assert sum(len(topic.partition_states) for topic in full.topic_states) == 2
+    assert cluster.zookeeper.states[T0].leader == 2
+    assert cluster.reign.live_brokers == (1, 2, 3)
+    assert [b.broker_id for b in cluster.channels.requests(2)[-1].live_brokers] == [1, 2, 3]
+
+
+def test_a_suspicion_of_an_earlier_life_is_not_listened_to() -> None:
+    cluster = cluster_with_topic()
+    stale = suspect(cluster, 1)
+    cluster.zookeeper.register(1)
+    cluster.reign.handle(events.BrokerChange())
+    before = dict(cluster.zookeeper.states)
+    cluster.reign.handle(stale)
+    cluster.reign.handle(events.BrokerReturned(cluster.writer.epoch, BrokerId(1), BrokerEpoch(1)))
+    assert cluster.zookeeper.states == before
+
+
+def test_a_restart_faster_than_the_watch_is_seen_by_the_broker_epoch() -> None:
+    cluster = cluster_with_topic()
+    old = cluster.epoch_of(1)
+    cluster.channels.forget()
+    cluster.zookeeper.register(1)
+    cluster.reign.handle(events.BrokerChange())
+    assert cluster.channels.connected[BrokerId(1)][0] == cluster.epoch_of(1) > old
+    assert cluster.zookeeper.states[T0].leader == 2
+    assert 1 not in cluster.zookeeper.states[T0].isr
+    [full] = cluster.channels.full_requests(1)
+    assert full.broker_epoch == cluster.epoch_of(1)
+    assert {t.topic_name: len(t.partition_states) for t in full.topic_states} == {"t": 2}
+
+
+def test_a_broker_that_hosts_nothing_is_told_so() -> None:
+    cluster = cluster_with_topic()
+    cluster.zookeeper.register(4)
+    cluster.reign.handle(events.BrokerChange())
+    [full] = cluster.channels.full_requests(4)
+    assert full.topic_states == []
+
+
+def test_nothing_is_taken_for_deleted_while_a_topic_cannot_be_read() -> None:
+    cluster = cluster_with_topic()
+    cluster.zookeeper.assignments["odd"] = MalformedZnode("/brokers/topics/odd holds b'?'")
+    cluster.elect()
+    cluster.zookeeper.register(1)
+    cluster.reign.handle(events.BrokerChange())
+    assert set(cluster.channels.leadership(1)) == {T0, T1}
+    assert cluster.channels.full_requests(1) == []
+
+
+def test_a_topic_without_an_id_gets_one() -> None:
+    cluster = Cluster(1)
+    cluster.zookeeper.assignments["t"] = TopicAssignment(topic_id=NO_TOPIC_ID, replicas={0: (BrokerId(1),)})
+    cluster.elect()
+    named = cluster.zookeeper.assignments["t"]
+    assert isinstance(named, TopicAssignment)
+    assert named.topic_id != NO_TOPIC_ID
+    assert cluster.reign.context.topic_ids["t"] == named.topic_id
+
+
+def test_a_controlled_shutdown_moves_leaders_and_leaves_isrs() -> None:
+    cluster = cluster_with_topic()
+    cluster.channels.forget()
+    answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
+    cluster.reign.handle(
+        events.ControlledShutdown(BrokerId(1), cluster.epoch_of(1), lambda *said: answers.append(said))
+    )
+    assert answers == [(ErrorCode.NONE, [])]
+    for tp in (T0, T1):
+        assert cluster.zookeeper.states[tp].leader == 2
+        assert 1 not in cluster.zookeeper.states[tp].isr
+    stopped = cluster.channels.stops(1)
+    assert all(
+        not one.delete_partition for r in stopped for t in r.topic_states for one in t.partition_states
+    )
+    # It lives until its registration goes, and no new topic is led by it.
+    cluster.zookeeper.add_topic("u", {0: (1, 2)})
+    cluster.reign.handle(events.TopicChange())
+    assert cluster.zookeeper.states[TopicPartition("u", 0)].leader == 2
+
+
+def test_a_controlled_shutdown_names_what_nobody_else_can_lead() -> None:
+    cluster = cluster_with_topic()
+    cluster.zookeeper.shrink_isr(T0, 1)
+    answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
+    cluster.reign.handle(
+        events.ControlledShutdown(BrokerId(1), cluster.epoch_of(1), lambda *said: answers.append(said))
+    )
+    assert answers == [(ErrorCode.NONE, [T0])]
+    assert cluster.zookeeper.states[T0].leader == 1
+
+
+@pytest.mark.parametrize(
+    ("broker", "epoch", "expected"),
+    [(1, 1, ErrorCode.STALE_BROKER_EPOCH), (9, 1, ErrorCode.BROKER_NOT_AVAILABLE)],
+)
+def test_a_controlled_shutdown_of_another_life_is_refused(
+    broker: int, epoch: int, expected: ErrorCode
+) -> None:
+    cluster = cluster_with_topic()
+    answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
+    cluster.reign.handle(
+        events.ControlledShutdown(BrokerId(broker), BrokerEpoch(epoch), lambda *said: answers.append(said))
+    )
+    assert answers == [(expected, [])]
+    assert cluster.reign.live_brokers == (1, 2, 3)
+
+
+def test_a_topic_is_gone_when_every_replica_has_said_so() -> None:
+    cluster = cluster_with_topic()
+    cluster.channels.forget()
+    request_deletion(cluster, "t")
+    assert cluster.channels.metadata(3)[T0].leader == LEADER_DURING_DELETE
+    answer_stops(cluster, 1, 2)
+    assert "t" in cluster.zookeeper.assignments
+    answer_stops(cluster, 3)
+    assert cluster.zookeeper.assignments == {}
+    assert cluster.zookeeper.states == {}
+    assert cluster.zookeeper.deletions == []
+    assert cluster.reign.context.partition_states == {}
+    assert cluster.reign.context.replica_states == {}
+
+
+def test_a_deletion_waits_for_a_broker_that_is_down() -> None:
+    cluster = cluster_with_topic()
+    die(cluster, 3)
+    cluster.channels.forget()
+    request_deletion(cluster, "t")
+    assert cluster.channels.stops(1) == []
+    cluster.zookeeper.register(3)
+    cluster.reign.handle(events.BrokerChange())
+    answer_stops(cluster, 1, 2, 3)
+    assert cluster.zookeeper.assignments == {}
+
+
+def test_a_deletion_goes_on_when_a_broker_that_died_in_the_middle_is_back() -> None:
+    cluster = cluster_with_topic()
+    cluster.channels.forget()
+    request_deletion(cluster, "t")
+    answer_stops(cluster, 1)
+    die(cluster, 3)
+    answer_stops(cluster, 2)
+    assert "t" in cluster.zookeeper.assignments
+    cluster.channels.forget()
+    cluster.zookeeper.register(3)
+    cluster.reign.handle(events.BrokerChange())
+    assert cluster.channels.stops(1) == []
+    answer_stops(cluster, 3)
+    assert cluster.zookeeper.assignments == {}
+
+
+def test_a_deletion_goes_on_under_the_next_controller() -> None:
+    cluster = cluster_with_topic()
+    request_deletion(cluster, "t")
+    cluster.elect()
+    assert cluster.channels.leadership(1) == {}
+    answer_stops(cluster, 1, 2, 3)
+    assert cluster.zookeeper.assignments == {}
+
+
+def test_a_replica_that_cannot_be_removed_stops_the_deletion_until_its_broker_restarts() -> None:
+    cluster = cluster_with_topic()
+    cluster.channels.forget()
+    request_deletion(cluster, "t")
+    answer_stops(cluster, 1, 2)
+    answer_stops(cluster, 3, error=ErrorCode.KAFKA_STORAGE_ERROR)
+    assert "t" in cluster.zookeeper.assignments
+    assert cluster.reign.context.topics_ineligible_for_deletion == {"t"}
+    cluster.channels.forget()
+    cluster.zookeeper.register(3)
+    cluster.reign.handle(events.BrokerChange())
+    answer_stops(cluster, 3)
+    assert cluster.zookeeper.assignments == {}
+
+
+def test_deletion_requests_are_cleared_where_deletion_is_disabled() -> None:
+    cluster = cluster_with_topic(delete_topic_enable=False)
+    request_deletion(cluster, "t")
+    assert cluster.zookeeper.deletions == []
+    assert "t" in cluster.zookeeper.assignments
+    assert cluster.channels.stops(1) == []
+
+
+def test_a_request_to_delete_an_unknown_topic_is_cleared() -> None:
+    cluster = cluster_with_topic()
+    request_deletion(cluster, "nosuch")
+    assert cluster.zookeeper.deletions == []
+
+
+def test_a_topic_whose_creation_was_not_seen_yet_can_be_deleted() -> None:
+    cluster = cluster_with_topic()
+    cluster.zookeeper.add_topic("young", {0: (1, 2)})
+    request_deletion(cluster, "young")
+    answer_stops(cluster, 1, 2)
+    assert "young" not in cluster.zookeeper.assignments
+
+
+def test_a_topic_removed_by_hand_is_forgotten() -> None:
+    cluster = cluster_with_topic()
+    del cluster.zookeeper.assignments["t"]
+    cluster.zookeeper.states.clear()
+    cluster.reign.handle(events.TopicChange())
+    assert cluster.reign.context.leadership == {}
+    die(cluster, 1)
+    assert cluster.zookeeper.states == {}
+
+
+def test_isr_changes_of_leaders_are_passed_on_and_cleared() -> None:
+    cluster = cluster_with_topic()
+    cluster.channels.forget()
+    cluster.zookeeper.shrink_isr(T0, 1, 2)
+    cluster.zookeeper.notifications["isr_change_1"] = [T0, TopicPartition("nosuch", 7)]
+    cluster.reign.handle(events.IsrChangeNotified())
+    assert cluster.channels.metadata(3)[T0].isr == [1, 2]
+    assert cluster.channels.leadership(3) == {}
+    assert cluster.zookeeper.notifications == {}
+
+
+def test_a_replica_whose_disk_failed_hands_its_leadership_over() -> None:
+    cluster = cluster_with_topic()
+    failed = PartitionError(topic_name="t", partition_index=0, error_code=int(ErrorCode.KAFKA_STORAGE_ERROR))
+    cluster.reign.handle(
+        events.LeaderAndIsrAnswered(
+            cluster.writer.epoch,
+            BrokerId(1),
+            cluster.epoch_of(1),
+            LeaderAndIsrResponse(error_code=0, partition_errors=[failed]),
+        )
+    )
+    assert cluster.zookeeper.states[T0] == state(2, (2, 3), epoch=1, version=1)
+    assert cluster.zookeeper.states[T1].isr == (2, 3, 1)
+    die(cluster, 2)
+    assert cluster.zookeeper.states[T0].leader == 3
+
+
+def test_a_superseded_controller_stops_at_its_first_write() -> None:
+    cluster = cluster_with_topic()
+    old = cluster.reign
+    cluster.zookeeper.become_controller()
+    cluster.zookeeper.unregister(1)
+    with pytest.raises(ControllerMoved):
+        old.handle(events.BrokerChange())
+    assert cluster.zookeeper.states[T0].leader == 1
+
+
+def test_a_state_of_a_newer_controller_ends_the_reign() -> None:
+    cluster = cluster_with_topic()
+    cluster.zookeeper.states[T0] = state(3, (3,), epoch=9, version=9, controller_epoch=7)
+    cluster.zookeeper.unregister(1)
+    with pytest.raises(ControllerMoved):
+        cluster.reign.handle(events.BrokerChange())
+
+
+def test_a_broker_that_knows_a_newer_controller_makes_us_look() -> None:
+    cluster = cluster_with_topic()
+    cluster.reign.handle(
+        events.LeaderAndIsrAnswered(
+            ControllerEpoch(1),
+            BrokerId(1),
+            cluster.epoch_of(1),
+            LeaderAndIsrResponse(error_code=int(ErrorCode.STALE_CONTROLLER_EPOCH)),
+        )
+    )
+    assert cluster.put == [events.ControllerChange()]
