@@ -79,7 +79,8 @@ def _down(options: argparse.Namespace) -> int:
         cluster.kill_all()
     if owner is not None and owner.state != "gone" and owner.pid != os.getpid() and cluster.takes_requests:
         # The owner stops everything in order and ends.
-        ManagedProcess("the owner of the cluster", owner).terminate(_OWNER_STOP_TIMEOUT_S)
+        running = ManagedProcess("the program that runs the cluster", owner, leads_group=False)
+        running.terminate(_OWNER_STOP_TIMEOUT_S)
         cluster = open_cluster(options)
     if cluster.is_running:
         cluster.stop()

@@ -30,6 +30,7 @@ from barnabas.client import Admin, NewTopic
 from barnabas.client.metadata import TopicInfo
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.state import STATE_FILE
+from barnabas.protocol.errors import ApiError, ErrorCode
 
 TOPIC: Final = "flights"
 PARTITIONS: Final = 6
@@ -37,6 +38,7 @@ BROKERS: Final = 3
 MIN_INSYNC_REPLICAS: Final = 2
 
 _STEPS: Final = 7
+_SETTLE_S: Final = 10.0
 _REJOIN_S: Final = 30.0
 _ASK_EVERY_S: Final = 0.1
 _TOLERANCE_MINUTES: Final = 1e-9
@@ -139,7 +141,7 @@ class Demo:
         self.screen.step(2, _STEPS, f"Create the topic {TOPIC}")
         configs = {"min.insync.replicas": str(MIN_INSYNC_REPLICAS)}
         await admin.create_topics(NewTopic(TOPIC, PARTITIONS, BROKERS, configs))
-        topic = (await admin.describe_topics(TOPIC))[TOPIC]
+        topic = await _await_full_isr(admin, _SETTLE_S)
         self.check(
             _in_sync(topic) == [BROKERS] * PARTITIONS,
             f"{PARTITIONS} partitions, each on {BROKERS} brokers and all in sync; "
@@ -189,11 +191,9 @@ class Demo:
     async def _await_rejoin(self, admin: Admin, victim: int) -> None:
         self.screen.step(4, _STEPS, f"Wait until broker {victim} is in sync again")
         started = time.monotonic()
-        topic = (await admin.describe_topics(TOPIC))[TOPIC]
+        topic = await _await_full_isr(admin, 0)
         self.report["in_sync_replicas_before"] = _in_sync(topic)
-        while _in_sync(topic) != [BROKERS] * PARTITIONS and time.monotonic() - started < _REJOIN_S:
-            await asyncio.sleep(_ASK_EVERY_S)
-            topic = (await admin.describe_topics(TOPIC))[TOPIC]
+        topic = await _await_full_isr(admin, _REJOIN_S)
         self.report["in_sync_replicas_after"] = _in_sync(topic)
         self.check(
             _in_sync(topic) == [BROKERS] * PARTITIONS,
@@ -272,6 +272,23 @@ class Demo:
             self.screen.warning(f"{len(self.failed)} checks failed: " + "; ".join(self.failed))
         else:
             self.screen.title("every check passed")
+
+
+async def _await_full_isr(admin: Admin, timeout_s: float) -> TopicInfo:
+    """The topic when all replicas are in sync, or as it is when the time is over.
+
+    Right after a topic was made, the broker that is asked may not have heard of it yet.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            topic = (await admin.describe_topics(TOPIC))[TOPIC]
+            if _in_sync(topic) == [BROKERS] * PARTITIONS or time.monotonic() >= deadline:
+                return topic
+        except ApiError as error:
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or time.monotonic() >= deadline:
+                raise
+        await asyncio.sleep(_ASK_EVERY_S)
 
 
 def _in_sync(topic: TopicInfo) -> list[int]:

@@ -1,7 +1,7 @@
 """Looking at a cluster from outside: does every broker answer, and do they agree on who is there?
 
 Guarantees. Reads only; every request and every wait is bounded. The async functions belong to the caller's
-event loop; `wait_ready` makes a loop of its own and blocks, so it must not be called on a loop's thread.
+event loop; `wait_ready` makes a loop of its own and blocks.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from barnabas.deploy.process import DeployError
 from barnabas.protocol.channel import Channel
@@ -96,5 +97,7 @@ async def wait_ready_async(
 def wait_ready(
     endpoints: Mapping[BrokerId, Endpoint], timeout_s: float, check: Callable[[], None] = lambda: None
 ) -> None:
-    """`wait_ready_async` in a loop of its own."""
-    asyncio.run(wait_ready_async(endpoints, timeout_s, check))
+    """`wait_ready_async` in a loop of its own; blocks, also when called on the thread of another loop."""
+    # A thread of its own can always run a loop; the caller's may be running one already.
+    with ThreadPoolExecutor(1, thread_name_prefix="barnabas-probe") as pool:
+        pool.submit(lambda: asyncio.run(wait_ready_async(endpoints, timeout_s, check))).result()

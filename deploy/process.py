@@ -105,10 +105,19 @@ def _boot_id() -> str:
 class ManagedProcess:
     """A process that this program started, or one found again by its recorded `ProcessId`."""
 
-    def __init__(self, name: str, identity: ProcessId, child: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        identity: ProcessId,
+        child: subprocess.Popen[bytes] | None = None,
+        *,
+        leads_group: bool = True,
+    ) -> None:
+        """`leads_group`: whether signals go to its process group, as for all that `spawn` starts."""
         self.name = name
         self.identity = identity
         self._child = child
+        self._leads_group = leads_group
 
     @classmethod
     def spawn(
@@ -170,11 +179,14 @@ class ManagedProcess:
         return None if self._child is None else self._child.poll()
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal to the process and its group; False when it is gone."""
+        """Send a signal to the process, and to its group where it leads one; False when it is gone."""
         if not self.is_alive:
             return False
         try:
-            os.killpg(self.pid, number)
+            if self._leads_group:
+                os.killpg(self.pid, number)
+            else:
+                os.kill(self.pid, number)
         except ProcessLookupError:
             return False
         return True

@@ -1,0 +1,307 @@
+"""The `barnabas` command against real clusters: what scripts rely on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.cli import exit_codes
+from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.process import ProcessId, wait_until
+from barnabas.deploy.state import read_record
+
+Barnabas = Callable[..., subprocess.CompletedProcess[str]]
+
+_COMMAND = [sys.executable, "-m", "barnabas.cli.main"]
+
+
+def _environment(**more: str) -> dict[str, str]:
+    cleaned = {name: value for name, value in os.environ.items() if not name.startswith("BARNABAS_")}
+    return cleaned | more
+
+
+@pytest.fixture
+def barnabas(cluster: LocalCluster) -> Barnabas:
+    """Runs a command against the cluster; `check` (default) wants exit code 0."""
+
+    def run(*words: str, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*_COMMAND, *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+            env=_environment(BARNABAS_BOOTSTRAP=cluster.bootstrap, BARNABAS_DIR=str(cluster.directory)),
+        )
+        if check:
+            assert done.returncode == exit_codes.OK, f"{words}: {done.stdout}\n{done.stderr}"
+        return done
+
+    return run
+
+
+def test_lines_go_in_and_come_out_again(barnabas: Barnabas, tmp_path: Path) -> None:
+    barnabas("topics", "create", "flights", "--partitions", "2", "--replication-factor", "3")
+    lines = [f"carrier{number % 7}:flight {number}" for number in range(500)]
+    (tmp_path / "lines").write_text("\n".join(lines) + "\n")
+
+    summary = json.loads(
+        barnabas("produce", "flights", str(tmp_path / "lines"), "--key-separator", ":", "--json").stdout
+    )
+    assert (summary["sent"], summary["acknowledged"], summary["error"]) == (500, 500, None)
+    barnabas("produce", "flights", "--partition", "1", stdin="from stdin, without a key")
+
+    shown = barnabas("consume", "flights", "--json").stdout.splitlines()
+    records = [json.loads(line) for line in shown]
+    assert sorted(f"{r['key']}:{r['value']}" for r in records if r["key"]) == sorted(lines)
+    assert [(r["partition"], r["value"]) for r in records if r["key"] is None] == [
+        (1, "from stdin, without a key")
+    ]
+    # One key, one partition, and there in the order in which its lines stood.
+    assert [r["value"] for r in records if r["key"] == "carrier3"] == [
+        line.partition(":")[2] for line in lines if line.startswith("carrier3:")
+    ]
+
+
+def test_consume_begins_and_ends_where_it_is_told(barnabas: Barnabas) -> None:
+    barnabas("topics", "create", "t", "--partitions", "1", "--replication-factor", "1")
+    barnabas("produce", "t", stdin="".join(f"{number}\n" for number in range(10)))
+
+    def consume(*words: str) -> list[str]:
+        return barnabas("consume", "t", *words).stdout.splitlines()
+
+    assert consume() == [str(number) for number in range(10)]
+    assert consume("--from", "7") == ["7", "8", "9"]
+    assert consume("--from", "2", "--max", "3") == ["2", "3", "4"]
+    assert consume("--from", "end") == []
+    assert consume("--max", "0") == []
+    assert consume("--from", "2001-01-01T00:00:00Z", "--max", "1") == ["0"]
+    assert consume("--from", "2101-01-01T00:00:00Z") == []
+    assert consume("--from", "99") == []
+
+
+def test_follow_prints_what_comes_later(barnabas: Barnabas, cluster: LocalCluster) -> None:
+    barnabas("topics", "create", "t", "--partitions", "1", "--replication-factor", "1")
+    follower = subprocess.Popen(
+        [*_COMMAND, "consume", "t", "--follow", "--bootstrap", cluster.bootstrap],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=_environment(),
+    )
+    try:
+        assert follower.stdout is not None
+        for line in ("one", "two"):
+            barnabas("produce", "t", stdin=f"{line}\n")
+            assert follower.stdout.readline() == f"{line}\n"
+        follower.send_signal(signal.SIGINT)
+        follower.communicate(timeout=20)
+        assert follower.returncode == exit_codes.INTERRUPTED
+    finally:
+        follower.kill()
+        follower.wait()
+
+
+def test_errors_say_what_is_wrong_and_have_their_codes(barnabas: Barnabas) -> None:
+    barnabas("topics", "create", "flights", "--partitions", "2", "--replication-factor", "3")
+    for words, code, said in [
+        (("produce", "fligths"), exit_codes.NOT_FOUND, "did you mean flights?"),
+        (("consume", "fligths"), exit_codes.NOT_FOUND, "did you mean flights?"),
+        (("topics", "describe", "fligths"), exit_codes.NOT_FOUND, "did you mean flights?"),
+        (("topics", "delete", "fligths"), exit_codes.NOT_FOUND, "did you mean flights?"),
+        (("status", "--topic", "fligths"), exit_codes.NOT_FOUND, "did you mean flights?"),
+        (("topics", "create", "flights"), exit_codes.FAILED, "TOPIC_ALREADY_EXISTS"),
+        (("topics", "create", "bad name"), exit_codes.FAILED, "INVALID_TOPIC"),
+        (("topics", "create", "t", "--replication-factor", "9"), exit_codes.FAILED, "INVALID_REPLICATION"),
+        (("topics", "create", "t", "--config", "retension.ms=1"), exit_codes.FAILED, "retension.ms"),
+        (("consume", "flights", "--partition", "7"), exit_codes.NOT_FOUND, "only 0 to 1"),
+        (("consume", "flights", "--from", "noon"), exit_codes.USAGE, "expected beginning, end"),
+        (("produce", "flights", "--set", "linger.sm=1"), exit_codes.USAGE, "linger"),
+        (("kill", "9"), exit_codes.NOT_FOUND, "there is no broker 9; there are 1, 2, 3"),
+    ]:
+        done = barnabas(*words, check=False)
+        assert said in done.stderr, f"{words}: {done.stderr}"
+        assert done.returncode == code, words
+    missing = barnabas("produce", "flights", "--key-separator", ":", stdin="a:b\nno separator\n", check=False)
+    assert missing.returncode == exit_codes.FAILED
+    assert "line 2 has no key separator ':'" in missing.stderr
+    assert (
+        barnabas("topics", "create", "flights", "--if-not-exists").stdout.strip()
+        == "topic flights exists already"
+    )
+
+
+def test_topics_can_be_described_and_deleted(barnabas: Barnabas) -> None:
+    created = json.loads(
+        barnabas("topics", "create", "t", "--partitions", "3", "--replication-factor", "2", "--json").stdout
+    )
+    assert created["created"] is True
+    assert [len(partition["replicas"]) for partition in created["partitions"]] == [2, 2, 2]
+    assert json.loads(barnabas("topics", "list", "--json").stdout) == ["t"]
+    (described,) = json.loads(barnabas("topics", "describe", "t", "--json").stdout)
+    assert described["topic_id"] == created["topic_id"]
+    assert json.loads(barnabas("topics", "delete", "t", "--json").stdout) == {"deleted": ["t"]}
+    assert "t" not in barnabas("topics", "list").stdout.split()
+
+
+def test_status_shows_every_replica_and_what_is_wrong(barnabas: Barnabas, cluster: LocalCluster) -> None:
+    barnabas("topics", "create", "t", "--partitions", "1", "--replication-factor", "3")
+    barnabas("produce", "t", stdin="one\ntwo\n")
+
+    def status() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(barnabas("status", "--json", check=False).stdout)
+        return found
+
+    def settled() -> bool:
+        (partition,) = status()["partitions"]
+        return all(replica["high_watermark"] == 2 for replica in partition["replicas"])
+
+    assert wait_until(settled, 30)
+    found = status()
+    assert [broker["id"] for broker in found["brokers"]] == [1, 2, 3]
+    assert found["problems"] == []
+    assert sum(broker["is_controller"] for broker in found["brokers"]) == 1
+    assert "t-0" in barnabas("status").stdout
+
+    cluster.kill(2)
+    assert wait_until(lambda: "t-0: not in sync: 2" in status()["problems"], 30)
+    done = barnabas("status", check=False)
+    assert done.returncode == exit_codes.FAILED
+    assert "! broker 2 is down" in done.stdout
+
+
+def test_perf_writes_and_reads_what_it_was_told(barnabas: Barnabas) -> None:
+    written = json.loads(
+        barnabas("perf", "produce", "--records", "5000", "--replication-factor", "1", "--json").stdout
+    )
+    assert (written["records"], written["value_bytes"]) == (5000, 500_000)
+    assert written["latency_p50_ms"] > 0
+    read = json.loads(barnabas("perf", "consume", "--records", "5000", "--json").stdout)
+    assert (read["records"], read["value_bytes"]) == (5000, 500_000)
+
+
+def test_a_log_of_a_running_broker_can_be_dumped(barnabas: Barnabas, cluster: LocalCluster) -> None:
+    barnabas("topics", "create", "t", "--partitions", "1", "--replication-factor", "3")
+    barnabas("produce", "t", stdin="one\ntwo\n")
+    segment = cluster.broker(1).log_dirs[0] / "t-0" / "00000000000000000000.log"
+
+    def dumped() -> list[str]:
+        lines = barnabas("log", "dump", str(segment), "--deep", "--json").stdout.splitlines()
+        return [record["value"] for line in lines for record in json.loads(line)["records"]]
+
+    assert wait_until(lambda: dumped() == ["one", "two"], 20)
+
+
+@pytest.fixture
+def foreground(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """`barnabas up --json` in the foreground, and the object it printed."""
+    up = subprocess.Popen(
+        [*_COMMAND, "up", "--json", "--dir", str(tmp_path), "--set", "num.partitions=2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(),
+    )
+    assert up.stdout is not None
+    line = up.stdout.readline()
+    try:
+        assert line, up.communicate(timeout=20)
+        yield up, json.loads(line)
+    finally:
+        up.kill()
+        up.communicate(timeout=20)
+
+
+def _command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*_COMMAND, *words], capture_output=True, text=True, timeout=90, check=False, env=_environment()
+    )
+
+
+def test_up_prints_one_object_when_the_cluster_is_writable(
+    foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    _, described = foreground
+    assert set(described) == {"bootstrap", "zookeeper", "dir", "brokers"}
+    assert described["dir"] == str(tmp_path)
+    assert [set(broker) for broker in described["brokers"]] == [{"id", "port", "pid", "log_dirs"}] * 3
+    assert described["bootstrap"] == ",".join(f"127.0.0.1:{b['port']}" for b in described["brokers"])
+    assert all(ProcessId.of(broker["pid"]) for broker in described["brokers"])
+    created = _command("topics", "create", "t", "--bootstrap", described["bootstrap"], "--json")
+    assert len(json.loads(created.stdout)["partitions"]) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
+def test_nothing_of_a_foreground_cluster_outlives_its_command(
+    foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path, number: signal.Signals
+) -> None:
+    up, _ = foreground
+    record = read_record(tmp_path)
+    assert record is not None
+    assert len(record.processes()) == 4
+    up.send_signal(number)
+    up.communicate(timeout=40)
+    assert wait_until(lambda: not record.is_running, 10)
+    if number is not signal.SIGKILL:
+        assert up.returncode == exit_codes.OK
+
+
+def test_brokers_of_a_foreground_cluster_are_restarted_by_it_and_die_with_it(
+    foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    up, described = foreground
+    directory = ("--dir", str(tmp_path))
+    assert _command("kill", "2", *directory).returncode == exit_codes.OK
+    assert _command("kill", "2", *directory).returncode == exit_codes.FAILED
+    assert _command("pause", "3", *directory).returncode == exit_codes.OK
+    assert _command("resume", "3", *directory).returncode == exit_codes.OK
+    done = _command("restart", "2", *directory, "--json")
+    assert done.returncode == exit_codes.OK, done.stderr
+    restarted = ProcessId.of(json.loads(done.stdout)["pid"])
+    assert restarted is not None
+    assert restarted.pid != described["brokers"][1]["pid"]
+    up.kill()
+    assert wait_until(lambda: restarted.state == "gone", 10)
+
+
+def test_a_second_up_in_the_same_directory_is_refused(
+    foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    done = _command("up", "--dir", str(tmp_path))
+    assert done.returncode == exit_codes.FAILED
+    assert str(tmp_path) in done.stderr
+
+
+def test_down_stops_a_foreground_cluster_and_its_command(
+    foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    up, _ = foreground
+    done = _command("down", "--dir", str(tmp_path), "--json")
+    assert done.returncode == exit_codes.OK, done.stderr
+    assert json.loads(done.stdout) == {"dir": str(tmp_path), "was_running": True}
+    up.communicate(timeout=20)
+    record = read_record(tmp_path)
+    assert record is not None
+    assert not record.is_running
+
+
+def test_a_detached_cluster_runs_on_until_down(tmp_path: Path) -> None:
+    up = _command("up", "--detach", "--json", "--brokers", "1", "--dir", str(tmp_path))
+    try:
+        assert up.returncode == exit_codes.OK, up.stderr
+        (broker,) = json.loads(up.stdout)["brokers"]
+        assert ProcessId.of(broker["pid"]) is not None
+        assert _command("status", "--dir", str(tmp_path)).returncode == exit_codes.OK
+    finally:
+        down = _command("down", "--dir", str(tmp_path))
+    assert (down.returncode, down.stdout) == (exit_codes.OK, "stopped\n")
+    assert ProcessId.of(broker["pid"]) is None
+    assert _command("down", "--dir", str(tmp_path)).stdout.endswith("was not running\n")
