@@ -146,7 +146,10 @@ class FakeCluster:
     def _metadata_topic(self, name: str) -> MetadataTopic:
         if name not in self.topics:
             return MetadataTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, topic_id=uuid.UUID(int=0), partitions=[]
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                name=name,
+                topic_id=uuid.UUID(int=0),
+                partitions=[],
             )
         return MetadataTopic(
             error_code=0,

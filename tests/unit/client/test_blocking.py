@@ -1,0 +1,219 @@
+"""The clients for threads, against a fake cluster on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from barnabas.client import blocking
+from barnabas.client.admin import NewTopic
+from barnabas.client.errors import BufferExhausted, ClientClosed, NoBrokerReachable
+from barnabas.client.loop_thread import LoopThread
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.record_batch import iter_batches
+from barnabas.protocol.schema import ApiKey
+
+from .fake_broker import FakeCluster
+
+
+class ThreadedCluster:
+    """A fake cluster that runs on its own loop thread."""
+
+    def __init__(self) -> None:
+        self.thread = LoopThread("fake-cluster")
+        self.fake: FakeCluster = self.do(lambda: FakeCluster(2))
+        self.thread.call(self.fake.__aenter__)
+        self.bootstrap = self.fake.bootstrap
+
+    def do(self, work: Any) -> Any:
+        async def run() -> Any:
+            return work()
+
+        return self.thread.call(run)
+
+    def stop(self) -> None:
+        self.thread.call(self.fake.__aexit__)
+        self.thread.stop("the test is over")
+
+
+@pytest.fixture
+def cluster() -> Iterator[ThreadedCluster]:
+    made = ThreadedCluster()
+    yield made
+    made.stop()
+
+
+def test_records_are_sent_and_read_and_iterated(cluster: ThreadedCluster) -> None:
+    cluster.do(lambda: cluster.fake.add_topic("t", 2))
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        futures = [producer.send("t", b"%d" % number, partition=0) for number in range(1_000)]
+        producer.flush()
+        assert futures[999].done()
+        assert [future.result().offset for future in futures] == list(range(1_000))
+        assert producer.send_and_wait("t", b"x", partition=1).offset == 0
+        assert producer.send_batch("t", 1, build_batch([(None, b"y")])).result(10).offset == 1
+        assert len(producer.partitions_for("t")) == 2
+    with blocking.Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([("t", 0)])
+        seen = [record.value for record, _ in zip(consumer, range(700), strict=False)]
+        assert seen == [b"%d" % number for number in range(700)]
+        first_unseen = consumer.position(("t", 0))
+        assert first_unseen in (700, 701)
+        assert consumer.lag(("t", 0)) == 1_000 - first_unseen
+        assert consumer.poll(10_000, 1)[0].offset == first_unseen
+        consumer.seek(("t", 0), 5)
+        assert consumer.getone().offset == 5
+        consumer.pause(("t", 0))
+        assert consumer.poll(0) == []
+        consumer.resume(("t", 0))
+        assert consumer.getone().offset == 6
+        assert consumer.end_offsets([("t", 1)]) == {("t", 1): 2}
+        assert consumer.assignment() == {("t", 0)}
+
+
+def test_many_threads_may_send(cluster: ThreadedCluster) -> None:
+    cluster.do(lambda: cluster.fake.add_topic("t", 3))
+    told: list[int] = []
+    settings: dict[str, Any] = {"batch_size": 500, "buffer_memory": 5_000}
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+
+        def work(thread: int) -> None:
+            for number in range(500):
+                producer.send(
+                    "t",
+                    b"%d" % number,
+                    b"thread-%d" % thread,
+                    on_delivery=lambda metadata, error: told.append(metadata.offset if metadata else -1),
+                )
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        producer.flush()
+    assert len(told) == 2_000
+    assert -1 not in told
+    values = cluster.do(lambda: [partition.values() for partition in cluster.fake.topics["t"]])
+    assert sorted(sum(values, [])) == sorted([b"%d" % number for number in range(500)] * 4)
+
+
+def test_a_full_buffer_blocks_and_then_refuses(cluster: ThreadedCluster) -> None:
+    cluster.do(lambda: cluster.fake.add_topic("t"))
+    gates = cluster.do(lambda: [broker.gate(ApiKey.PRODUCE) for broker in cluster.fake.brokers.values()])
+    settings: dict[str, Any] = {"batch_size": 1_000, "buffer_memory": 2_000, "max_block_ms": 50}
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+        with pytest.raises(BufferExhausted):
+            for _ in range(10):
+                producer.send("t", bytes(900))
+        with pytest.raises(TimeoutError):
+            producer.flush(timeout_s=0.01)
+        cluster.do(lambda: [gate.set() for gate in gates])
+        producer.flush()
+        assert producer.send_and_wait("t", b"goes on").offset > 0
+
+
+def test_arguments_of_a_wrong_type_are_named(cluster: ThreadedCluster) -> None:
+    cluster.do(lambda: cluster.fake.add_topic("t"))
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        with pytest.raises(TypeError, match="value is str; expected bytes or None"):
+            producer.send("t", "text")  # type: ignore[arg-type]
+        assert producer.send_and_wait("t", b"fine").offset == 0
+
+
+def test_topics_are_administered_and_ranges_read(cluster: ThreadedCluster) -> None:
+    with blocking.Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics(NewTopic("t", 2, 1))
+        assert admin.list_topics() == ["t"]
+        assert len(admin.describe_topics("t")["t"].partitions) == 2
+        assert admin.describe_cluster().cluster_id == "fake"
+        with blocking.Producer(bootstrap_servers=cluster.bootstrap, batch_size=500) as producer:
+            for number in range(300):
+                producer.send("t", b"%d" % number, partition=1)
+        tp = TopicPartition("t", 1)
+        assert admin.list_offsets({tp: "latest"})[tp].offset == 300
+        pieces = blocking.read_range(cluster.bootstrap, tp, 0, 300, fetch_max_bytes=600)
+        assert sum(header.record_count for piece in pieces for _, header in iter_batches(piece)) == 300
+        admin.delete_topics("t")
+
+
+def test_leaving_a_range_early_ends_its_thread(cluster: ThreadedCluster) -> None:
+    cluster.do(lambda: cluster.fake.add_topic("t"))
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap, batch_size=500) as producer:
+        for number in range(300):
+            producer.send("t", b"%d" % number)
+    pieces = blocking.read_range(cluster.bootstrap, TopicPartition("t", 0), 0, 300, fetch_max_bytes=600)
+    next(pieces)
+    pieces.close()  # type: ignore[attr-defined]
+    assert not [thread for thread in threading.enumerate() if thread.name == "barnabas-range-reader"]
+
+
+@pytest.mark.parametrize("client", [blocking.Producer, blocking.Consumer, blocking.Admin])
+def test_a_failed_start_leaves_no_thread(client: Any) -> None:
+    with pytest.raises(NoBrokerReachable, match="127.0.0.1:1"):
+        client(bootstrap_servers="127.0.0.1:1")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("barnabas-")]
+
+
+@pytest.mark.parametrize("client", [blocking.Producer, blocking.Consumer, blocking.Admin])
+def test_after_close_every_call_is_refused(client: Any, cluster: ThreadedCluster) -> None:
+    made = client(bootstrap_servers=cluster.bootstrap)
+    made.close()
+    made.close()
+    calls = {
+        "Producer": lambda: made.send("t", b""),
+        "Consumer": lambda: made.poll(0),
+        "Admin": lambda: made.list_topics(),
+    }
+    with pytest.raises(ClientClosed, match="is closed"):
+        calls[client.__name__]()
+
+
+def test_a_call_from_a_callback_that_could_never_end_is_refused(cluster: ThreadedCluster) -> None:
+    cluster.do(lambda: cluster.fake.add_topic("t"))
+    told: list[BaseException] = []
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+
+        def callback(metadata: object, error: object) -> None:
+            try:
+                producer.flush()
+            except RuntimeError as refusal:
+                told.append(refusal)
+
+        producer.send("t", b"x", on_delivery=callback)
+        producer.flush()
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), producer._thread.loop).result()
+    assert "own thread" in str(told[0])
+
+
+def test_after_a_fork_the_child_is_told_to_make_its_own_client(cluster: ThreadedCluster) -> None:
+    # In a process of its own: forking one with the test runner's threads would be asking for trouble.
+    program = """
+import os, sys
+from barnabas.client import blocking
+from barnabas.client.errors import ClientClosed
+admin = blocking.Admin(bootstrap_servers=sys.argv[1])
+child = os.fork()
+if child == 0:
+    try:
+        admin.list_topics()
+    except ClientClosed as refusal:
+        os._exit(7 if "fork" in str(refusal) else 1)
+    os._exit(2)
+_, status = os.waitpid(child, 0)
+admin.list_topics()
+admin.close()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, cluster.bootstrap], timeout=60, env=os.environ, check=False
+    )
+    assert done.returncode == 7

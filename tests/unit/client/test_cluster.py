@@ -1,0 +1,217 @@
+"""Metadata that stays fresh and connections that are made on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import ClientConfig
+from barnabas.client.errors import ClientClosed, ConnectionClosed, NoBrokerReachable
+from barnabas.client.metadata import Leader, MetadataCache
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.protocol.messages.metadata import (
+    MetadataBroker,
+    MetadataPartition,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataTopic,
+)
+from barnabas.protocol.schema import ApiKey
+
+from .fake_broker import FakeCluster
+from .waiting import until
+
+T0 = TopicPartition("t", 0)
+
+
+def answer(
+    leader: int, epoch: int, *, topic_id: int = 1, error: int = 0, brokers: tuple[int, ...] = (1, 2)
+) -> MetadataResponse:
+    partition = MetadataPartition(
+        error_code=0,
+        partition_index=0,
+        leader_id=leader,
+        leader_epoch=epoch,
+        replica_nodes=[1, 2],
+        isr_nodes=[1, 2],
+    )
+    return MetadataResponse(
+        brokers=[MetadataBroker(node_id=node, host="h", port=node) for node in brokers],
+        topics=[
+            MetadataTopic(
+                error_code=error,
+                name="t",
+                topic_id=uuid.UUID(int=topic_id),
+                partitions=[] if error else [partition],
+            )
+        ],
+    )
+
+
+def leader(node: int, epoch: int) -> Leader:
+    return Leader(BrokerId(node), LeaderEpoch(epoch))
+
+
+def test_an_older_answer_does_not_replace_a_newer_one() -> None:
+    cache = MetadataCache()
+    cache.update(answer(2, 5))
+    cache.update(answer(1, 4))
+    assert cache.leader_for(T0) == leader(2, 5)
+    assert cache.topics["t"].partitions[0].leader_epoch == 5
+
+
+def test_an_older_answer_does_not_bring_back_a_refuted_leader() -> None:
+    cache = MetadataCache()
+    cache.update(answer(2, 5))
+    assert cache.invalidate(T0)
+    cache.update(answer(1, 4))
+    assert cache.leader_for(T0) is None
+    cache.update(answer(2, 5))
+    assert cache.leader_for(T0) == leader(2, 5)
+    assert not cache.invalidate(T0), "the same leader was refuted before: no news"
+
+
+def test_a_topic_made_anew_begins_with_its_own_epochs() -> None:
+    cache = MetadataCache()
+    cache.update(answer(2, 5))
+    cache.update(answer(1, 0, topic_id=2))
+    assert cache.leader_for(T0) == leader(1, 0)
+
+
+def test_a_leader_that_is_not_among_the_live_brokers_is_none() -> None:
+    cache = MetadataCache()
+    cache.update(answer(2, 5, brokers=(1,)))
+    assert cache.leader_for(T0) is None
+
+
+def test_an_error_takes_the_topic_away_and_is_kept() -> None:
+    cache = MetadataCache()
+    cache.update(answer(2, 5))
+    cache.update(answer(2, 5, error=3))
+    assert "t" not in cache.topics
+    assert cache.leader_for(T0) is None
+    assert cache.topic_errors == {"t": 3}
+    cache.update(answer(2, 6))
+    assert cache.topic_errors == {}
+
+
+def test_a_failed_node_leads_nothing_any_more() -> None:
+    cache = MetadataCache()
+    cache.update(answer(2, 5))
+    assert not cache.invalidate_node(BrokerId(1))
+    assert cache.invalidate_node(BrokerId(2))
+    assert cache.leader_for(T0) is None
+
+
+def config_of(cluster: FakeCluster, **settings: int) -> ClientConfig:
+    return ClientConfig(bootstrap_servers=cluster.bootstrap, **settings)  # type: ignore[arg-type]
+
+
+async def test_only_the_bootstrap_connection_is_made_until_a_leader_is_needed() -> None:
+    async with FakeCluster(3) as fake:
+        fake.add_topic("t")
+        cluster = Cluster(config_of(fake))
+        await cluster.start()
+        assert sum(broker.connections_made for broker in fake.brokers.values()) == 1
+        await cluster.topic("t", 1_000)
+        await cluster.request(BrokerId(2), MetadataRequest(topics=[]))
+        assert sum(broker.connections_made for broker in fake.brokers.values()) == 2
+        cluster.close()
+
+
+async def test_idle_connections_are_closed_and_made_again() -> None:
+    async with FakeCluster() as fake:
+        cluster = Cluster(config_of(fake, connections_max_idle_ms=20))
+        await cluster.start()
+        await until(lambda: not fake.brokers[1].connections, "the close of the idle connection")
+        await cluster.refresh()
+        cluster.close()
+
+
+async def test_refreshes_at_once_are_one_request() -> None:
+    async with FakeCluster() as fake:
+        cluster = Cluster(config_of(fake))
+        await cluster.start()
+        gate = fake.brokers[1].gate(ApiKey.METADATA)
+        waiting = [asyncio.create_task(cluster.refresh(at_once=True)) for _ in range(10)]
+        await until(lambda: len(fake.requests(ApiKey.METADATA)) > 1)
+        gate.set()
+        await asyncio.gather(*waiting)
+        assert len(fake.requests(ApiKey.METADATA)) == 2
+        cluster.close()
+
+
+async def test_old_metadata_is_refreshed_by_itself() -> None:
+    async with FakeCluster() as fake:
+        cluster = Cluster(config_of(fake, metadata_max_age_ms=10, retry_backoff_ms=1))
+        await cluster.start()
+        await until(lambda: len(fake.requests(ApiKey.METADATA)) > 3)
+        cluster.close()
+
+
+async def test_a_lost_broker_is_noticed_and_another_one_asked() -> None:
+    async with FakeCluster(2) as fake:
+        fake.add_topic("t", 1, leaders=[1])
+        cluster = Cluster(config_of(fake, retry_backoff_ms=5))
+        await cluster.start()
+        await cluster.topic("t", 1_000)
+        await fake.brokers[1].stop()
+        fake.hidden_nodes.add(1)
+        fake.move_leader("t", 0, 2)
+        with pytest.raises(ConnectionClosed):
+            await cluster.request(BrokerId(1), MetadataRequest(topics=[]))
+        assert cluster.leader_for(T0) is None
+        assert (await cluster.leader(T0, 5_000)).node_id == 2
+        cluster.close()
+
+
+async def test_a_silent_broker_is_overtaken() -> None:
+    async with FakeCluster(2) as fake:
+        config = config_of(fake)
+        gate = fake.brokers[1].gate(ApiKey.METADATA)
+        other_gate = fake.brokers[2].gate(ApiKey.METADATA)
+        cluster = Cluster(config)
+        starting = asyncio.create_task(cluster.start())
+        await until(lambda: all(broker.received for broker in fake.brokers.values()))
+        other_gate.set()
+        await starting
+        assert set(cluster.nodes) == {1, 2}
+        gate.set()
+        cluster.close()
+
+
+async def test_when_all_known_brokers_have_moved_the_bootstrap_servers_help() -> None:
+    async with FakeCluster(1) as fake, FakeCluster(1) as moved:
+        cluster = Cluster(config_of(fake, retry_backoff_ms=5))
+        fake.metadata_override = moved.metadata
+        await cluster.start()
+        assert cluster.nodes[BrokerId(1)].endpoint.port == moved.brokers[1].port
+        await cluster.request(BrokerId(1), MetadataRequest(topics=[]))
+        await moved.brokers[1].stop()
+        fake.metadata_override = None
+        fake.brokers[1].drop_connections()
+        await cluster.refresh()
+        assert cluster.nodes[BrokerId(1)].endpoint.port == fake.brokers[1].port
+        cluster.close()
+
+
+async def test_nobody_reachable_names_each_server_and_why() -> None:
+    cluster = Cluster(ClientConfig(bootstrap_servers="127.0.0.1:1,[::1]:1"))  # type: ignore[arg-type]
+    with pytest.raises(NoBrokerReachable, match="127.0.0.1:1 .*refused"):
+        await cluster.start()
+    cluster.close()
+
+
+async def test_a_closed_cluster_refuses_everything() -> None:
+    async with FakeCluster() as fake:
+        cluster = Cluster(config_of(fake))
+        await cluster.start()
+        cluster.close()
+        cluster.close()
+        with pytest.raises(ClientClosed):
+            await cluster.refresh()
+        with pytest.raises(ClientClosed):
+            await cluster.request(BrokerId(1), MetadataRequest(topics=[]))
