@@ -7,6 +7,7 @@ event loop; `wait_ready` makes a loop of its own and blocks.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -98,6 +99,19 @@ def wait_ready(
     endpoints: Mapping[BrokerId, Endpoint], timeout_s: float, check: Callable[[], None] = lambda: None
 ) -> None:
     """`wait_ready_async` in a loop of its own; blocks, also when called on the thread of another loop."""
+    given_up = threading.Event()
+
+    def check_or_end() -> None:
+        if given_up.is_set():
+            raise DeployError("nobody waits for the cluster any more")
+        check()
+
     # A thread of its own can always run a loop; the caller's may be running one already.
     with ThreadPoolExecutor(1, thread_name_prefix="barnabas-probe") as pool:
-        pool.submit(lambda: asyncio.run(wait_ready_async(endpoints, timeout_s, check))).result()
+        ready = pool.submit(lambda: asyncio.run(wait_ready_async(endpoints, timeout_s, check_or_end)))
+        try:
+            ready.result()
+        except BaseException:
+            # Ctrl-C, for one, interrupts the caller alone: the thread is told to end too.
+            given_up.set()
+            raise

@@ -272,6 +272,34 @@ def test_brokers_of_a_foreground_cluster_are_restarted_by_it_and_die_with_it(
     assert wait_until(lambda: restarted.state == "gone", 10)
 
 
+def test_ctrl_c_while_the_cluster_starts_ends_it_at_once(tmp_path: Path) -> None:
+    # This port never answers, so the cluster would wait for its ZooKeeper until the time-out.
+    up = subprocess.Popen(
+        [*_COMMAND, "up", "--dir", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(BARNABAS_ZOOKEEPER="127.0.0.1:1"),
+    )
+    try:
+
+        def all_launched() -> bool:
+            record = read_record(tmp_path)
+            return record is not None and all(broker.process for broker in record.brokers)
+
+        assert wait_until(all_launched, 20)
+        record = read_record(tmp_path)
+        assert record is not None
+        up.send_signal(signal.SIGINT)
+        _, said = up.communicate(timeout=20)
+    finally:
+        up.kill()
+        up.communicate()
+    assert up.returncode == exit_codes.FAILED
+    assert "stopped by a signal before the cluster was up" in said
+    assert not record.is_running
+
+
 def test_a_second_up_in_the_same_directory_is_refused(
     foreground: tuple[subprocess.Popen[str], dict[str, Any]], tmp_path: Path
 ) -> None:

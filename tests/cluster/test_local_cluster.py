@@ -1,4 +1,4 @@
-"""A local cluster of real brokers: writable when started, whole after kills and restarts, gone when stopped."""
+"""A local cluster of real brokers: writable when started, whole after restarts, gone when stopped."""
 
 from __future__ import annotations
 
