@@ -84,7 +84,7 @@ async def test_an_unknown_topic_is_refused_with_names_that_are_near() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("flights")
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-            with pytest.raises(ApiError, match="there is no topic 'flight'; did you mean flights?"):
+            with pytest.raises(ApiError, match=r"there is no topic 'flight'; did you mean flights\?"):
                 await admin.describe_topics("flight")
             assert set(await admin.describe_topics()) == {"flights"}
 

@@ -200,7 +200,7 @@ async def test_when_all_known_brokers_have_moved_the_bootstrap_servers_help() ->
 
 async def test_nobody_reachable_names_each_server_and_why() -> None:
     cluster = Cluster(ClientConfig(bootstrap_servers="127.0.0.1:1,[::1]:1"))  # type: ignore[arg-type]
-    with pytest.raises(NoBrokerReachable, match="127.0.0.1:1 .*refused"):
+    with pytest.raises(NoBrokerReachable, match=r"127\.0\.0\.1:1 .*refused"):
         await cluster.start()
     cluster.close()
 

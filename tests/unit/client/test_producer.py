@@ -342,9 +342,10 @@ async def test_a_full_buffer_refuses_after_max_block() -> None:
         gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
         settings = {"buffer_memory": 2_000, "batch_size": 1_000, "max_block_ms": 200}
         async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+            for _ in range(2):
+                await producer.send("t", bytes(900))
             with pytest.raises(BufferExhausted, match="max_block_ms"):
-                for _ in range(10):
-                    await producer.send("t", bytes(900))
+                await producer.send("t", bytes(900))
             gate.set()
             await producer.flush()
             assert (await producer.send_and_wait("t", b"goes on")).offset > 0

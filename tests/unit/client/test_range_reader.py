@@ -72,9 +72,7 @@ async def test_offsets_that_are_gone_are_an_error_that_names_them() -> None:
         fill(fake.partition("t"), 0, 50)
         fake.partition("t").log_start_offset = 20
         cluster = await started(fake)
-        with pytest.raises(
-            ApiError, match="offset 5 of t-0 is gone or not there yet; the broker has 20 to 50"
-        ):
+        with pytest.raises(ApiError, match=r"offset 5 of t-0 is gone .* the broker has 20 to 50"):
             await ranges(cluster, 5, 50)
         cluster.close()
 
