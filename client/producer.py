@@ -166,6 +166,8 @@ class Producer:
         try:
             for batch in batches:
                 await batch.wait_delivered()
+            # Callbacks of batches that were done just before are with the loop already: they come first.
+            await asyncio.sleep(0)
         finally:
             sender.flushing -= 1
 
