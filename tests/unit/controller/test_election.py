@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.controller.election import (
+    Election,
+    elect_for_controlled_shutdown,
+    elect_initial,
+    elect_offline,
+    without_replica,
+)
+from barnabas.protocol.ids import NO_BROKER, BrokerId
+
+
+def ids(*brokers: int) -> tuple[BrokerId, ...]:
+    return tuple(map(BrokerId, brokers))
+
+
+def test_the_first_live_replica_leads_a_new_partition() -> None:
+    assert elect_initial(ids(3, 1, 2), ids(1, 2)) == Election(BrokerId(1), ids(1, 2))
+    assert elect_initial(ids(3, 1, 2), ids(4)) is None
+
+
+@pytest.mark.parametrize(
+    ("isr", "live", "unclean", "expected"),
+    [
+        (ids(1, 2, 3), ids(2, 3), False, Election(BrokerId(2), ids(2, 3))),
+        (ids(3, 1), ids(2, 3), False, Election(BrokerId(3), ids(3))),
+        (ids(1), ids(2, 3), False, None),
+        (ids(1), ids(2, 3), True, Election(BrokerId(2), ids(2), is_unclean=True)),
+        (ids(1, 3), ids(2, 3), True, Election(BrokerId(3), ids(3))),
+        (ids(1), ids(), True, None),
+    ],
+)
+def test_an_offline_election_takes_the_first_live_member_of_the_isr(
+    isr: tuple[BrokerId, ...], live: tuple[BrokerId, ...], unclean: bool, expected: Election | None
+) -> None:
+    assert elect_offline(ids(1, 2, 3), isr, live, allow_unclean=unclean) == expected
+
+
+@pytest.mark.parametrize(
+    ("isr", "stopping", "expected"),
+    [
+        (ids(1, 2, 3), ids(1), Election(BrokerId(2), ids(2, 3))),
+        (ids(1, 2, 3), ids(1, 2), Election(BrokerId(3), ids(3))),
+        (ids(1), ids(1), None),
+    ],
+)
+def test_a_stopping_leader_hands_over_to_one_in_sync_that_stays(
+    isr: tuple[BrokerId, ...], stopping: tuple[BrokerId, ...], expected: Election | None
+) -> None:
+    assert elect_for_controlled_shutdown(ids(1, 2, 3), isr, ids(1, 2, 3), stopping) == expected
+
+
+@pytest.mark.parametrize(
+    ("replica", "leader", "isr", "expected"),
+    [
+        (3, 1, ids(1, 2, 3), (1, ids(1, 2))),
+        (1, 1, ids(1, 2), (-1, ids(2))),
+        (1, 1, ids(1), (-1, ids(1))),
+        (1, -1, ids(1), (-1, ids(1))),
+        (3, 1, ids(1, 2), None),
+    ],
+)
+def test_a_replica_that_goes_leaves_the_isr_unless_it_is_the_last(
+    replica: int, leader: int, isr: tuple[BrokerId, ...], expected: object
+) -> None:
+    assert without_replica(BrokerId(replica), BrokerId(leader), isr, NO_BROKER) == expected
+
+
+brokers = st.lists(st.integers(0, 6).map(BrokerId), unique=True)
+
+
+@given(replicas=brokers, isr=brokers, live=brokers, stopping=brokers)
+def test_no_clean_election_leaves_the_isr(
+    replicas: list[BrokerId], isr: list[BrokerId], live: list[BrokerId], stopping: list[BrokerId]
+) -> None:
+    outcomes = [
+        elect_offline(replicas, isr, live, allow_unclean=False),
+        elect_for_controlled_shutdown(replicas, isr, live, stopping),
+    ]
+    for outcome in outcomes:
+        if outcome is not None:
+            assert outcome.leader in replicas
+            assert outcome.leader in live
+            assert outcome.leader in outcome.isr
+            assert set(outcome.isr) <= set(isr)
+            assert not outcome.is_unclean
+    if outcomes[0] is None:
+        assert not set(replicas) & set(isr) & set(live)

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from barnabas.controller import paths, znodes
+from barnabas.controller.znodes import (
+    AdvertisedListener,
+    BrokerRegistration,
+    MalformedZnode,
+    TopicAssignment,
+)
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, ControllerEpoch, TopicId, TopicPartition
+from tests.unit.controller.fakes import state
+
+
+def test_paths_are_kafkas() -> None:
+    assert paths.partition_state(TopicPartition("t", 3)) == "/brokers/topics/t/partitions/3/state"
+    assert paths.broker_id(BrokerId(7)) == "/brokers/ids/7"
+    assert paths.topic_config("t") == "/config/topics/t"
+    assert paths.delete_topic("t") == "/admin/delete_topics/t"
+
+
+def test_a_registration_reads_back_and_is_kafkas() -> None:
+    broker = BrokerRegistration(
+        broker_id=BrokerId(1),
+        listeners=(
+            AdvertisedListener("INSIDE", "broker-1", 9092),
+            AdvertisedListener("OUTSIDE", "::1", 19092, "SSL"),
+        ),
+        timestamp_ms=1_700_000_000_000,
+        rack="r1",
+        broker_epoch=BrokerEpoch(42),
+    )
+    data = znodes.encode_broker(broker)
+    assert json.loads(data) == {
+        "features": {},
+        "listener_security_protocol_map": {"INSIDE": "PLAINTEXT", "OUTSIDE": "SSL"},
+        "endpoints": ["INSIDE://broker-1:9092", "OUTSIDE://[::1]:19092"],
+        "jmx_port": -1,
+        "host": "broker-1",
+        "port": 9092,
+        "version": 5,
+        "timestamp": "1700000000000",
+        "rack": "r1",
+    }
+    assert znodes.decode_broker("/brokers/ids/1", data, BrokerId(1), 42) == broker
+
+
+def test_a_topic_reads_back_and_is_kafkas() -> None:
+    topic = TopicAssignment(
+        topic_id=TopicId(uuid.UUID(int=255)), replicas={1: (BrokerId(2),), 0: (BrokerId(1),)}
+    )
+    data = znodes.encode_topic(topic)
+    assert json.loads(data) == {
+        "removing_replicas": {},
+        "partitions": {"0": [1], "1": [2]},
+        "topic_id": "AAAAAAAAAAAAAAAAAAAA_w",
+        "adding_replicas": {},
+        "version": 3,
+    }
+    assert znodes.decode_topic("/brokers/topics/t", data) == topic
+
+
+def test_a_topic_from_before_ids_is_read() -> None:
+    found = znodes.decode_topic("/brokers/topics/t", b'{"version":1,"partitions":{"0":[1,2]}}')
+    assert found == TopicAssignment(topic_id=NO_TOPIC_ID, replicas={0: (BrokerId(1), BrokerId(2))})
+
+
+def test_a_partition_state_reads_back_and_is_kafkas() -> None:
+    written = state(1, (1, 2), epoch=3, version=8, controller_epoch=5)
+    data = znodes.encode_partition_state(written)
+    assert data == b'{"controller_epoch":5,"leader":1,"version":1,"leader_epoch":3,"isr":[1,2]}'
+    assert znodes.decode_partition_state("/s", data, 8) == written
+
+
+def test_the_rest_reads_back() -> None:
+    assert znodes.decode_topic_config("/c", znodes.encode_topic_config({"a": "1"})) == {"a": "1"}
+    changed = [TopicPartition("t", 0), TopicPartition("u", 7)]
+    assert znodes.decode_isr_change("/i", znodes.encode_isr_change(changed)) == changed
+    assert znodes.decode_cluster_id("/cluster/id", znodes.encode_cluster_id("x")) == "x"
+    assert znodes.decode_epoch("/e", znodes.encode_epoch(ControllerEpoch(9))) == 9
+    found = znodes.decode_controller("/controller", znodes.encode_controller(BrokerId(4), 1), 77, 88)
+    assert (found.broker_id, found.session_id, found.czxid) == (4, 77, 88)
+
+
+def test_a_random_id_does_not_look_like_an_option() -> None:
+    assert not any(znodes.encode_uuid(znodes.random_uuid()).startswith("-") for _ in range(2_000))
+
+
+DECODERS: list[Callable[[bytes], object]] = [
+    lambda data: znodes.decode_broker("/odd", data, BrokerId(1), 1),
+    lambda data: znodes.decode_topic("/odd", data),
+    lambda data: znodes.decode_partition_state("/odd", data, 0),
+    lambda data: znodes.decode_controller("/odd", data, 1, 1),
+    lambda data: znodes.decode_isr_change("/odd", data),
+    lambda data: znodes.decode_cluster_id("/odd", data),
+]
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xff\xfe", b"null", b"[]", b"{}", b'{"partitions":7}', b'{"endpoints":["x"]}', b'{"isr":1}'],
+)
+def test_rubbish_is_named_with_its_path(decode: Callable[[bytes], object], data: bytes) -> None:
+    with pytest.raises(MalformedZnode, match=r"^/odd holds b"):
+        decode(data)
+
+
+@pytest.mark.parametrize("partitions", [{"0": []}, {"-1": [1]}, {"x": [1]}, {"0": ["a"]}])
+def test_an_impossible_assignment_is_malformed(partitions: object) -> None:
+    with pytest.raises(MalformedZnode):
+        znodes.decode_topic("/odd", json.dumps({"version": 3, "partitions": partitions}).encode())
+
+
+def test_an_unreadable_state_counts_as_absent(caplog: pytest.LogCaptureFixture) -> None:
+    assert znodes.readable_partition_state("/odd", b"?", 1) is None
+    assert "/odd holds" in caplog.text
