@@ -1,11 +1,11 @@
 """The one RPC channel: a connection to one broker, made on demand and made again after a loss.
 
 Every outgoing connection of ours is one of these: clients to brokers, followers to leaders, the controller to
-all. Requests are pipelined up to ``max_in_flight``, in the order of the calls once there is a connection. Each
-has a deadline, which covers connecting and waiting for room too; answers are matched by correlation id. When
-the connection is lost, every request in flight fails at once with `ConnectionClosed`: whether it was carried
-out is then unknown, and only the caller can decide to send it again. A caller that is cancelled leaves its
-request in flight, for the broker still owes the answer.
+all. Requests are pipelined up to ``max_in_flight``, in the order of the calls once there is a connection.
+Each has a deadline, which covers connecting and waiting for room too; answers are matched by correlation id.
+When the connection is lost, every request in flight fails at once with `ConnectionClosed`: whether it was
+carried out is then unknown, and only the caller can decide to send it again. A caller that is cancelled
+leaves its request in flight, for the broker still owes the answer.
 
 After a failed attempt to connect, the next one waits for the back-off, which doubles up to its maximum and
 starts anew after an answer. A request made meanwhile fails at once rather than waiting in a hidden queue. A

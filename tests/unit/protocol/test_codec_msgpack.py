@@ -1,0 +1,408 @@
+"""The native codec: every message there and back, and every way in which bytes can be wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import struct
+import tracemalloc
+import uuid
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from barnabas.protocol import codec_msgpack
+from barnabas.protocol.codec_msgpack import (
+    MAX_ARRAY_LENGTH,
+    MAX_HEAD_BYTES,
+    decode_request,
+    encode_request,
+    encode_response,
+    is_native,
+    open_response,
+)
+from barnabas.protocol.errors import MalformedFrame, MessageTooComplex
+from barnabas.protocol.messages.fetch import (
+    FetchPartitionResponse,
+    FetchResponse,
+    FetchTopicResponse,
+)
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.protocol.messages.topics import DeleteTopicsRequest
+from barnabas.protocol.schema import APIS, INTEGER_BITS, WireField, WireType, int32, wire_fields
+
+REQUESTS = [api.request for api in APIS.values()]
+RESPONSES = [api.response for api in APIS.values()]
+
+
+# ---- instances of every declared class, made from the declarations
+
+
+def values(wire: WireField) -> st.SearchStrategy[Any]:
+    made: st.SearchStrategy[Any]
+    if wire.struct is not None:
+        made = instances(wire.struct)
+    elif wire.kind in INTEGER_BITS:
+        limit = 1 << (INTEGER_BITS[wire.kind] - 1)
+        made = st.integers(-limit, limit - 1)
+    else:
+        made = {
+            WireType.BOOLEAN: st.booleans(),
+            WireType.STRING: st.text(max_size=12),
+            WireType.UUID: st.uuids(),
+            WireType.RECORDS: st.binary(max_size=60),
+        }[wire.kind]
+    if wire.is_array:
+        made = st.lists(made, max_size=3)
+    return st.none() | made if wire.nullable_since is not None else made
+
+
+_made: dict[type[Any], st.SearchStrategy[Any]] = {}
+
+
+def instances(cls: type[Any]) -> st.SearchStrategy[Any]:
+    if cls not in _made:
+        _made[cls] = st.builds(cls, **{name: values(wire) for name, wire, _ in wire_fields(cls)})
+    return _made[cls]
+
+
+def payload(buffers: list[Any]) -> memoryview:
+    """A frame as its receiver sees it, after a check of its length bytes."""
+    whole = b"".join(buffers)
+    assert struct.unpack_from(">I", whole)[0] == len(whole) - 4
+    return memoryview(whole)[4:]
+
+
+def request_bytes(head: list[Any], behind: bytes = b"") -> memoryview:
+    packed = msgpack.packb([0xFFFFFFFF, *head])
+    assert packed[:2] == b"\x95\xce"
+    return memoryview(packed[:2] + struct.pack(">I", len(packed)) + packed[6:] + behind)
+
+
+def response_bytes(body: Any, behind: bytes = b"") -> memoryview:
+    packed = msgpack.packb([0xFFFFFFFF, 7, body])
+    return memoryview(packed[:2] + struct.pack(">I", len(packed)) + packed[6:] + behind)
+
+
+def refusal(data: bytes | memoryview) -> str:
+    with pytest.raises(MalformedFrame) as caught:
+        decode_request(memoryview(data))
+    return str(caught.value)
+
+
+def refusal_of_response(cls: type[Any], body: Any) -> str:
+    opened = open_response(response_bytes(body))
+    with pytest.raises(MalformedFrame) as caught:
+        opened.body(cls)
+    return str(caught.value)
+
+
+# ---- there and back
+
+
+@pytest.mark.parametrize("cls", REQUESTS, ids=lambda cls: cls.__name__)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_every_request_comes_back_as_it_was(cls: type[Any], data: st.DataObject) -> None:
+    body = data.draw(instances(cls))
+    client_id, correlation_id = data.draw(st.text(max_size=8)), data.draw(st.integers(0, 2**31 - 1))
+    head = decode_request(payload(encode_request(correlation_id, client_id, body)))
+    assert (head.api_key, head.correlation_id, head.client_id) == (cls.api_key, correlation_id, client_id)
+    assert type(head.body) is cls
+    assert head.body == body
+
+
+@pytest.mark.parametrize("cls", RESPONSES, ids=lambda cls: cls.__name__)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_every_response_comes_back_as_it_was(cls: type[Any], data: st.DataObject) -> None:
+    body = data.draw(instances(cls))
+    opened = open_response(payload(encode_response(17, body)))
+    assert opened.correlation_id == 17
+    assert opened.body(cls) == body
+
+
+def produce(*batches: Any) -> ProduceRequest:
+    partitions = [PartitionProduceData(index=i, records=batch) for i, batch in enumerate(batches)]
+    return ProduceRequest(
+        acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=partitions)]
+    )
+
+
+def batches_of(request: Any) -> list[Any]:
+    return [p.records for t in request.topic_data for p in t.partition_data]
+
+
+def test_records_are_passed_on_without_a_copy() -> None:
+    first, second = bytearray(b"first"), memoryview(b"second")
+    buffers = encode_request(1, "c", produce(first, second))
+    assert buffers[1] is first
+    assert buffers[2] is second
+
+
+def test_received_records_are_views_of_the_frame() -> None:
+    frame = memoryview(bytearray(payload(encode_request(1, "c", produce(b"first", b"second")))))
+    got = batches_of(decode_request(frame).body)
+    assert [bytes(view) for view in got] == [b"first", b"second"]
+    frame[-1] = ord("!")
+    assert bytes(got[1]) == b"secon!"
+
+
+def test_records_may_be_sent_from_several_buffers_or_be_null_or_empty() -> None:
+    frame = payload(encode_request(1, "c", produce([b"a", memoryview(b"bc")], None, b"", (), b"d")))
+    assert batches_of(decode_request(frame).body) == [b"abc", None, b"", b"", b"d"]
+
+
+def test_a_native_request_is_told_from_kafkas_by_its_first_byte() -> None:
+    assert is_native(payload(encode_request(1, "c", produce(b"x"))))
+    assert not is_native(memoryview(b"\0\0\0\7"))
+    assert not is_native(memoryview(b""))
+
+
+# ---- old peers and new peers
+
+
+def test_a_shorter_array_takes_the_defaults() -> None:
+    opened = open_response(response_bytes([0, 0, 0, [["t", uuid.UUID(int=0).bytes, [[3, 0, 10]]]]]))
+    body = opened.body(FetchResponse)
+    expected = FetchPartitionResponse(partition_index=3, error_code=0, high_watermark=10)
+    assert body.responses == [FetchTopicResponse(topic="t", partitions=[expected])]
+
+
+def test_defaults_are_not_shared_between_messages() -> None:
+    made = [open_response(response_bytes([0])).body(APIS[4].response) for _ in range(2)]
+    made[0].partition_errors.append("x")
+    assert made[1].partition_errors == []
+
+
+def test_the_surplus_of_a_longer_array_is_ignored() -> None:
+    values = [None, True, False, False, "from a later version", {"k": [1]}]
+    assert decode_request(request_bytes([3, 1, "c", values])).body == MetadataRequest(topics=None)
+
+
+def test_a_missing_field_without_default_is_named() -> None:
+    assert "ProduceRequest has 2 fields; timeout_ms has no default" in refusal(
+        request_bytes([0, 1, "c", [None, 1]])
+    )
+
+
+def test_bytes_behind_the_last_records_field_are_ignored() -> None:
+    frame = bytes(payload(encode_request(1, "c", produce(b"x")))) + b"from a later version"
+    assert batches_of(decode_request(memoryview(frame)).body) == [b"x"]
+
+
+def test_bytes_behind_the_array_within_the_head_are_refused() -> None:
+    frame = bytearray(request_bytes([3, 1, "c", []]).tobytes() + b"\x01")
+    struct.pack_into(">I", frame, 2, len(frame))
+    assert "not msgpack" in refusal(frame)
+
+
+# ---- wrong bytes
+
+
+@pytest.mark.parametrize(
+    ("api_key", "body", "complaint"),
+    [
+        (3, {}, "MetadataRequest is {}; expected an array of its fields"),
+        (3, {"topics": None}, "MetadataRequest is {'topics': None}; expected an array"),
+        (3, None, "MetadataRequest is None; expected an array of its fields"),
+        (3, [{}], "MetadataRequest.topics is {}; expected an array"),
+        (3, [["t"]], "MetadataRequestTopic is 't'; expected an array of its fields"),
+        (3, [[["t", None]]], "MetadataRequestTopic.topic_id is 't'; expected a uuid of 16 bytes"),
+        (3, [[[b"short", None]]], "MetadataRequestTopic.topic_id is b'short'; expected a uuid"),
+        (3, [[[b"0" * 16, b"t"]]], "MetadataRequestTopic.name is b't'; expected string"),
+        (3, [None, 1], "MetadataRequest.allow_auto_topic_creation is 1; expected boolean"),
+        (0, [None, True, 0, []], "ProduceRequest.acks is True; expected int16"),
+        (0, [None, 1.0, 0, []], "ProduceRequest.acks is 1.0; expected int16"),
+        (0, [None, None, 0, []], "ProduceRequest.acks is None; expected int16"),
+        (0, [None, 32768, 0, []], "ProduceRequest.acks is 32768; expected int16"),
+        (0, [None, -32769, 0, []], "ProduceRequest.acks is -32769; expected int16"),
+        (0, [None, 1, 2**31, []], "ProduceRequest.timeout_ms is 2147483648; expected int32"),
+        (0, [None, 1, 0, None], "ProduceRequest.topic_data is None; expected an array"),
+        (0, [None, 1, 0, [["t", [[0, "x"]]]]], "PartitionProduceData.records has length 'x'"),
+        (0, [None, 1, 0, [["t", [[0, -1]]]]], "PartitionProduceData.records has length -1"),
+        (0, [None, 1, 0, [["t", [[0, 5]]]]], "PartitionProduceData.records claims 5 bytes, but only 0"),
+        (7, [1, 2**63], "ControlledShutdownRequest.broker_epoch is 9223372036854775808; expected int64"),
+        (20, [[], [7], 0], "DeleteTopicsRequest.topic_names is 7; expected string"),
+        (3, [[msgpack.ExtType(5, b"x")]], "MetadataRequestTopic is of type ExtType; expected"),
+        (3, [None, msgpack.Timestamp(1)], "allow_auto_topic_creation is of type Timestamp; expected boolean"),
+    ],
+)
+def test_a_wrong_value_is_refused_and_its_field_named(api_key: int, body: Any, complaint: str) -> None:
+    assert complaint in refusal(request_bytes([api_key, 1, "c", body]))
+
+
+@pytest.mark.parametrize(
+    ("head", "complaint"),
+    [
+        ([99, 1, "c", []], "unknown api key 99"),
+        ([True, 1, "c", []], "unknown api key True"),
+        ([[1], 1, "c", []], r"unknown api key [1]"),
+        ([3, -1, "c", []], "correlation id -1"),
+        ([3, 2**31, "c", []], "correlation id 2147483648"),
+        ([3, "x", "c", []], "correlation id 'x'"),
+        ([3, 1, None, []], "client id None"),
+        ([3, 1, b"c", []], "client id b'c'"),
+    ],
+)
+def test_a_wrong_head_is_refused(head: list[Any], complaint: str) -> None:
+    assert complaint in refusal(request_bytes(head))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x95",
+        b"\x95\xce\0\0\0",
+        b"\x95\xce\0\0\0\0",
+        b"\x95\xce\0\0\0\6",
+        b"\x95\xce\xff\xff\xff\xff",
+        b"\x93\xce\0\0\0\x08\1\x90",
+        b"\x95\xcf\0\0\0\x06",
+        b"\x95\xce\0\0\0\x0a\x03\x01\xa1\xff",
+    ],
+)
+def test_a_head_that_is_none_is_refused(data: bytes) -> None:
+    refusal(data)
+
+
+def test_wrong_bodies_of_responses_are_refused() -> None:
+    assert "FetchResponse.session_id is 'x'" in refusal_of_response(FetchResponse, [0, 0, "x", []])
+    assert "FetchResponse is 5" in refusal_of_response(FetchResponse, 5)
+    with pytest.raises(MalformedFrame, match="correlation id 'x'"):
+        open_response(memoryview(b"\x93\xce\0\0\0\x09\xa1x\x90"))
+
+
+def valid_frame() -> bytes:
+    topics = [MetadataRequestTopic(name=f"topic-{n}", topic_id=uuid.UUID(int=n)) for n in range(3)]
+    return bytes(payload(encode_request(5, "client", MetadataRequest(topics=topics))))
+
+
+def decodes_or_refuses(data: bytes) -> None:
+    """Any exception but MalformedFrame fails the test that calls this."""
+    with contextlib.suppress(MalformedFrame):
+        decode_request(memoryview(data))
+    with contextlib.suppress(MalformedFrame):
+        open_response(memoryview(data)).body(FetchResponse)
+
+
+def test_a_truncated_frame_is_refused_wherever_it_ends() -> None:
+    for whole in (valid_frame(), bytes(payload(encode_request(1, "c", produce(b"abc", b"def"))))):
+        for length in range(len(whole)):
+            refusal(whole[:length])
+
+
+@given(st.integers(0, len(valid_frame()) - 1), st.integers(0, 255))
+@settings(max_examples=400, deadline=None)
+def test_a_changed_byte_gives_a_message_or_a_refusal(position: int, value: int) -> None:
+    frame = bytearray(valid_frame())
+    frame[position] = value
+    decodes_or_refuses(bytes(frame))
+
+
+@given(st.sampled_from([b"\x95", b"\x93"]), st.binary(max_size=120), st.booleans())
+@settings(max_examples=400, deadline=None)
+def test_random_bytes_give_a_message_or_a_refusal(marker: bytes, rest: bytes, fits: bool) -> None:
+    length = len(rest) + 6 if fits else 0x01020304
+    decodes_or_refuses(marker + b"\xce" + struct.pack(">I", length) + rest)
+
+
+JSON_LIKE = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5)
+    | st.binary(max_size=17),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=30,
+)  # fmt: skip
+
+
+@given(st.sampled_from(sorted(APIS)), JSON_LIKE)
+@settings(max_examples=400, deadline=None)
+def test_well_formed_nonsense_gives_a_message_or_a_refusal(api_key: int, body: Any) -> None:
+    decodes_or_refuses(request_bytes([api_key, 1, "c", body], b"records").tobytes())
+
+
+# ---- bounded memory
+
+
+def head_of(content: bytes, claimed: int | None = None) -> bytes:
+    return b"\x95\xce" + struct.pack(">I", claimed or 6 + len(content)) + content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xdb\xff\xff\xff\xffabc",
+        b"\xc6\xff\xff\xff\xffabc",
+        b"\xc9\xff\xff\xff\xff\x01abc",
+    ],
+    ids=["array", "map", "string", "bytes", "extension"],
+)
+def test_an_absurd_length_is_refused_without_taking_memory(content: bytes) -> None:
+    tracemalloc.start()
+    try:
+        refusal(head_of(b"\x03\x01\xa1c" + content))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 200_000
+
+
+@pytest.mark.parametrize("depth", [100, 500, 600, 5_000, 100_000])
+def test_deep_nesting_is_refused(depth: int) -> None:
+    refusal(head_of(b"\x03\x01\xa1c" + b"\x91" * depth + b"\xc0"))
+
+
+def test_a_deep_value_is_refused_without_being_shown() -> None:
+    body: Any = "bottom"
+    for _ in range(400):
+        body = [body]
+    assert len(refusal(request_bytes([3, 1, "c", [None, body]]))) < 300
+
+
+def test_a_huge_value_is_refused_without_being_shown() -> None:
+    for value in ("x" * 1_000_000, b"x" * 1_000_000, [1] * 100_000, {str(n): n for n in range(10_000)}):
+        assert len(refusal(request_bytes([3, 1, "c", [None, value]]))) < 300
+
+
+def test_a_head_above_its_limit_is_refused_before_it_is_parsed() -> None:
+    frame = head_of(b"\xc0" * (MAX_HEAD_BYTES + 1 - 6))
+    assert f"{MAX_HEAD_BYTES} are allowed" in refusal(frame)
+
+
+def test_an_array_above_its_limit_is_refused() -> None:
+    names = ["t"] * (MAX_ARRAY_LENGTH + 1)
+    request = DeleteTopicsRequest(topic_names=names, timeout_ms=0)
+    assert "max_array_len" in refusal(payload(encode_request(1, "c", request)))
+    request.topic_names.pop()
+    assert decode_request(payload(encode_request(1, "c", request))).body == request
+
+
+def test_a_message_that_no_peer_would_take_is_not_sent() -> None:
+    request = DeleteTopicsRequest(topic_names=["t" * 1_000_000] * 9, timeout_ms=0)
+    with pytest.raises(MessageTooComplex, match="without its records"):
+        encode_request(1, "c", request)
+
+
+# ---- the generated code
+
+
+def test_a_field_named_like_the_generators_own_names_is_no_trouble() -> None:
+    odd: Any = dataclasses.make_dataclass(
+        "Odd", [(name, int, int32()) for name in ("cls", "wrong", "attach", "complete", "run")], kw_only=True
+    )
+    made = odd(cls=1, wrong=2, attach=3, complete=4, run=5)
+    assert open_response(payload(encode_response(1, made))).body(odd) == made
+
+
+def test_the_generated_source_can_be_read() -> None:
+    source = codec_msgpack.source_of(MetadataRequestTopic)
+    assert "_m.topic_id.bytes" in source
+    assert "MetadataRequestTopic.name" in source
+    compile(source, "<test>", "exec")

@@ -1,0 +1,450 @@
+"""The declarations against the facts of Kafka's protocol, and the rules that every declaration keeps.
+
+The table was taken down from the message definitions of Apache Kafka 3.9, clipped to the versions that we
+serve: order, names, types, versions, nullability, tags, and the defaults where Kafka sets one. Two tagged
+fields are left out on purpose: `snapshot_id` in Fetch and `zk_migration_ready` in ApiVersions are KRaft's.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from typing import Any, NamedTuple
+
+import pytest
+
+from barnabas.protocol.schema import (
+    APIS,
+    NATIVE_ONLY,
+    Api,
+    ApiKey,
+    RequestOf,
+    WireType,
+    array,
+    int32,
+    message,
+    request,
+    string,
+    wire_fields,
+)
+
+FACTS = """
+0 Produce versions 0-9 flexible 9
+  request
+    transactional_id string 3-9 null:3 =None
+    acks int16
+    timeout_ms int32
+    topic_data []struct
+      name string
+      partition_data []struct
+        index int32
+        records records null:0
+  response
+    responses []struct
+      name string
+      partition_responses []struct
+        index int32
+        error_code int16
+        base_offset int64
+        log_append_time_ms int64 2-9 =-1
+        log_start_offset int64 5-9 =-1
+        record_errors []struct 8-9
+          batch_index int32 8-9
+          batch_index_error_message string 8-9 null:8 =None
+        error_message string 8-9 null:8 =None
+    throttle_time_ms int32 1-9 =0
+1 Fetch versions 4-13 flexible 12
+  request
+    cluster_id string 12-13 null:12 tag:0 =None
+    replica_id int32 =-1
+    max_wait_ms int32
+    min_bytes int32
+    max_bytes int32 =2147483647
+    isolation_level int8 =0
+    session_id int32 7-13 =0
+    session_epoch int32 7-13 =-1
+    topics []struct
+      topic string 4-12
+      topic_id uuid 13-13
+      partitions []struct
+        partition int32
+        current_leader_epoch int32 9-13 =-1
+        fetch_offset int64
+        last_fetched_epoch int32 12-13 =-1
+        log_start_offset int64 5-13 =-1
+        partition_max_bytes int32
+    forgotten_topics_data []struct 7-13
+      topic string 7-12
+      topic_id uuid 13-13
+      partitions []int32 7-13
+    rack_id string 11-13 =''
+  response
+    throttle_time_ms int32
+    error_code int16 7-13
+    session_id int32 7-13 =0
+    responses []struct
+      topic string 4-12
+      topic_id uuid 13-13
+      partitions []struct
+        partition_index int32
+        error_code int16
+        high_watermark int64
+        last_stable_offset int64 =-1
+        log_start_offset int64 5-13 =-1
+        diverging_epoch struct 12-13 tag:0
+          epoch int32 12-13 =-1
+          end_offset int64 12-13 =-1
+        current_leader struct 12-13 tag:1
+          leader_id int32 12-13 =-1
+          leader_epoch int32 12-13 =-1
+        aborted_transactions []struct null:4
+          producer_id int64
+          first_offset int64
+        preferred_read_replica int32 11-13 =-1
+        records records null:4
+2 ListOffsets versions 1-8 flexible 6
+  request
+    replica_id int32
+    isolation_level int8 2-8
+    topics []struct
+      name string
+      partitions []struct
+        partition_index int32
+        current_leader_epoch int32 4-8 =-1
+        timestamp int64
+  response
+    throttle_time_ms int32 2-8
+    topics []struct
+      name string
+      partitions []struct
+        partition_index int32
+        error_code int16
+        timestamp int64 =-1
+        offset int64 =-1
+        leader_epoch int32 4-8 =-1
+3 Metadata versions 0-12 flexible 9
+  request
+    topics []struct null:1
+      topic_id uuid 10-12
+      name string null:10
+    allow_auto_topic_creation boolean 4-12 =True
+    include_cluster_authorized_operations boolean 8-10
+    include_topic_authorized_operations boolean 8-12
+  response
+    throttle_time_ms int32 3-12
+    brokers []struct
+      node_id int32
+      host string
+      port int32
+      rack string 1-12 null:1 =None
+    cluster_id string 2-12 null:2 =None
+    controller_id int32 1-12 =-1
+    topics []struct
+      error_code int16
+      name string null:12
+      topic_id uuid 10-12
+      is_internal boolean 1-12 =False
+      partitions []struct
+        error_code int16
+        partition_index int32
+        leader_id int32
+        leader_epoch int32 7-12 =-1
+        replica_nodes []int32
+        isr_nodes []int32
+        offline_replicas []int32 5-12
+      topic_authorized_operations int32 8-12 =-2147483648
+    cluster_authorized_operations int32 8-10 =-2147483648
+18 ApiVersions versions 0-4 flexible 3
+  request
+    client_software_name string 3-4
+    client_software_version string 3-4
+  response
+    error_code int16
+    api_keys []struct
+      api_key int16
+      min_version int16
+      max_version int16
+    throttle_time_ms int32 1-4
+    supported_features []struct 3-4 tag:0
+      name string 3-4
+      min_version int16 3-4
+      max_version int16 3-4
+    finalized_features_epoch int64 3-4 tag:1 =-1
+    finalized_features []struct 3-4 tag:2
+      name string 3-4
+      max_version_level int16 3-4
+      min_version_level int16 3-4
+19 CreateTopics versions 2-7 flexible 5
+  request
+    topics []struct
+      name string
+      num_partitions int32
+      replication_factor int16
+      assignments []struct
+        partition_index int32
+        broker_ids []int32
+      configs []struct
+        name string
+        value string null:2
+    timeout_ms int32 =60000
+    validate_only boolean =False
+  response
+    throttle_time_ms int32
+    topics []struct
+      name string
+      topic_id uuid 7-7
+      error_code int16
+      error_message string null:2
+      topic_config_error_code int16 5-7 tag:0
+      num_partitions int32 5-7 =-1
+      replication_factor int16 5-7 =-1
+      configs []struct 5-7 null:5
+        name string 5-7
+        value string 5-7 null:5
+        read_only boolean 5-7
+        config_source int8 5-7 =-1
+        is_sensitive boolean 5-7
+20 DeleteTopics versions 1-6 flexible 4
+  request
+    topics []struct 6-6
+      name string 6-6 null:6 =None
+      topic_id uuid 6-6
+    topic_names []string 1-5
+    timeout_ms int32
+  response
+    throttle_time_ms int32
+    responses []struct
+      name string null:6
+      topic_id uuid 6-6
+      error_code int16
+      error_message string 5-6 null:5 =None
+23 OffsetForLeaderEpoch versions 2-4 flexible 4
+  request
+    replica_id int32 3-4 =-2
+    topics []struct
+      topic string
+      partitions []struct
+        partition int32
+        current_leader_epoch int32 =-1
+        leader_epoch int32
+  response
+    throttle_time_ms int32
+    topics []struct
+      topic string
+      partitions []struct
+        error_code int16
+        partition int32
+        leader_epoch int32 =-1
+        end_offset int64 =-1
+"""
+
+API_LINE = re.compile(
+    r"(?P<key>\d+) (?P<name>\w+) versions (?P<low>\d+)-(?P<high>\d+) flexible (?P<flexible>\d+)"
+)
+FIELD_LINE = re.compile(
+    r"(?P<indent> *)(?P<name>\w+) (?P<array>\[\])?(?P<kind>\w+)"
+    r"(?: (?P<since>\d+)-(?P<until>\d+))?(?: null:(?P<null>\d+))?(?: tag:(?P<tag>\d+))?(?: =(?P<default>.*))?"
+)
+
+
+class Field(NamedTuple):
+    """A field as both sides describe it; ``depth`` tells which structure it belongs to."""
+
+    depth: int
+    name: str
+    kind: str
+    is_array: bool
+    since: int
+    until: int
+    null_since: int | None
+    tag: int | None
+
+
+class Facts(NamedTuple):
+    name: str
+    flexible: int
+    versions: tuple[int, int]
+    fields: dict[str, list[Field]]
+    defaults: dict[str, dict[int, Any]]
+
+
+def read_facts() -> dict[int, Facts]:
+    found: dict[int, Facts] = {}
+    side = ""
+    for line in FACTS.strip("\n").split("\n"):
+        if api := API_LINE.fullmatch(line):
+            versions = (int(api["low"]), int(api["high"]))
+            facts = Facts(api["name"], int(api["flexible"]), versions, {}, {})
+            found[int(api["key"])] = facts
+        elif line in ("  request", "  response"):
+            side = line.strip()
+            facts.fields[side], facts.defaults[side] = [], {}
+        else:
+            field = FIELD_LINE.fullmatch(line)
+            assert field is not None, line
+            if field["default"]:
+                facts.defaults[side][len(facts.fields[side])] = ast.literal_eval(field["default"])
+            facts.fields[side].append(
+                Field(
+                    len(field["indent"]) // 2 - 2,
+                    field["name"],
+                    field["kind"],
+                    field["array"] is not None,
+                    int(field["since"] or versions[0]),
+                    int(field["until"] or versions[1]),
+                    int(field["null"]) if field["null"] else None,
+                    int(field["tag"]) if field["tag"] else None,
+                )
+            )
+    return found
+
+
+KAFKA = read_facts()
+
+
+def declared_fields(cls: type[Any], low: int, high: int, depth: int = 0) -> list[tuple[Field, Any]]:
+    """The fields that Kafka's codec would send in these versions, nested ones too, and default makers."""
+    found: list[tuple[Field, Any]] = []
+    for name, wire, maker in wire_fields(cls):
+        if wire.native_only:
+            continue
+        since = max(wire.since, low)
+        until = high if wire.until is None else min(wire.until, high)
+        null_since = None if wire.nullable_since is None else max(wire.nullable_since, since)
+        kind = wire.kind.value
+        found.append((Field(depth, name, kind, wire.is_array, since, until, null_since, wire.tag), maker))
+        if wire.struct is not None:
+            found += declared_fields(wire.struct, since, until, depth + 1)
+    return found
+
+
+def classes_of(api: Api) -> list[type[Any]]:
+    """Request, response, and all structures below them."""
+    found: list[type[Any]] = []
+    to_visit = [api.request, api.response]
+    while to_visit:
+        cls = to_visit.pop()
+        found.append(cls)
+        to_visit += [wire.struct for _, wire, _ in wire_fields(cls) if wire.struct is not None]
+    return found
+
+
+ALL_CLASSES = sorted({cls for api in APIS.values() for cls in classes_of(api)}, key=lambda cls: cls.__name__)
+
+
+def test_the_table_has_every_api_that_kafkas_clients_may_call() -> None:
+    assert set(KAFKA) == {key for key, api in APIS.items() if not api.is_native_only}
+
+
+@pytest.mark.parametrize("key", sorted(KAFKA), ids=lambda key: KAFKA[key].name)
+def test_api_keys_and_versions_are_kafkas(key: int) -> None:
+    facts, api = KAFKA[key], APIS[key]
+    assert api.request.__name__ == f"{facts.name}Request"
+    assert api.response.__name__ == f"{facts.name}Response"
+    assert api.key == api.request.api_key == key
+    assert (api.versions, api.flexible_since) == (facts.versions, facts.flexible)
+
+
+@pytest.mark.parametrize("side", ["request", "response"])
+@pytest.mark.parametrize("key", sorted(KAFKA), ids=lambda key: KAFKA[key].name)
+def test_fields_are_kafkas(key: int, side: str) -> None:
+    cls = getattr(APIS[key], side)
+    declared = declared_fields(cls, *KAFKA[key].versions)
+    assert [field for field, _ in declared] == KAFKA[key].fields[side]
+    for place, default in KAFKA[key].defaults[side].items():
+        field, maker = declared[place]
+        assert maker is not None, field
+        assert maker() == default, field
+
+
+@pytest.mark.parametrize(
+    ("key", "number"),
+    [
+        (ApiKey.LEADER_AND_ISR, 4),
+        (ApiKey.STOP_REPLICA, 5),
+        (ApiKey.UPDATE_METADATA, 6),
+        (ApiKey.CONTROLLED_SHUTDOWN, 7),
+    ],
+)
+def test_apis_between_brokers_have_kafkas_numbers_but_no_kafka_versions(key: ApiKey, number: int) -> None:
+    assert key == number
+    assert APIS[key].is_native_only
+    assert APIS[key].versions == NATIVE_ONLY
+
+
+def test_our_own_apis_are_out_of_kafkas_way_and_fit_one_byte() -> None:
+    for key, api in APIS.items():
+        assert key in KAFKA or key in range(4, 8) or (240 <= key <= 255 and api.is_native_only)
+
+
+def test_every_api_key_is_declared() -> None:
+    assert set(APIS) == set(ApiKey)
+
+
+@pytest.mark.parametrize("key", sorted(KAFKA), ids=lambda key: KAFKA[key].name)
+def test_a_field_that_some_version_lacks_has_a_default(key: int) -> None:
+    for cls in classes_of(APIS[key]):
+        spans = [(wire.since, wire.until) for _, wire, _ in wire_fields(cls)]
+        widest = (min(since for since, _ in spans), None)
+        for (name, wire, maker), span in zip(wire_fields(cls), spans, strict=True):
+            if span != widest or wire.native_only or wire.tag is not None:
+                assert maker is not None, f"{cls.__name__}.{name}"
+
+
+@pytest.mark.parametrize("cls", ALL_CLASSES, ids=lambda cls: cls.__name__)
+def test_annotations_agree_with_wire_types(cls: type[Any]) -> None:
+    python_types = {
+        WireType.BOOLEAN: "bool",
+        WireType.STRING: "str",
+        WireType.UUID: "uuid.UUID",
+        WireType.RECORDS: "RecordsToSend",
+    }
+    for declared, (name, wire, _) in zip(dataclasses.fields(cls), wire_fields(cls), strict=True):
+        expected = wire.struct.__name__ if wire.struct is not None else python_types.get(wire.kind, "int")
+        if wire.is_array:
+            expected = f"list[{expected}]"
+        if wire.nullable_since is not None and wire.kind is not WireType.RECORDS:
+            expected += " | None"
+        assert str(declared.type) == expected, name
+
+
+@pytest.mark.parametrize("cls", ALL_CLASSES, ids=lambda cls: cls.__name__)
+def test_messages_have_slots_and_take_keywords_alone(cls: type[Any]) -> None:
+    made = object.__new__(cls)
+    with pytest.raises(AttributeError):
+        made.no_such_field = 1
+    if dataclasses.fields(cls):
+        with pytest.raises(TypeError):
+            cls(1)
+
+
+def test_an_api_key_cannot_be_declared_twice() -> None:
+    with pytest.raises(ValueError, match="FETCH is declared twice: FetchRequest and Second"):
+
+        @request(ApiKey.FETCH, object, versions=NATIVE_ONLY)
+        class Second(RequestOf[object]):
+            number: int = int32()
+
+    assert APIS[ApiKey.FETCH].request.__name__ == "FetchRequest"
+
+
+def test_a_declaration_gives_its_fields_in_order_with_makers_of_defaults() -> None:
+    @message
+    class Inner:
+        number: int = int32()
+
+    @message
+    class Outer:
+        inner: list[Inner] = array(Inner, default_factory=list, since=2)
+        name: str | None = string(nullable_since=1, default=None)
+        numbers: list[int] = array(WireType.INT32)
+
+    (inner, inner_wire, no_inner), (name, name_wire, no_name), (numbers, _, required) = wire_fields(Outer)
+    assert (inner, name, numbers) == ("inner", "name", "numbers")
+    assert (inner_wire.struct, inner_wire.is_array, inner_wire.since) == (Inner, True, 2)
+    assert (name_wire.kind, name_wire.nullable_since) == (WireType.STRING, 1)
+    assert no_inner() == []
+    assert no_inner() is not no_inner()
+    assert no_name() is None
+    assert required is None
