@@ -66,7 +66,9 @@ class ControlledBroker:
             connection.close()
 
     def die(self) -> None:
-        """As by SIGKILL: the port refuses, connections are reset."""
+        """As by SIGKILL: the port refuses, connections are reset. Dead ones stay dead."""
+        if self._listener.fileno() == -1:
+            return
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.drop_connections()

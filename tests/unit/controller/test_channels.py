@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from barnabas.controller import events
+from barnabas.controller.channels import ControllerChannels, refuses
+from barnabas.controller.request_batch import BrokerBatch
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, Endpoint, TopicPartition
+from barnabas.protocol.messages.inter_broker import (
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from tests.unit.controller.controlled_broker import ControlledBroker, wait_until
+
+ONE = BrokerId(1)
+LIFE = (ControllerEpoch(5), ONE, BrokerEpoch(77))
+
+
+class Rig:
+    """Channels with one broker, and what they report."""
+
+    def __init__(self, request_timeout_ms: int = 20_000) -> None:
+        self.broker = ControlledBroker()
+        self.broker.broker_epoch = 77
+        self.reports: list[events.ChannelEvent] = []
+        self.fatal: list[BaseException] = []
+        self.channels = ControllerChannels(
+            BrokerId(0),
+            ControllerEpoch(5),
+            request_timeout_ms=request_timeout_ms,
+            report=self.reports.append,
+            on_fatal=self.fatal.append,
+        )
+        self.channels.add_broker(ONE, BrokerEpoch(77), self.broker.endpoint)
+
+    def connected(self) -> Rig:
+        wait_until(lambda: self.broker.connections_made)
+        return self
+
+    def partitions_told(self) -> list[int]:
+        return [
+            one.partition_index
+            for request in self.broker.of(LeaderAndIsrRequest)
+            for topic in request.topic_states
+            for one in topic.partition_states
+        ]
+
+
+@pytest.fixture
+def rigs() -> Iterator[list[Rig]]:
+    made: list[Rig] = []
+    yield made
+    for rig in made:
+        rig.channels.stop()
+        rig.broker.die()
+        assert rig.fatal == []
+
+
+@pytest.fixture
+def rig(rigs: list[Rig]) -> Rig:
+    rigs.append(Rig())
+    return rigs[-1].connected()
+
+
+def leadership(partition: int, *, epoch: int = 0, is_new: bool = False) -> LeaderAndIsrPartition:
+    return LeaderAndIsrPartition(
+        partition_index=partition,
+        controller_epoch=5,
+        leader=1,
+        leader_epoch=epoch,
+        isr=[1],
+        partition_epoch=epoch,
+        replicas=[1],
+        is_new=is_new,
+    )
+
+
+def batch_of(partition: int, **arguments: object) -> BrokerBatch:
+    tp = TopicPartition("t", partition)
+    return BrokerBatch(leader_and_isr={tp: leadership(partition)}, has_metadata=True, **arguments)
+
+
+def test_a_connection_is_made_before_there_is_anything_to_say(rig: Rig) -> None:
+    assert rig.broker.connections_made == 1
+    assert rig.broker.requests == []
+
+
+def test_a_batch_goes_out_in_order_with_the_epochs_of_both_sides(rig: Rig) -> None:
+    stop = {TopicPartition("u", 0): StopReplicaPartition(partition_index=0, leader_epoch=1)}
+    rig.channels.send(ONE, batch_of(0, stop_replicas=stop))
+    wait_until(lambda: len(rig.reports) == 2)
+    kinds = [type(request) for request in rig.broker.requests]
+    assert kinds == [LeaderAndIsrRequest, UpdateMetadataRequest, StopReplicaRequest]
+    assert {(r.controller_id, r.controller_epoch, r.broker_epoch) for r in rig.broker.requests} == {
+        (0, 5, 77)
+    }
+    assert [type(report) for report in rig.reports] == [
+        events.LeaderAndIsrAnswered,
+        events.StopReplicaAnswered,
+    ]
+    assert {(r.controller_epoch, r.broker, r.broker_epoch) for r in rig.reports} == {LIFE}
+
+
+def test_what_waits_for_a_slow_broker_is_merged(rig: Rig) -> None:
+    rig.broker.answer = lambda request: None
+    rig.channels.send(ONE, batch_of(0))
+    wait_until(lambda: rig.broker.requests)
+    for partition in range(1, 200):
+        rig.channels.send(ONE, batch_of(partition))
+        rig.channels.send(ONE, batch_of(1))
+    rig.broker.requests.clear()
+    rig.broker.answer = rig.broker.accept
+    rig.broker.drop_connections()
+    wait_until(lambda: len(rig.broker.of(UpdateMetadataRequest)) == 2)
+    assert rig.partitions_told() == list(range(200))
+    assert len(rig.broker.of(LeaderAndIsrRequest)) == 2
+
+
+def test_a_request_without_an_answer_is_sent_again_on_a_new_connection(rigs: list[Rig]) -> None:
+    rigs.append(Rig(request_timeout_ms=150))
+    rig = rigs[-1].connected()
+    rig.broker.answer = lambda request: None
+    rig.channels.send(ONE, batch_of(0))
+    wait_until(lambda: len(rig.broker.requests) >= 2)
+    rig.broker.answer = rig.broker.accept
+    wait_until(lambda: rig.reports)
+    assert isinstance(rig.reports[0], events.LeaderAndIsrAnswered)
+    assert rig.broker.connections_made >= 2
+
+
+def test_a_lost_connection_that_can_be_made_again_is_no_suspicion(rig: Rig) -> None:
+    rig.broker.drop_connections()
+    wait_until(lambda: rig.broker.connections_made == 2)
+    rig.channels.send(ONE, batch_of(0))
+    wait_until(lambda: rig.reports)
+    assert [type(report) for report in rig.reports] == [events.LeaderAndIsrAnswered]
+
+
+def test_a_reset_and_a_port_that_refuses_is_a_suspicion(rig: Rig) -> None:
+    rig.broker.die()
+    wait_until(lambda: rig.reports)
+    assert rig.reports == [events.BrokerSuspected(*LIFE)]
+
+
+def test_a_broker_that_died_before_it_was_reached_is_suspected(rigs: list[Rig]) -> None:
+    rigs.append(Rig())
+    rig = rigs[-1].connected()
+    other = ControlledBroker()
+    other.die()
+    rig.channels.add_broker(BrokerId(2), BrokerEpoch(78), other.endpoint)
+    wait_until(lambda: rig.reports)
+    assert rig.reports == [events.BrokerSuspected(ControllerEpoch(5), BrokerId(2), BrokerEpoch(78))]
+
+
+def test_a_suspected_broker_that_answers_in_the_same_life_has_returned(rig: Rig) -> None:
+    rig.broker.die()
+    wait_until(lambda: rig.reports)
+    rig.channels.send(ONE, batch_of(3))
+    rig.broker.revive()
+    wait_until(lambda: len(rig.reports) == 2)
+    assert rig.reports[1] == events.BrokerReturned(*LIFE)
+    # What was said to it while it was gone is not said again; the controller tells it everything.
+    rig.channels.send(ONE, batch_of(4))
+    wait_until(lambda: len(rig.reports) == 3)
+    assert rig.partitions_told() == [4]
+
+
+def test_another_process_at_the_address_of_a_dead_broker_does_not_bring_it_back(rig: Rig) -> None:
+    rig.broker.die()
+    wait_until(lambda: rig.reports)
+    rig.broker.broker_epoch = 99
+    rig.broker.revive()
+    wait_until(lambda: len(rig.broker.requests) >= 3)
+    assert rig.reports == [events.BrokerSuspected(*LIFE)]
+    rig.channels.add_broker(ONE, BrokerEpoch(99), rig.broker.endpoint)
+    rig.channels.send(ONE, batch_of(0))
+    wait_until(lambda: len(rig.reports) == 2)
+    assert isinstance(rig.reports[1], events.LeaderAndIsrAnswered)
+
+
+def test_the_refusal_of_a_request_is_passed_on(rig: Rig) -> None:
+    rig.broker.answer = lambda request: request.response_type(
+        error_code=int(ErrorCode.STALE_CONTROLLER_EPOCH)
+    )
+    rig.channels.send(ONE, batch_of(0))
+    [report] = wait_until(lambda: rig.reports)
+    assert report.response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+def test_a_removed_broker_is_told_nothing_more(rig: Rig) -> None:
+    rig.channels.remove_broker(ONE)
+    rig.channels.send(ONE, batch_of(0))
+    rig.broker.die()
+    rig.channels.stop()
+    assert rig.broker.requests == []
+    assert rig.reports == []
+
+
+def test_stopping_closes_every_connection_and_can_be_repeated(rig: Rig) -> None:
+    rig.broker.answer = lambda request: None
+    rig.channels.send(ONE, batch_of(0))
+    wait_until(lambda: rig.broker.requests)
+    rig.channels.stop()
+    rig.channels.stop()
+    rig.channels.send(ONE, batch_of(1))
+    assert not rig.channels._thread.is_alive()
+
+
+async def test_a_port_refuses_when_nobody_listens() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        endpoint = Endpoint(*listener.getsockname())
+        assert not await refuses(endpoint)
+    assert await refuses(endpoint)
+
+
+async def test_a_name_that_does_not_resolve_is_no_refusal() -> None:
+    assert not await refuses(Endpoint("no-such-host.invalid", 1))
