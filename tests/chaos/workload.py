@@ -1,0 +1,193 @@
+"""Load on a topic, recorded: a producer that numbers its records, and a consumer that notes what it is given.
+
+Both run on threads of their own until `stop`. What they met is in `history` and in `problems`; nothing they
+meet ends them but `stop`, so that a run goes on through whatever is done to the cluster.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from barnabas.cli.log import Damage, read_batches
+from barnabas.client.blocking import Consumer, Producer
+from barnabas.client.producer_batch import RecordMetadata
+from barnabas.deploy.running_cluster import RunningCluster
+from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.records import decode_records
+
+from ..cluster.tools import eventually
+from .history import History, SentRecord, number_of, value_of
+
+_TICK_S = 0.01
+
+
+class Load:
+    """A producer at a steady rate over all partitions of a topic, and a reader of them; a context manager."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        *,
+        records_per_s: int = 600,
+        value_bytes: int = 100,
+        read: bool = True,
+        **producer_settings: Any,
+    ) -> None:
+        self.history = History()
+        self.problems: list[str] = []
+        self.partitions = [TopicPartition(topic, number) for number in range(partitions)]
+        self._bootstrap = bootstrap
+        self._per_tick = max(1, int(records_per_s * _TICK_S))
+        self._value_bytes = value_bytes
+        self._settings = {"acks": "all", "linger_ms": 2, "delivery_timeout_ms": 60_000, **producer_settings}
+        self._settings.setdefault("request_timeout_ms", 5_000)
+        self._stopping = threading.Event()
+        self._acknowledged: Counter[TopicPartition] = Counter()
+        self._last_acknowledged: dict[TopicPartition, float] = {}
+        self._longest_pause: dict[TopicPartition, float] = {}
+        works = [self._write] + [self._read] * read
+        self._threads = [threading.Thread(target=work, name=work.__name__, daemon=True) for work in works]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        self.wait_progress("at first")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self, timeout_s: float = 70.0) -> History:
+        """End both threads once all records have their outcome; returns the history."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(timeout_s)
+            if thread.is_alive():
+                raise AssertionError(f"{thread.name} did not end within {timeout_s} s")
+        return self.history
+
+    def wait_progress(self, when: str, *, records: int = 20, timeout_s: float = 30.0) -> None:
+        """Wait until every partition has that many more records acknowledged."""
+        marks = dict(self._acknowledged)
+
+        def behind() -> list[TopicPartition]:
+            return [p for p in self.partitions if self._acknowledged[p] < marks.get(p, 0) + records]
+
+        def has_progressed() -> bool:
+            return not behind()
+
+        eventually(
+            has_progressed,
+            timeout_s,
+            lambda: f"no progress {when} on {', '.join(map(str, behind()))}; problems: {self.problems[-5:]}",
+        )
+
+    @property
+    def longest_pause_s(self) -> float:
+        """The longest time in which some partition had nothing acknowledged."""
+        return max(self._longest_pause.values(), default=0.0)
+
+    def _write(self) -> None:
+        number = 0
+        with Producer(bootstrap_servers=self._bootstrap, **self._settings) as producer:
+            while not self._stopping.wait(_TICK_S):
+                for _ in range(self._per_tick):
+                    number += 1
+                    partition = self.partitions[number % len(self.partitions)]
+                    record = SentRecord(number, partition)
+                    self.history.sent.append(record)
+                    self._send(producer, record)
+
+    def _send(self, producer: Producer, record: SentRecord) -> None:
+        def delivered(metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
+            if metadata is None:
+                record.error = repr(error)
+                self.problems.append(f"record {record.number}: {error!r}")
+                return
+            record.offset = metadata.offset
+            now = time.monotonic()
+            partition = record.partition
+            pause = now - self._last_acknowledged.get(partition, now)
+            self._longest_pause[partition] = max(pause, self._longest_pause.get(partition, 0.0))
+            self._last_acknowledged[partition] = now
+            self._acknowledged[partition] += 1
+
+        try:
+            producer.send(
+                record.partition.topic,
+                value_of(record.number, self._value_bytes),
+                partition=record.partition.partition,
+                on_delivery=delivered,
+            )
+        except BarnabasError as error:
+            record.error = repr(error)
+            self.problems.append(f"record {record.number} was not taken: {error!r}")
+
+    def _read(self) -> None:
+        with Consumer(bootstrap_servers=self._bootstrap, auto_offset_reset="earliest") as consumer:
+            consumer.assign(self.partitions)
+            while not self._stopping.is_set():
+                try:
+                    records = consumer.poll(timeout_ms=100)
+                except BarnabasError as error:
+                    self.problems.append(f"the reader: {error!r}")
+                    self._stopping.wait(_TICK_S)
+                    continue
+                self.history.reads += [
+                    (TopicPartition(record.topic, record.partition), record.offset, number_of(record.value))
+                    for record in records
+                ]
+
+
+def read_everything(
+    bootstrap: str, partitions: Sequence[TopicPartition], *, timeout_s: float = 30.0
+) -> dict[TopicPartition, list[tuple[int, int]]]:
+    """Every partition from its beginning to its present end, as offsets and numbers."""
+    found: dict[TopicPartition, list[tuple[int, int]]] = {partition: [] for partition in partitions}
+    deadline = time.monotonic() + timeout_s
+    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+        ends = consumer.end_offsets(partitions)
+        consumer.assign(partitions)
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not all was read within {timeout_s} s: ends are {ends}")
+            for record in consumer.poll(timeout_ms=200, max_records=5_000):
+                place = found[TopicPartition(record.topic, record.partition)]
+                place.append((record.offset, number_of(record.value)))
+    return found
+
+
+def replica_logs(
+    cluster: RunningCluster, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, dict[int, list[tuple[int, int]]]]:
+    """What stands in the files of every replica, by broker. For a cluster that has stopped."""
+    return {
+        partition: {
+            int(broker.id): _log_of(folder)
+            for broker in cluster.brokers
+            for folder in [broker.log_dirs[0] / f"{partition.topic}-{partition.partition}"]
+            if folder.is_dir()
+        }
+        for partition in partitions
+    }
+
+
+def _log_of(folder: Path) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for segment in sorted(folder.glob("*.log")):
+        for batch in read_batches(segment):
+            if isinstance(batch, Damage):
+                raise AssertionError(f"{segment} is damaged: {batch}")
+            found += [(record.offset, number_of(record.value)) for record in decode_records(batch.data)]
+    return found

@@ -1,0 +1,211 @@
+"""Brokers that die, stand still, leave and return while acks=all records are written: nothing is lost."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from barnabas.client.blocking import Admin
+from barnabas.client.metadata import PartitionInfo
+from barnabas.deploy.local import LocalCluster
+
+from ..chaos.checker import check
+from ..chaos.workload import Load, read_everything, replica_logs
+from .tools import ClusterView, eventually
+
+StartCluster = Callable[..., LocalCluster]
+
+PARTITIONS = 6
+
+
+def start_loaded(cluster: LocalCluster, **settings: object) -> Load:
+    """Load on a new topic of six partitions with three replicas, of which two must be in sync."""
+    ClusterView(cluster).create_topic("t", PARTITIONS, 3, min_insync_replicas="2")
+    return Load(cluster.bootstrap, "t", PARTITIONS, **settings)
+
+
+def check_all(cluster: LocalCluster, load: Load) -> None:
+    """Everything that the checker can say, after all replicas are in sync again and the cluster has stopped."""
+    ClusterView(cluster).wait_isr("t", 3)
+    history = load.history
+    history.finally_read = read_everything(cluster.bootstrap, load.partitions)
+    cluster.stop()
+    history.replicas = replica_logs(cluster, load.partitions)
+    assert all(len(brokers) == 3 for brokers in history.replicas.values())
+    verdict = check(history)
+    assert verdict.is_good, str(verdict)
+    assert verdict.acknowledged > 100
+    assert len(history.reads) > 0
+
+
+ROLES = {
+    "leader": lambda view: view.leader("t"),
+    "follower": lambda view: next(
+        broker
+        for broker in view.partitions("t")[0].replicas
+        if broker not in (view.leader("t"), view.controller())
+    ),
+    "controller": lambda view: view.controller(),
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_broker_that_is_killed_under_load_costs_no_record_and_comes_back(
+    cluster: LocalCluster, role: str
+) -> None:
+    view = ClusterView(cluster)
+    with start_loaded(cluster) as load:
+        victim = ROLES[role](view)
+        cluster.kill(victim)
+        load.wait_progress(f"after the {role} was killed")
+        view.wait_isr("t", 2)
+        assert all(victim not in partition.isr for partition in view.partitions("t"))
+        cluster.start_broker(victim)
+        view.wait_isr("t", 3)
+        load.wait_progress("after its return")
+    assert load.problems == []
+    check_all(cluster, load)
+
+
+def test_a_leader_that_stands_still_is_replaced_and_follows_when_it_wakes(
+    start_cluster: StartCluster,
+) -> None:
+    cluster = start_cluster(settings={"zookeeper.session.timeout.ms": "2000"})
+    view = ClusterView(cluster)
+    with start_loaded(cluster, request_timeout_ms=3_000) as load:
+        # Not the controller, which is another test's subject: here the controller has to notice.
+        sleeper = next(p.leader for p in view.partitions("t") if p.leader != view.controller())
+        awake = [broker for broker in cluster.broker_ids if broker != sleeper]
+        cluster.pause(sleeper)
+        eventually(
+            lambda: all(p.leader in awake for p in leaders_without(cluster, sleeper)),
+            20,
+            "no new leaders were elected",
+        )
+        load.wait_progress("while the leader stands still")
+        cluster.resume(sleeper)
+        view.wait_isr("t", 3)
+        load.wait_progress("after it woke")
+    assert load.problems == []
+    check_all(cluster, load)
+
+
+def test_the_controller_that_stands_still_is_replaced_and_does_no_harm_when_it_wakes(
+    start_cluster: StartCluster,
+) -> None:
+    cluster = start_cluster(settings={"zookeeper.session.timeout.ms": "2000"})
+    view = ClusterView(cluster)
+    with start_loaded(cluster, request_timeout_ms=3_000) as load:
+        sleeper = view.controller()
+        cluster.pause(sleeper)
+        eventually(lambda: controller_without(cluster, sleeper) not in (sleeper, -1), 20, "no new controller")
+        load.wait_progress("while the old controller stands still")
+        cluster.resume(sleeper)
+        view.wait_isr("t", 3)
+        load.wait_progress("after it woke")
+        assert view.controller() != sleeper
+    assert load.problems == []
+    check_all(cluster, load)
+
+
+def test_a_controller_node_deleted_by_hand_is_fought_over_anew_without_harm(cluster: LocalCluster) -> None:
+    view = ClusterView(cluster)
+    with start_loaded(cluster) as load:
+        with view.zookeeper() as zookeeper:
+            before = int(zookeeper.get("/controller_epoch")[0])
+            for epoch in range(before, before + 3):
+                zookeeper.delete("/controller")
+                eventually(
+                    lambda epoch=epoch: (
+                        int(zookeeper.get("/controller_epoch")[0]) > epoch
+                        and zookeeper.exists("/controller") is not None
+                    ),
+                    20,
+                    "nobody was elected",
+                )
+        # The one elected last does a controller's work.
+        victim = next(broker for broker in cluster.broker_ids if broker != view.controller())
+        cluster.kill(victim)
+        load.wait_progress("after a broker was killed under the new controller")
+        cluster.start_broker(victim)
+        view.wait_isr("t", 3)
+        view.create_topic("another")
+    assert load.problems == []
+    check_all(cluster, load)
+
+
+def test_brokers_that_are_told_to_stop_one_by_one_hand_over_without_an_error(cluster: LocalCluster) -> None:
+    view = ClusterView(cluster)
+    with start_loaded(cluster) as load:
+        for broker in cluster.broker_ids:
+            assert cluster.stop_broker(broker), f"broker {broker} had to be killed"
+            process = cluster.broker(broker).process
+            assert process is not None
+            assert process.exit_code == 0
+            load.wait_progress(f"while broker {broker} is away")
+            cluster.start_broker(broker)
+            view.wait_isr("t", 3)
+            said = (cluster.broker(broker).directory / "logs" / "server.log").read_text()
+            assert "controlled shutdown succeeded" in said
+    assert load.problems == []
+    # Leaders move before the broker goes: nobody waits for a time-out of any kind.
+    assert load.longest_pause_s < 5
+    check_all(cluster, load)
+
+
+def test_two_leaders_killed_one_right_after_the_other_cost_no_record(cluster: LocalCluster) -> None:
+    view = ClusterView(cluster)
+    with start_loaded(cluster) as load:
+        for _ in range(2):
+            first = view.leader("t")
+            cluster.kill(first)
+            eventually(lambda first=first: view.leader("t") != first, 20, "no new leader")
+            second = view.leader("t")
+            cluster.kill(second)
+            cluster.launch_broker(first)
+            cluster.launch_broker(second)
+            cluster.wait_ready(must_run=(first, second))
+            view.wait_isr("t", 3)
+            load.wait_progress("after both returned")
+    assert load.problems == []
+    check_all(cluster, load)
+
+
+@pytest.mark.parametrize("ending", ["stopped", "killed"])
+def test_a_whole_cluster_that_ends_at_once_has_every_record_when_it_starts_again(
+    cluster: LocalCluster, ending: str
+) -> None:
+    view = ClusterView(cluster)
+    with start_loaded(cluster) as load:
+        if ending == "killed":
+            for broker in cluster.brokers:
+                broker.running_process.send(signal.SIGKILL)
+            for broker in cluster.brokers:
+                broker.running_process.kill()
+        else:
+            cluster.stop()
+        for broker_id in cluster.broker_ids:
+            cluster.launch_broker(broker_id)
+        cluster.wait_ready(must_run=cluster.broker_ids)
+        view.wait_isr("t", 3)
+        load.wait_progress("after all returned")
+    assert load.problems == []
+    check_all(cluster, load)
+
+
+def leaders_without(cluster: LocalCluster, sleeper: int) -> tuple[PartitionInfo, ...]:
+    """The partitions as a broker says that is awake."""
+    with admin_without(cluster, sleeper) as admin:
+        return admin.describe_topics("t")["t"].partitions
+
+
+def controller_without(cluster: LocalCluster, sleeper: int) -> int:
+    with admin_without(cluster, sleeper) as admin:
+        return admin.describe_cluster().controller_id
+
+
+def admin_without(cluster: LocalCluster, sleeper: int) -> Admin:
+    awake = [str(broker.endpoint) for broker in cluster.brokers if broker.id != sleeper]
+    return Admin(bootstrap_servers=",".join(awake), request_timeout_ms=5_000)

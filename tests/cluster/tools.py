@@ -1,0 +1,108 @@
+"""What the tests of whole clusters share: waiting for a condition, and looking at a cluster from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from kazoo.client import KazooClient
+
+from barnabas.client import NewTopic
+from barnabas.client.blocking import Admin
+from barnabas.client.metadata import PartitionInfo
+from barnabas.deploy.process import wait_until
+from barnabas.deploy.running_cluster import RunningCluster
+from barnabas.protocol.errors import BarnabasError
+
+
+def eventually(
+    condition: Callable[[], bool],
+    timeout_s: float,
+    complaint: str | Callable[[], str],
+    interval_s: float = 0.02,
+) -> None:
+    """Wait until the condition holds; a failed test with the complaint when it does not in time."""
+    if not wait_until(condition, timeout_s, interval_s):
+        raise AssertionError(complaint if isinstance(complaint, str) else complaint())
+
+
+class ClusterView:
+    """A cluster as its clients see it. Connects anew for each look, so that it never holds on to a broker."""
+
+    def __init__(self, cluster: RunningCluster) -> None:
+        self.cluster = cluster
+
+    @contextmanager
+    def admin(self) -> Iterator[Admin]:
+        with Admin(bootstrap_servers=self.cluster.bootstrap, request_timeout_ms=5_000) as admin:
+            yield admin
+
+    def create_topic(self, name: str, partitions: int = 1, replicas: int = 3, **configs: str) -> None:
+        """Make a topic; configs with underscores for dots."""
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        with self.admin() as admin:
+            admin.create_topics(NewTopic(name, partitions, replicas, named))
+
+    def partitions(self, topic: str) -> tuple[PartitionInfo, ...]:
+        with self.admin() as admin:
+            return admin.describe_topics(topic)[topic].partitions
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """The leader once there is one."""
+        found: list[int] = []
+
+        def has_leader() -> bool:
+            found.append(self.partitions(topic)[partition].leader)
+            return found[-1] >= 0
+
+        eventually(has_leader, 20, f"{topic}-{partition} has no leader")
+        return found[-1]
+
+    def controller(self) -> int:
+        """The controller once there is one."""
+        found: list[int] = []
+
+        def is_there() -> bool:
+            with self.admin() as admin:
+                found.append(admin.describe_cluster().controller_id)
+            return found[-1] >= 0
+
+        eventually(is_there, 20, "there is no controller")
+        return found[-1]
+
+    def live_brokers(self) -> set[int]:
+        with self.admin() as admin:
+            return {node.node_id for node in admin.describe_cluster().nodes}
+
+    def wait_isr(self, topic: str, size: int, timeout_s: float = 30.0) -> None:
+        """Wait until every partition of a topic has a leader and so many replicas in sync."""
+        seen: list[object] = []
+
+        def is_so() -> bool:
+            try:
+                partitions = self.partitions(topic)
+            except BarnabasError as error:
+                seen.append(error)
+                return False
+            seen.append([(p.partition, p.leader, p.isr) for p in partitions])
+            return all(len(p.isr) == size and p.leader >= 0 for p in partitions)
+
+        eventually(is_so, timeout_s, lambda: f"the ISR of {topic} is not {size} strong: {seen[-1]}")
+
+    def zookeeper(self) -> ZooKeeperClient:
+        return ZooKeeperClient(self.cluster.zookeeper_connect)
+
+
+class ZooKeeperClient:
+    """A hand on a cluster's znodes; a context manager that gives the library's client."""
+
+    def __init__(self, connect: str) -> None:
+        self._client = KazooClient(connect, timeout=10.0)
+
+    def __enter__(self) -> KazooClient:
+        self._client.start(timeout=10)
+        return self._client
+
+    def __exit__(self, *_: object) -> None:
+        self._client.stop()
+        self._client.close()
