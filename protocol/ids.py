@@ -6,6 +6,7 @@ checker refuse the mix-ups that lose data. At run time they cost nothing.
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import Final, NamedTuple, NewType
 
@@ -40,6 +41,9 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+_ENDPOINT: Final = re.compile(r"(?:\[(?P<v6>[^\s\[\]]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>[0-9]{1,5})")
+
+
 class Endpoint(NamedTuple):
     """Where a broker can be reached."""
 
@@ -47,18 +51,18 @@ class Endpoint(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:
         """Read ``host:port`` (``[v6]:port`` for IPv6).
 
-        Raises ValueError naming the text when the port is missing or no number from 0 to 65535.
+        Raises ValueError naming the text when it is not that, or the port no number from 0 to 65535.
         """
-        host, colon, port = text.strip().rpartition(":")
-        if not colon or not host or not port.isdecimal() or int(port) > 65535:
-            raise ValueError(f"{text!r} is not host:port, for example localhost:9092")
-        return cls(host.removeprefix("[").removesuffix("]"), int(port))
+        found = _ENDPOINT.fullmatch(text.strip())
+        if found is None or int(found["port"]) > 65535:
+            raise ValueError(f"{text!r} is not host:port, for example localhost:9092 or [::1]:9092")
+        return cls(found["v6"] or found["host"], int(found["port"]))
 
 
 def parse_endpoints(text: str) -> list[Endpoint]:

@@ -88,7 +88,7 @@ def response_bytes(body: Any, behind: bytes = b"") -> memoryview:
     return memoryview(packed[:2] + struct.pack(">I", len(packed)) + packed[6:] + behind)
 
 
-def refusal(data: bytes | memoryview) -> str:
+def refusal(data: bytes | bytearray | memoryview) -> str:
     with pytest.raises(MalformedFrame) as caught:
         decode_request(memoryview(data))
     return str(caught.value)

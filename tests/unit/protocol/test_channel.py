@@ -1,0 +1,735 @@
+"""The channel against a small server that answers, waits, lies, or hangs up as a test tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+from barnabas.protocol import codec_msgpack
+from barnabas.protocol.backoff import Backoff
+from barnabas.protocol.channel import Channel, ChannelState
+from barnabas.protocol.codec_msgpack import RequestHead
+from barnabas.protocol.connection import Connection, open_connection
+from barnabas.protocol.errors import (
+    ConnectionClosed,
+    ConnectionRefused,
+    MalformedFrame,
+    MessageTooComplex,
+    RequestTimedOutLocally,
+)
+from barnabas.protocol.frames import BufferPool, Frame
+from barnabas.protocol.ids import Endpoint
+from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from barnabas.protocol.messages.fetch import (
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResponse,
+)
+from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.protocol.messages.topics import DeleteTopicsRequest
+
+DEADLINE_S = 10.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, looking at every turn of the loop."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 - a condition of any kind, with a deadline
+            await asyncio.sleep(0.001)
+
+
+class Peer:
+    """One accepted connection: what came, and the means to answer."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self.requests: list[RequestHead] = []
+        self.at_end = False
+
+    async def read(self, server: Server) -> None:
+        try:
+            while True:
+                length = struct.unpack(">I", await self._reader.readexactly(4))[0]
+                head = codec_msgpack.decode_request(memoryview(await self._reader.readexactly(length)))
+                self.requests.append(head)
+                if server.answers:
+                    self.answer(head)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.at_end = True
+            self.writer.close()
+
+    def answer(self, request: RequestHead) -> None:
+        """Echo the correlation id as a throttle time, so that a test sees which answer it got."""
+        self.send(
+            request.correlation_id,
+            ApiVersionsResponse(error_code=0, api_keys=[], throttle_time_ms=request.correlation_id),
+        )
+
+    def send(self, correlation_id: int, body: Any) -> None:
+        self.writer.writelines(codec_msgpack.encode_response(correlation_id, body))
+
+    def reset(self) -> None:
+        """Hang up with a reset, as the kernel does for a process that was killed."""
+        linger = struct.pack("ii", 1, 0)
+        self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.writer.transport.abort()
+
+
+class Server:
+    """Accepts and reads; answers at once while ``answers``."""
+
+    def __init__(self) -> None:
+        self.answers = True
+        self.hangs_up = False
+        self.reads = True
+        self.peers: list[Peer] = []
+        self.endpoint = Endpoint("127.0.0.1", 0)
+        self._server: asyncio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def peer(self) -> Peer:
+        """The connection accepted last."""
+        return self.peers[-1]
+
+    @property
+    def requests(self) -> list[RequestHead]:
+        return [request for peer in self.peers for request in peer.requests]
+
+    async def start(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", port)
+        self.endpoint = Endpoint("127.0.0.1", self._server.sockets[0].getsockname()[1])
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = Peer(reader, writer)
+        if self.hangs_up:
+            peer.reset()
+        elif self.reads:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.append(task)
+            self.peers.append(peer)
+            await peer.read(self)
+        else:
+            self.peers.append(peer)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for peer in self.peers:
+            peer.writer.transport.abort()
+        await asyncio.gather(*self._tasks)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    made = Server()
+    await made.start()
+    yield made
+    await made.stop()
+
+
+class NobodyCares:
+    """The owner of a connection that is not to bring anything."""
+
+    def received(self, connection: Connection, frames: list[Frame]) -> None:
+        raise AssertionError("nothing was asked")
+
+    def lost(self, connection: Connection, error: Exception | None) -> None:
+        raise AssertionError("its owner closed it")
+
+
+MakeChannel = Callable[..., Channel]
+
+
+@pytest.fixture
+async def channel_to() -> AsyncIterator[MakeChannel]:
+    """Makes channels and closes them; fails the test when the loop had to report something."""
+    made: list[Channel] = []
+    reported: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+
+    def make(server: Server | Endpoint, **settings: Any) -> Channel:
+        endpoint = server if isinstance(server, Endpoint) else server.endpoint
+        settings.setdefault("reconnect_backoff_ms", 5)
+        settings.setdefault("reconnect_backoff_max_ms", 20)
+        made.append(Channel(endpoint, client_id="test", **settings))
+        return made[-1]
+
+    yield make
+    for channel in made:
+        channel.close()
+    await asyncio.sleep(0)
+    gc.collect()
+    assert reported == []
+
+
+def closed_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+    return port
+
+
+def produce(size: int) -> ProduceRequest:
+    data = PartitionProduceData(index=0, records=b"x" * size)
+    return ProduceRequest(
+        acks=0, timeout_ms=0, topic_data=[TopicProduceData(name="t", partition_data=[data])]
+    )
+
+
+ASK = ApiVersionsRequest()
+
+
+def asking(channel: Channel, count: int) -> list[asyncio.Task[ApiVersionsResponse]]:
+    return [asyncio.create_task(channel.request(ASK)) for _ in range(count)]
+
+
+async def outcomes(tasks: list[asyncio.Task[Any]]) -> list[Any]:
+    async with asyncio.timeout(DEADLINE_S):
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# ---- asking and answering
+
+
+async def test_a_request_is_answered(server: Server, channel_to: MakeChannel) -> None:
+    channel = channel_to(server)
+    assert not channel.is_connected
+    assert (await channel.request(ASK)).error_code == 0
+    assert channel.is_connected
+    assert (server.requests[0].client_id, server.requests[0].body) == ("test", ASK)
+
+
+async def test_many_callers_share_one_connection_while_it_is_made(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    channel = channel_to(server)
+    tasks = asking(channel, 50)
+    assert [answer.throttle_time_ms for answer in await outcomes(tasks)] == list(range(50))
+    assert len(server.peers) == 1
+
+
+async def test_requests_are_pipelined_and_answers_matched_by_correlation_id(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    server.answers = False
+    channel = channel_to(server)
+    tasks = asking(channel, 20)
+    await until(lambda: len(server.requests) == 20)
+    assert channel.in_flight == 20
+    for request in reversed(server.requests):
+        server.peer.answer(request)
+    assert [answer.throttle_time_ms for answer in await outcomes(tasks)] == list(range(20))
+    assert channel.in_flight == 0
+
+
+async def test_an_answer_may_come_byte_by_byte(server: Server, channel_to: MakeChannel) -> None:
+    server.answers = False
+    channel = channel_to(server)
+    [task] = asking(channel, 1)
+    await until(lambda: len(server.requests) == 1)
+    response = ApiVersionsResponse(error_code=3, api_keys=[])
+    for byte in b"".join(codec_msgpack.encode_response(0, response)):
+        server.peer.writer.write(bytes([byte]))
+        await server.peer.writer.drain()
+        await asyncio.sleep(0)
+    assert (await task).error_code == 3
+
+
+async def test_records_are_views_of_a_frame_that_returns_to_the_pool(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    server.answers = False
+    pool = BufferPool()
+    channel = channel_to(server, pool=pool)
+    task = asyncio.create_task(channel.request_frame(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[])))
+    await until(lambda: len(server.requests) == 1)
+    data = FetchPartitionResponse(partition_index=0, error_code=0, records=b"r" * 300_000)
+    server.peer.send(0, FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[data])]))
+    answer = await task
+    records = answer.body.responses[0].partitions[0].records
+    assert bytes(records) == b"r" * 300_000
+    answer.frame.release()
+    assert pool.free_bytes == 524_288
+
+
+async def test_no_more_than_max_in_flight_are_sent_and_the_rest_follow_in_order(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    server.answers = False
+    channel = channel_to(server, max_in_flight=3)
+    tasks = asking(channel, 8)
+    for answered in range(8):
+        await until(lambda: len(server.requests) > answered)  # noqa: B023 - called before it changes
+        assert channel.in_flight <= 3
+        assert len(server.requests) <= answered + 3
+        server.peer.answer(server.requests[answered])
+    assert [answer.throttle_time_ms for answer in await outcomes(tasks)] == list(range(8))
+
+
+async def test_a_oneway_request_waits_for_no_answer(server: Server, channel_to: MakeChannel) -> None:
+    server.answers = False
+    channel = channel_to(server)
+    await channel.send_oneway(produce(10))
+    assert channel.in_flight == 0
+    await until(lambda: len(server.requests) == 1)
+    server.answers = True
+    assert (await channel.request(ASK)).throttle_time_ms == 1
+
+
+async def test_a_oneway_request_to_a_peer_that_does_not_read_ends_at_its_deadline(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    server.reads = False
+    channel = channel_to(server, request_timeout_ms=300)
+
+    async def send_without_end() -> None:
+        while True:
+            await channel.send_oneway(produce(4_000_000))
+
+    with pytest.raises(RequestTimedOutLocally, match="ProduceRequest was not sent"):
+        await send_without_end()
+
+
+async def test_a_message_that_cannot_be_sent_leaves_no_trace(server: Server, channel_to: MakeChannel) -> None:
+    channel = channel_to(server, max_in_flight=1)
+    for _ in range(2):
+        with pytest.raises(MessageTooComplex):
+            await channel.request(DeleteTopicsRequest(topic_names=["t" * 9_000_000], timeout_ms=0))
+    assert channel.in_flight == 0
+    assert (await channel.request(ASK)).error_code == 0
+
+
+# ---- deadlines and cancellation
+
+
+async def test_a_late_answer_fails_its_request_and_closes_the_connection(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    server.answers = False
+    reasons: list[str] = []
+    channel = channel_to(server, on_close=lambda _, error: reasons.append(str(error)))
+    patient = asking(channel, 1)
+    with pytest.raises(RequestTimedOutLocally, match="within 30 ms"):
+        await channel.request(ASK, timeout_ms=30)
+    assert not channel.is_connected
+    [error] = await outcomes(patient)
+    assert isinstance(error, ConnectionClosed)
+    assert reasons == [f"connection to {channel.endpoint}: no answer within 30 ms"]
+    server.answers = True
+    assert (await channel.request(ASK)).error_code == 0
+    assert len(server.peers) == 2
+
+
+async def test_the_earliest_deadline_counts_whatever_the_order_of_the_requests(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    server.answers = False
+    channel = channel_to(server)
+    slow = asyncio.create_task(channel.request(ASK, timeout_ms=60_000))
+    await until(lambda: len(server.requests) == 1)
+    soon = asyncio.create_task(channel.request(ASK, timeout_ms=20))
+    first, second = await outcomes([slow, soon])
+    assert (type(first), type(second)) == (ConnectionClosed, RequestTimedOutLocally)
+
+
+async def test_an_answered_request_leaves_a_timer_that_hurts_no_later_one(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    channel = channel_to(server)
+    loop = asyncio.get_running_loop()
+    await channel.request(ASK, timeout_ms=40)
+    server.answers = False
+    rung = loop.time() + 0.08
+    [task] = asking(channel, 1)
+    await until(lambda: loop.time() > rung)
+    assert channel.is_connected
+    server.peer.answer(server.requests[1])
+    assert (await task).throttle_time_ms == 1
+
+
+async def test_waiting_for_room_ends_at_the_deadline(server: Server, channel_to: MakeChannel) -> None:
+    server.answers = False
+    channel = channel_to(server, max_in_flight=1)
+    [first] = asking(channel, 1)
+    await until(lambda: len(server.requests) == 1)
+    with pytest.raises(RequestTimedOutLocally, match="ApiVersionsRequest was not sent"):
+        await channel.request(ASK, timeout_ms=20)
+    assert channel.is_connected
+    server.peer.answer(server.requests[0])
+    assert (await first).error_code == 0
+
+
+async def test_a_cancelled_caller_keeps_its_place_until_the_answer_comes(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    server.answers = False
+    channel = channel_to(server, max_in_flight=1)
+    [gone] = asking(channel, 1)
+    await until(lambda: len(server.requests) == 1)
+    gone.cancel()
+    [next_one] = asking(channel, 1)
+    assert isinstance((await outcomes([gone]))[0], asyncio.CancelledError)
+    assert (channel.in_flight, len(server.requests)) == (1, 1)
+    server.peer.answer(server.requests[0])
+    await until(lambda: len(server.requests) == 2)
+    server.peer.answer(server.requests[1])
+    assert (await next_one).throttle_time_ms == 1
+
+
+async def test_a_caller_that_is_cancelled_while_it_waits_for_room_takes_none(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    server.answers = False
+    channel = channel_to(server, max_in_flight=1)
+    tasks = asking(channel, 3)
+    await until(lambda: len(server.requests) == 1)
+    tasks[1].cancel()
+    server.peer.answer(server.requests[0])
+    await until(lambda: len(server.requests) == 2)
+    server.peer.answer(server.requests[1])
+    first, second, third = await outcomes(tasks)
+    assert isinstance(second, asyncio.CancelledError)
+    assert (first.throttle_time_ms, third.throttle_time_ms) == (0, 1)
+
+
+async def test_an_impatient_caller_does_not_end_the_attempt_that_others_wait_for(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    channel = channel_to(server)
+    tasks = asking(channel, 2)
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    first, second = await outcomes(tasks)
+    assert isinstance(first, asyncio.CancelledError)
+    assert second.error_code == 0
+
+
+# ---- losing the connection
+
+
+async def test_a_reset_fails_everything_in_flight_at_once(server: Server, channel_to: MakeChannel) -> None:
+    server.answers = False
+    reasons: list[Exception] = []
+    channel = channel_to(server, on_close=lambda _, error: reasons.append(error))
+    tasks = asking(channel, 10)
+    await until(lambda: len(server.requests) == 10)
+    server.peer.reset()
+    errors = await outcomes(tasks)
+    assert {type(error) for error in errors} == {ConnectionClosed}
+    assert channel.in_flight == 0
+    assert not channel.is_connected
+    assert len(reasons) == 1
+
+
+async def test_an_orderly_close_by_the_peer_says_so(server: Server, channel_to: MakeChannel) -> None:
+    server.answers = False
+    channel = channel_to(server)
+    [task] = asking(channel, 1)
+    await until(lambda: len(server.requests) == 1)
+    server.peer.writer.close()
+    with pytest.raises(ConnectionClosed, match="closed by the peer"):
+        await task
+
+
+async def test_those_who_wait_for_room_reconnect_after_a_loss(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    channel = channel_to(server, max_in_flight=1)
+    await channel.request(ASK)
+    server.answers = False
+    first, second = asking(channel, 2)
+    await until(lambda: len(server.requests) == 2)
+    server.answers = True
+    server.peer.reset()
+    lost, answered = await outcomes([first, second])
+    assert isinstance(lost, ConnectionClosed)
+    assert answered.error_code == 0
+    assert len(server.peers) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (b"\0\0\0\0", "frame length 0"),
+        (b"\xff\xff\xff\xff", "frame length -1"),
+        (b"\7\xff\xff\xff", "frame length 134217727"),
+        (b"\0\0\0\3abc", "too short for a head"),
+        (b"\0\0\0\x08\x93\xce\0\0\0\x08\0\x05", "ApiVersionsResponse is 5"),
+        (b"\0\0\0\x08\x93\xce\0\0\0\x08\x63\x90", "correlation id 99 answers no request"),
+    ],
+)
+async def test_a_malformed_answer_closes_the_connection(
+    server: Server, channel_to: MakeChannel, answer: bytes, complaint: str
+) -> None:
+    server.answers = False
+    channel = channel_to(server)
+    tasks = asking(channel, 2)
+    await until(lambda: len(server.requests) == 2)
+    server.peer.writer.write(answer)
+    for error in await outcomes(tasks):
+        assert isinstance(error, ConnectionClosed)
+        assert MalformedFrame.__name__ in str(error)
+        assert complaint in str(error)
+    await until(lambda: server.peer.at_end)
+
+
+async def test_an_idle_connection_is_closed_and_made_again_on_demand(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    reasons: list[str] = []
+    channel = channel_to(server, connections_max_idle_ms=30, on_close=lambda _, e: reasons.append(str(e)))
+    await channel.request(ASK)
+    await until(lambda: not channel.is_connected)
+    assert "idle" in reasons[0]
+    await until(lambda: server.peer.at_end)
+    assert (await channel.request(ASK)).error_code == 0
+    assert len(server.peers) == 2
+
+
+async def test_a_connection_that_owes_an_answer_is_not_idle(server: Server, channel_to: MakeChannel) -> None:
+    server.answers = False
+    channel = channel_to(server, connections_max_idle_ms=10)
+    loop = asyncio.get_running_loop()
+    [task] = asking(channel, 1)
+    await until(lambda: len(server.requests) == 1)
+    past_idle = loop.time() + 0.05
+    await until(lambda: loop.time() > past_idle)
+    server.peer.answer(server.requests[0])
+    assert (await task).error_code == 0
+
+
+# ---- connecting
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_port_that_nobody_listens_on_refuses(channel_to: MakeChannel, host: str) -> None:
+    channel = channel_to(Endpoint(host, closed_port()))
+    with pytest.raises(ConnectionRefused, match="refused the connection"):
+        await channel.request(ASK)
+    assert not channel.is_connected
+
+
+async def test_a_host_that_is_unknown_is_named(channel_to: MakeChannel) -> None:
+    with pytest.raises(ConnectionClosed, match=r"no-such-host\.invalid:9092") as caught:
+        await channel_to(Endpoint("no-such-host.invalid", 9092)).request(ASK)
+    assert not isinstance(caught.value, ConnectionRefused)
+
+
+async def test_no_attempt_is_made_before_the_back_off_has_passed(channel_to: MakeChannel) -> None:
+    channel = channel_to(
+        Endpoint("127.0.0.1", closed_port()), reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000
+    )
+    with pytest.raises(ConnectionRefused):
+        await channel.connect()
+    for call in (channel.connect(), channel.request(ASK), channel.send_oneway(produce(1))):
+        with pytest.raises(ConnectionClosed, match=r"next attempt in \d\d\.\d+ s"):
+            await call
+
+
+async def test_a_channel_finds_its_peer_when_it_comes_up(channel_to: MakeChannel) -> None:
+    port = closed_port()
+    channel = channel_to(Endpoint("127.0.0.1", port))
+    with pytest.raises(ConnectionRefused):
+        await channel.connect()
+    late = Server()
+    await late.start(port)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not channel.is_connected:
+                try:
+                    await channel.connect()
+                except ConnectionClosed:
+                    await asyncio.sleep(0.002)
+        assert (await channel.request(ASK)).error_code == 0
+    finally:
+        await late.stop()
+
+
+async def test_a_peer_that_accepts_and_hangs_up_is_backed_off_from(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    server.hangs_up = True
+    channel = channel_to(server, reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000)
+    with pytest.raises(ConnectionClosed):
+        await channel.request(ASK)
+    await until(lambda: not channel.is_connected)
+    with pytest.raises(ConnectionClosed, match="next attempt in"):
+        await channel.request(ASK)
+
+
+async def test_a_peer_that_answered_is_tried_again_at_once(server: Server, channel_to: MakeChannel) -> None:
+    channel = channel_to(server, reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000)
+    await channel.request(ASK)
+    server.peer.reset()
+    await until(lambda: not channel.is_connected)
+    assert (await channel.request(ASK)).error_code == 0
+
+
+async def test_a_peer_that_does_not_accept_in_time_fails_the_attempt(channel_to: MakeChannel) -> None:
+    # A full backlog leaves further connections half open; no packet leaves this machine.
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        endpoint = Endpoint(*full.getsockname())
+        fillers = [socket.socket() for _ in range(4)]
+        try:
+            for filler in fillers:
+                filler.setblocking(False)
+                filler.connect_ex(endpoint)
+            channel = channel_to(endpoint, connect_timeout_ms=50)
+            with pytest.raises(ConnectionClosed, match="TimeoutError"):
+                await channel.connect()
+        finally:
+            for filler in fillers:
+                filler.close()
+
+
+async def test_a_connection_to_itself_is_known_as_one() -> None:
+    with socket.socket() as itself:
+        itself.bind(("127.0.0.1", 0))
+        itself.connect(itself.getsockname())
+        itself.setblocking(False)
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: Connection(NobodyCares(), BufferPool(), 1000), sock=itself
+        )
+        assert connection.is_to_itself()
+        connection.close()
+        await asyncio.sleep(0)
+
+
+async def test_a_connection_to_a_peer_is_none_to_itself(server: Server) -> None:
+    connection = await open_connection(server.endpoint, lambda: Connection(NobodyCares(), BufferPool(), 1000))
+    assert not connection.is_to_itself()
+    assert connection.is_usable
+    connection.close()
+    assert not connection.is_usable
+    with pytest.raises(ConnectionClosed):
+        connection.write([b"x"])
+
+
+# ---- closing
+
+
+async def test_close_fails_what_is_in_flight_and_is_final(server: Server, channel_to: MakeChannel) -> None:
+    server.answers = False
+    reasons: list[str] = []
+    channel = channel_to(server, on_close=lambda _, error: reasons.append(str(error)))
+    tasks = asking(channel, 3)
+    await until(lambda: len(server.requests) == 3)
+    channel.close("the test is over")
+    channel.close("again")
+    for error in await outcomes(tasks):
+        assert isinstance(error, ConnectionClosed)
+        assert "the test is over" in str(error)
+    assert channel.is_closed
+    assert len(reasons) == 1
+    with pytest.raises(ConnectionClosed, match="is closed"):
+        await channel.request(ASK)
+    await until(lambda: server.peer.at_end)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_close_while_connecting_fails_the_callers(
+    server: Server, channel_to: MakeChannel, turns: int
+) -> None:
+    channel = channel_to(server)
+    tasks = asking(channel, 3)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    channel.close()
+    for error in await outcomes(tasks):
+        assert isinstance(error, ConnectionClosed)
+    assert channel.is_closed
+    await until(lambda: all(peer.at_end for peer in server.peers))
+
+
+async def test_close_fails_those_who_wait_for_room(server: Server, channel_to: MakeChannel) -> None:
+    server.answers = False
+    channel = channel_to(server, max_in_flight=1)
+    tasks = asking(channel, 4)
+    await until(lambda: len(server.requests) == 1)
+    channel.close()
+    assert {type(error) for error in await outcomes(tasks)} == {ConnectionClosed}
+
+
+async def test_disconnect_leaves_the_channel_usable(server: Server, channel_to: MakeChannel) -> None:
+    channel = channel_to(server)
+    await channel.request(ASK)
+    channel.disconnect("not needed now")
+    channel.disconnect("not needed now")
+    assert not channel.is_connected
+    assert not channel.is_closed
+    assert (await channel.request(ASK)).error_code == 0
+
+
+async def test_an_illegal_move_raises_and_changes_nothing(channel_to: MakeChannel) -> None:
+    channel = channel_to(Endpoint("127.0.0.1", 1))
+    with pytest.raises(InvariantViolation, match="from disconnected to connected"):
+        channel._move(ChannelState.CONNECTED)
+    assert channel._state is ChannelState.DISCONNECTED
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.filterwarnings("error")
+def test_a_loop_may_end_right_after_close(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def main() -> Channel:
+        server = Server()
+        server.answers = False
+        await server.start()
+        channel = Channel(server.endpoint, client_id="test")
+        tasks = asking(channel, 2)
+        await until(lambda: len(server.requests) == 2)
+        channel.close()
+        assert {type(error) for error in await outcomes(tasks)} == {ConnectionClosed}
+        await server.stop()
+        return channel
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert runner.run(main()).is_closed
+    gc.collect()
+
+
+# ---- the back-off's rule
+
+
+def test_the_back_off_doubles_up_to_its_maximum_and_starts_anew_after_a_success() -> None:
+    backoff = Backoff(50, 1000, lambda low, high: (low + high) / 2)
+    assert backoff.remaining(0.0) <= 0
+    waits = []
+    for _ in range(7):
+        backoff.failed(100.0)
+        waits.append(round(backoff.remaining(100.0) * 1000))
+    assert waits == [50, 100, 200, 400, 800, 1000, 1000]
+    assert backoff.remaining(101.0) == pytest.approx(0.0)
+    backoff.succeeded()
+    backoff.failed(200.0)
+    assert backoff.remaining(200.0) == pytest.approx(0.05)
+
+
+def test_the_back_off_is_jittered_within_its_bounds() -> None:
+    for pick, expected in ((min, 0.08), (max, 0.12)):
+        backoff = Backoff(100, 1000, pick)
+        backoff.failed(0.0)
+        assert backoff.remaining(0.0) == pytest.approx(expected)
+
+
+def test_a_peer_that_is_away_for_days_is_no_trouble() -> None:
+    backoff = Backoff(50, 1000, max)
+    for _ in range(10_000):
+        backoff.failed(0.0)
+    assert backoff.remaining(0.0) == pytest.approx(1.2)
