@@ -4,9 +4,10 @@ Start, in this order: bind the ports; reach ZooKeeper; open the logs (with recov
 let connections in; register; stand for controller. So whoever learns of this broker can reach it, and nothing
 is answered before the logs are whole.
 
-Stop (SIGTERM, SIGINT): have the controller move the leaderships away; let no more requests in and answer those
-in flight; stop following; close the logs cleanly; give the registration back. A thread that dies unexpectedly
-ends the whole process at once, as loudly as it can: what was acknowledged is safe, as after a kill.
+Stop (SIGTERM, SIGINT): have the controller move the leaderships away; let no more requests in and answer
+those in flight; stop following; close the logs cleanly; give the registration back. A thread that dies
+unexpectedly ends the whole process at once, as loudly as it can: what was acknowledged is safe, as after a
+kill.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class Broker:
             self._process,
             settings=ServerSettings.from_config(config),
             on_fatal=on_fatal,
+            after_run=self._after_run,
         )
         self._store = ClusterStore(
             config.zookeeper_connect,
@@ -145,11 +147,15 @@ class Broker:
         else:
             self._dispatch(request)
 
+    def _after_run(self) -> None:
+        if self._replicas is not None:
+            self._replicas.wake_followers()
+
     def _closing(self, name: str, close: Callable[[], None]) -> None:
         self._closers.append((name, close))
 
     def _close_all(self) -> None:
-        """Close what was opened, the latest first; one that fails is reported and does not keep the others."""
+        """Close what was opened, the latest first; one that fails is reported and does not stop the rest."""
         while self._closers:
             name, close = self._closers.pop()
             try:

@@ -1,7 +1,8 @@
 """Background work at fixed intervals, on one thread: retention, ISR checks, checkpoints, flushes.
 
-A task that raises a `BarnabasError` or an OSError is reported and runs again at its next turn; any
-other exception is a bug and takes the broker down. Tasks run one after another, so none needs a lock against itself.
+A task that raises a `BarnabasError` or an OSError is reported and runs again at its next turn; any other
+exception is a bug and takes the broker down. Tasks run one after another, so none needs a lock against
+itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The controller package's store and topic work, in the shape in which the broker's layers ask for them.
 
-Part of the composition root: with `barnabas.broker.app` the only place in the broker that knows the controller.
+Part of the composition root: beside `barnabas.broker.app` the only place in the broker that knows the
+controller.
 """
 
 from __future__ import annotations

@@ -19,8 +19,16 @@ from barnabas.protocol.invariants import InvariantViolation
 logger = logging.getLogger(__name__)
 
 
+def _nothing() -> None:
+    """What follows a run when nobody asked for more."""
+
+
 class IoWorkers:
-    """The pool of workers; they end when the queue is closed and empty."""
+    """The pool of workers; they end when the queue is closed and empty.
+
+    A worker's run lasts while the connection it works for has more requests ready; `after_run` is called at
+    the end of each, so that what several pipelined requests have in common can be done once for all of them.
+    """
 
     def __init__(
         self,
@@ -29,9 +37,11 @@ class IoWorkers:
         *,
         threads: int,
         on_fatal: Callable[[BaseException], None],
+        after_run: Callable[[], None] | None = None,
     ) -> None:
         self._queue = queue
         self._process = process
+        self._after_run = after_run or _nothing
         self._on_fatal = on_fatal
         self._threads = [
             threading.Thread(target=self._run, name=f"io-worker-{number}", daemon=True)
@@ -51,7 +61,7 @@ class IoWorkers:
 
     def _run(self) -> None:
         waiter = Waiter()
-        queue, handle = self._queue, self._handle
+        queue, handle, after_run = self._queue, self._handle, self._after_run
         try:
             while (ready := queue.take(waiter)) is not None:
                 while True:
@@ -59,6 +69,7 @@ class IoWorkers:
                     if request is not None:
                         handle(request)
                     if not ready.request_done():
+                        after_run()
                         break
                     ready = queue.swap(ready)
         except BaseException as error:

@@ -79,7 +79,8 @@ class ServerSettings:
 class SocketServer:
     """One per broker. `process` runs on the workers and answers each request once, then or later.
 
-    `on_fatal` is called from a thread of the server that dies; the broker must then go down.
+    `after_run` is called by a worker that has done all that one connection had ready. `on_fatal` is called
+    from a thread of the server that dies; the broker must then go down.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class SocketServer:
         *,
         settings: ServerSettings,
         on_fatal: Callable[[BaseException], None],
+        after_run: Callable[[], None] | None = None,
     ) -> None:
         self._addresses = list(listeners)
         self._settings = settings
@@ -97,7 +99,9 @@ class SocketServer:
         self._pool = BufferPool()
         self._quota = ConnectionQuota(settings.max_connections, settings.max_connections_per_ip)
         self._queue = RequestQueue(settings.queued_max_requests)
-        self._workers = IoWorkers(self._queue, process, threads=settings.num_io_threads, on_fatal=on_fatal)
+        self._workers = IoWorkers(
+            self._queue, process, threads=settings.num_io_threads, on_fatal=on_fatal, after_run=after_run
+        )
         self._bound: list[tuple[str, socket.socket]] = []
         self._ports: dict[str, int] = {}
         self._acceptor: Acceptor | None = None
