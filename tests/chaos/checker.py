@@ -16,8 +16,8 @@ counted, neither is a fault (idempotence is not promised yet). One thread.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from barnabas.protocol.ids import TopicPartition
@@ -91,7 +91,7 @@ def _check_acknowledged(
         if place in holder:
             verdict.add(
                 "doubly acknowledged",
-                f"records {holder[place]} and {record.number} at offset {record.offset} of {record.partition}",
+                f"records {holder[place]} and {record.number} at {record.partition}, offset {record.offset}",
             )
         holder[place] = record.number
         found = final.get(record.partition, {}).get(place[1])
@@ -137,7 +137,7 @@ def _check_reads(history: History, final: dict[TopicPartition, dict[int, int]], 
 
 def _check_replicas(history: History, verdict: Verdict) -> None:
     for partition, by_broker in history.replicas.items():
-        for broker, other in _neighbours(by_broker):
+        for broker, other in itertools.pairwise(sorted(by_broker)):
             mine, theirs = dict(by_broker[broker]), dict(by_broker[other])
             for offset in mine.keys() & theirs.keys():
                 if mine[offset] != theirs[offset]:
@@ -155,8 +155,3 @@ def _check_replicas(history: History, verdict: Verdict) -> None:
         for broker, found in by_broker.items():
             if final is not None and dict(found) != dict(final):
                 verdict.add("disagreement", f"{partition} on broker {broker} is not what was read in the end")
-
-
-def _neighbours(brokers: dict[int, list[tuple[int, int]]]) -> Iterator[tuple[int, int]]:
-    names = sorted(brokers)
-    yield from zip(names, names[1:], strict=False)

@@ -51,6 +51,7 @@ class Load:
         self._settings = {"acks": "all", "linger_ms": 2, "delivery_timeout_ms": 60_000, **producer_settings}
         self._settings.setdefault("request_timeout_ms", 5_000)
         self._stopping = threading.Event()
+        self._is_abandoned = False
         self._acknowledged: Counter[TopicPartition] = Counter()
         self._last_acknowledged: dict[TopicPartition, float] = {}
         self._longest_pause: dict[TopicPartition, float] = {}
@@ -66,6 +67,8 @@ class Load:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # After a failure nobody waits for the outcomes of what is still under way.
+        self._is_abandoned = error is not None
         self.stop()
 
     def stop(self, timeout_s: float = 70.0) -> History:
@@ -100,7 +103,8 @@ class Load:
 
     def _write(self) -> None:
         number = 0
-        with Producer(bootstrap_servers=self._bootstrap, **self._settings) as producer:
+        producer = Producer(bootstrap_servers=self._bootstrap, **self._settings)
+        try:
             while not self._stopping.wait(_TICK_S):
                 for _ in range(self._per_tick):
                     number += 1
@@ -108,6 +112,8 @@ class Load:
                     record = SentRecord(number, partition)
                     self.history.sent.append(record)
                     self._send(producer, record)
+        finally:
+            producer.close(0 if self._is_abandoned else None)
 
     def _send(self, producer: Producer, record: SentRecord) -> None:
         def delivered(metadata: RecordMetadata | None, error: BarnabasError | None) -> None:

@@ -27,7 +27,7 @@ def start_loaded(cluster: LocalCluster, **settings: object) -> Load:
 
 
 def check_all(cluster: LocalCluster, load: Load) -> None:
-    """Everything that the checker can say, after all replicas are in sync again and the cluster has stopped."""
+    """Everything that the checker can say, once all replicas are in sync again and the cluster stopped."""
     ClusterView(cluster).wait_isr("t", 3)
     history = load.history
     history.finally_read = read_everything(cluster.bootstrap, load.partitions)
@@ -180,10 +180,11 @@ def test_a_whole_cluster_that_ends_at_once_has_every_record_when_it_starts_again
     view = ClusterView(cluster)
     with start_loaded(cluster) as load:
         if ending == "killed":
-            for broker in cluster.brokers:
-                broker.running_process.send(signal.SIGKILL)
-            for broker in cluster.brokers:
-                broker.running_process.kill()
+            processes = [broker.running_process for broker in cluster.brokers]
+            for process in processes:
+                process.send(signal.SIGKILL)
+            for process in processes:
+                process.kill()
         else:
             cluster.stop()
         for broker_id in cluster.broker_ids:
