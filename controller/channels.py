@@ -217,15 +217,16 @@ class _BrokerLink:
     async def _connect(self) -> None:
         try:
             await self._channel.connect()
-        except ConnectionClosed as error:
+        except ConnectionClosed:
+            # The channel may only have said that its back-off has not passed: we ask for ourselves, at once.
             if await refuses(self._endpoint):
-                self._suspect(str(error))
+                self._suspect()
             else:
                 await asyncio.sleep(_RETRY_S)
 
-    def _suspect(self, why: str) -> None:
+    def _suspect(self) -> None:
         # One that was never reached counts as well: it registered, so its port was open, and now it is not.
-        log.warning("%s is suspected: %s", self, why)
+        log.warning("%s is suspected: not connected, and its port refuses", self)
         self._is_suspected = True
         self._waiting.clear()
         self._report(BrokerSuspected)

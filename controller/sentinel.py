@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -107,6 +108,7 @@ class ControllerSentinel:
                 if self._target != target or self._is_stopping:
                     return
                 self._socket = connection
+            since = time.monotonic()
             try:
                 # A broker says nothing unasked: whatever ends this read is the end of the connection.
                 connection.recv(1)
@@ -115,6 +117,9 @@ class ControllerSentinel:
             finally:
                 with self._changed:
                     self._socket = None
+        if time.monotonic() - since < _RETRY_S:
+            # A broker that takes connections only to close them (max.connections) must not keep us spinning.
+            self._pause(target)
 
     def _pause(self, target: _Target) -> None:
         with self._changed:
