@@ -1,0 +1,155 @@
+"""The clients against real brokers that die, pause and come back: no error for the user, nothing lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from barnabas.client.admin import Admin, NewTopic
+from barnabas.client.consumer import Consumer
+from barnabas.client.producer import Producer
+from barnabas.client.range_reader import read_range
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.record_batch import iter_batches
+from barnabas.protocol.records import decode_records
+
+TOPIC = "t"
+PARTITIONS = 6
+DEADLINE_S = 60.0
+
+
+async def make_topic(bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topics(NewTopic(TOPIC, PARTITIONS, 3, {"min.insync.replicas": "2"}))
+
+
+async def leader_of_most(bootstrap: str) -> BrokerId:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        partitions = (await admin.describe_topics(TOPIC))[TOPIC].partitions
+    return Counter(partition.leader for partition in partitions).most_common(1)[0][0]
+
+
+async def controller_of(bootstrap: str) -> BrokerId:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        return (await admin.describe_cluster()).controller_id
+
+
+async def read_all(bootstrap: str, enough: Callable[[list[list[bytes]]], bool]) -> list[list[bytes]]:
+    """The values by partition, read until they are enough."""
+    found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+    async with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(TOPIC, partition) for partition in range(PARTITIONS)])
+        ends = await consumer.end_offsets(consumer.assignment())
+        async with asyncio.timeout(DEADLINE_S):
+            while any([await consumer.position(tp) < end for tp, end in ends.items()]):
+                for record in await consumer.poll():
+                    assert record.value is not None
+                    found[record.partition].append(record.value)
+    assert enough(found)
+    return found
+
+
+@pytest.mark.parametrize("victim", ["leader", "controller"])
+@pytest.mark.parametrize("how", ["kill", "pause"])
+async def test_sending_goes_on_through_the_loss_of_a_broker(
+    cluster: LocalCluster, victim: str, how: str
+) -> None:
+    bootstrap = cluster.bootstrap
+    await make_topic(bootstrap)
+    chosen = await (leader_of_most if victim == "leader" else controller_of)(bootstrap)
+    acknowledged: list[tuple[int, int, bytes]] = []
+    failures: list[BaseException] = []
+    under_way = asyncio.Event()
+    is_lost = False
+    async with Producer(bootstrap_servers=bootstrap, acks="all") as producer:
+
+        async def keep_sending(partition: int) -> None:
+            """One record after the other, until some were acknowledged well after the loss."""
+            number = after = 0
+            while after < 50:
+                value = b"%d" % number
+                metadata = await producer.send_and_wait(TOPIC, value, partition=partition)
+                acknowledged.append((partition, metadata.offset, value))
+                if len(acknowledged) == 300:
+                    under_way.set()
+                number += 1
+                after += is_lost
+
+        senders = [asyncio.create_task(keep_sending(partition)) for partition in range(PARTITIONS)]
+        async with asyncio.timeout(DEADLINE_S):
+            await under_way.wait()
+            await asyncio.to_thread(getattr(cluster, how), chosen)
+            is_lost = True
+            failures += [
+                found
+                for found in await asyncio.gather(*senders, return_exceptions=True)
+                if isinstance(found, BaseException)
+            ]
+    assert failures == []
+    if how == "pause":
+        await asyncio.to_thread(cluster.resume, chosen)
+    found = await read_all(bootstrap, lambda values: sum(map(len, values)) >= len(acknowledged))
+    for partition, offset, value in acknowledged:
+        assert found[partition][offset] == value
+    for values in found:
+        numbers = [int(value) for value in values]
+        # A retry may write a record twice, but never behind a later one.
+        assert numbers == sorted(numbers)
+
+
+async def test_a_consumer_and_a_range_reader_follow_the_leaders(cluster: LocalCluster) -> None:
+    bootstrap = cluster.bootstrap
+    await make_topic(bootstrap)
+    tp = TopicPartition(TOPIC, 0)
+    async with (
+        Producer(bootstrap_servers=bootstrap, batch_size=1_000) as producer,
+        Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.assign([tp])
+        for number in range(1_000):
+            await producer.send(TOPIC, b"%d" % number, partition=0)
+        await producer.flush()
+        assert (await consumer.getone()).offset == 0
+        leader = producer._cluster.leader_for(tp)  # type: ignore[union-attr]
+        assert leader is not None
+        pieces = read_range(consumer._cluster, tp, 0, 2_000, fetch_max_bytes=2_000)  # type: ignore[arg-type]
+        offsets = [header.base_offset for _, header in iter_batches(await anext(pieces))]
+        await asyncio.to_thread(cluster.kill, leader.node_id)
+        for number in range(1_000, 2_000):
+            await producer.send(TOPIC, b"%d" % number, partition=0)
+        async with asyncio.timeout(DEADLINE_S):
+            await producer.flush()
+            values = []
+            async for piece in pieces:
+                for position, header in iter_batches(piece):
+                    offsets.append(header.base_offset)
+                    values += [int(record.value or b"") for record in decode_records(piece[position:])]
+            while await consumer.position(tp) < 2_000:
+                records = await consumer.poll()
+                assert [record.offset for record in records] == sorted(record.offset for record in records)
+        assert offsets == sorted(set(offsets))
+        assert values == sorted(values)
+        assert set(range(1_000, 2_000)) <= set(values)
+
+
+async def test_offsets_and_replicas_are_described(cluster: LocalCluster) -> None:
+    bootstrap = cluster.bootstrap
+    await make_topic(bootstrap)
+    async with Producer(bootstrap_servers=bootstrap) as producer, Admin(bootstrap_servers=bootstrap) as admin:
+        for number in range(10):
+            await producer.send_and_wait(TOPIC, b"x", partition=2, timestamp_ms=1_000 + number)
+        tp = TopicPartition(TOPIC, 2)
+        assert (await admin.list_offsets({tp: "earliest"}))[tp].offset == 0
+        assert (await admin.list_offsets({tp: "latest"}))[tp].offset == 10
+        assert (await admin.list_offsets({tp: 1_004}))[tp][:2] == (4, 1_004)
+        assert (await admin.list_offsets({tp: 9_999}))[tp].offset == -1
+        described = await admin.describe_replicas([TOPIC])
+        assert [broker.error for broker in described] == [None] * 3
+        leaders = [broker for broker in described if broker.replicas[tp].is_leader]
+        assert len(leaders) == 1
+        assert sorted(leaders[0].replicas[tp].isr) == [1, 2, 3]
+        assert leaders[0].replicas[tp].log_end_offset == 10
