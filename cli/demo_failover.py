@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from barnabas.client.metadata import TopicInfo
@@ -68,13 +68,20 @@ class Failover:
     """One broker's death and return while records are being sent."""
 
     def __init__(
-        self, cluster: RunningCluster, victim: int, partitions: list[int], say: Callable[[str], None]
-    ):
-        self.victim = victim
-        self.partitions = partitions
+        self,
+        cluster: RunningCluster,
+        topic: TopicInfo,
+        *,
+        say: Callable[[str], None],
+        look: Callable[[], Awaitable[TopicInfo]],
+    ) -> None:
+        """`say` shows what happens; `look` asks how the topic is, which is done while the broker is dead."""
+        self.victim, self.partitions = busiest_leader(topic)
         self.silences: Silences | None = None
+        self.topic_without_victim: TopicInfo | None = None
         self._cluster = cluster
         self._say = say
+        self._look = look
         self._is_watching = False
         self._moved = asyncio.Event()
         self._work: list[asyncio.Task[None]] = []
@@ -113,6 +120,7 @@ class Failover:
             await asyncio.wait_for(self._moved.wait(), _LONGEST_FAILOVER_S)
         except TimeoutError:
             self._say(f"some of its partitions were not written for {_LONGEST_FAILOVER_S:.0f} s")
+        self.topic_without_victim = await self._look()
         started = time.monotonic()
         await asyncio.to_thread(self._cluster.start_broker, self.victim, _LONGEST_START_S)
         self._say(f"broker {self.victim} runs again after {time.monotonic() - started:.1f} s")

@@ -106,7 +106,7 @@ class Screen:
         self, columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int] = ()
     ) -> None:
         """A table; the columns of these numbers are set to the right."""
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=any(columns))
         for index, name in enumerate(columns):
             table.add_column(name, justify="right" if index in numeric else "left")
         for row in rows:

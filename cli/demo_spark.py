@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -88,8 +90,24 @@ def _start_session(directory: Path) -> SparkSession:
     for name, value in _SESSION.items():
         builder = builder.config(name, value)
     options = f"-Dlog4j2.configurationFile={logging_file.as_uri()} -XX:TieredStopAtLevel=1"
-    return (
-        builder.config("spark.driver.extraJavaOptions", options)
-        .config("spark.sql.warehouse.dir", str(directory / "spark-warehouse"))
-        .getOrCreate()
-    )
+    builder = builder.config("spark.driver.extraJavaOptions", options)
+    builder = builder.config("spark.sql.warehouse.dir", str(directory / "spark-warehouse"))
+    with _stderr_into(directory / "spark-stderr.log"):
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _stderr_into(file: Path) -> Iterator[None]:
+    """Give the processes that are started meanwhile this file for their stderr, for as long as they live.
+
+    Java and Spark's workers write warnings there that no setting silences.
+    """
+    sys.stderr.flush()
+    own = os.dup(2)
+    try:
+        with file.open("ab") as target:
+            os.dup2(target.fileno(), 2)
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
