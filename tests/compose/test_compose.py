@@ -20,7 +20,8 @@ import pytest
 from barnabas.broker.config import load_config
 from barnabas.client.admin import Admin, NewTopic
 from barnabas.client.producer import Producer
-from barnabas.protocol.ids import TopicPartition
+from barnabas.deploy.probe import wait_ready_async
+from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
 
 ROOT = Path(__file__).parents[2]
 COMPOSE_FILE = ROOT / "deploy" / "docker-compose.yml"
@@ -116,6 +117,9 @@ def running(compose_commands: list[list[str]], engine: None) -> Iterator[list[st
 async def test_a_cluster_from_the_compose_file_takes_records_from_the_host_and_between_containers(
     running: list[str],
 ) -> None:
+    # `up -d` of docker-compose 1.29 does not wait for the last services to be healthy.
+    endpoints = {BrokerId(number): Endpoint("localhost", 10_000 * number + 9_092) for number in (1, 2, 3)}
+    await wait_ready_async(endpoints, 120)
     async with Admin(bootstrap_servers=_BOOTSTRAP) as admin:
         await admin.create_topics(NewTopic("compose", num_partitions=3, replication_factor=3))
         async with Producer(bootstrap_servers=_BOOTSTRAP) as producer:
