@@ -20,7 +20,7 @@ def main(bootstrap: str) -> None:
             producer.send("numbers", b"%d" % number)
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([("numbers", partition) for partition in range(3)])
-        total = sum(int(record.value or b"0") for record, _ in zip(consumer, range(1_000), strict=False))
+        total = sum(int(record.value or b"0") for _, record in zip(range(1_000), consumer, strict=False))
         print(f"the first 1,000 records add up to {total}")
 
 
