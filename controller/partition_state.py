@@ -72,11 +72,13 @@ class PartitionStateMachine:
     def __init__(
         self,
         context: ControllerContext,
+        reader: StateReader,
         writer: StateWriter,
         batch: RequestBatch,
         allow_unclean: Callable[[str], bool],
     ) -> None:
         self._context = context
+        self._reader = reader
         self._writer = writer
         self._batch = batch
         self._allow_unclean = allow_unclean
@@ -153,32 +155,50 @@ class PartitionStateMachine:
         self._elect(list(updates.conflicts), ElectionKind.OFFLINE)
 
     def _elect(self, partitions: list[TopicPartition], kind: ElectionKind) -> None:
+        """Elect from the states we remember: the compare-and-set finds out if one has changed meanwhile.
+
+        Only where they show no clean candidate are they read again first, for the former leader may have
+        let others into the ISR without our knowing.
+        """
         left = [tp for tp in partitions if tp in self._context.leadership]
+        fresh: set[TopicPartition] = set()
         for _ in range(_MAX_ROUNDS):
-            elected: dict[TopicPartition, LeadershipState] = {}
-            unclean: set[TopicPartition] = set()
-            for tp in left:
-                state = self._context.leadership[tp]
-                election = self._choose(tp, state, kind)
-                if election is None:
-                    self._log_failure(tp, f"no live replica in its ISR {state.isr}, {kind.value}")
-                    continue
-                elected[tp] = state.with_leader(election.leader, election.isr, self._writer.epoch)
-                if election.is_unclean:
-                    unclean.add(tp)
-            if not elected:
+            if not left:
                 return
-            updates = self._writer.update_partition_states(elected)
-            for tp, state in updates.written.items():
-                why = f"UNCLEAN, {kind.value}" if tp in unclean else kind.value
-                self._now_online(tp, state, why, is_new=False)
-            for tp, state in updates.conflicts.items():
-                # The former leader changed the ISR meanwhile: elect again from what stands there now.
+            elections = {tp: self._choose(tp, self._context.leadership[tp], kind) for tp in left}
+            doubtful = [
+                tp
+                for tp, election in elections.items()
+                if (election is None or election.is_unclean) and tp not in fresh
+            ]
+            clear = {tp: election for tp, election in elections.items() if tp not in set(doubtful)}
+            changed = {**self._reader.partition_states(doubtful), **self._write_elected(clear, kind)}
+            for tp, state in changed.items():
                 self._check_epoch(tp, state)
                 self._context.leadership[tp] = state
-            left = list(updates.conflicts)
-        if left:
-            log.error("gave up electing after %d rounds of changing ISRs: %s", _MAX_ROUNDS, left)
+            fresh.update(changed)
+            left = list(changed)
+        log.error("gave up electing after %d rounds of changing ISRs: %s", _MAX_ROUNDS, left)
+
+    def _write_elected(
+        self, elections: Mapping[TopicPartition, Election | None], kind: ElectionKind
+    ) -> dict[TopicPartition, LeadershipState]:
+        """Write the outcomes; returned is what stands where the compare-and-set failed."""
+        elected: dict[TopicPartition, LeadershipState] = {}
+        for tp, election in elections.items():
+            state = self._context.leadership[tp]
+            if election is None:
+                self._log_failure(tp, f"no live replica in its ISR {list(state.isr)}, {kind.value}")
+            else:
+                elected[tp] = state.with_leader(election.leader, election.isr, self._writer.epoch)
+        if not elected:
+            return {}
+        updates = self._writer.update_partition_states(elected)
+        for tp, state in updates.written.items():
+            election = elections[tp]
+            is_unclean = election is not None and election.is_unclean
+            self._now_online(tp, state, f"UNCLEAN, {kind.value}" if is_unclean else kind.value, is_new=False)
+        return updates.conflicts
 
     def _choose(self, tp: TopicPartition, state: LeadershipState, kind: ElectionKind) -> Election | None:
         replicas = self._context.replicas_of(tp)

@@ -93,8 +93,10 @@ class Reign:
         self._settings = settings
         self._put = put
         self._batch = RequestBatch(self.context, settings.inter_broker_listener_name)
-        self._partitions = PartitionStateMachine(self.context, writer, self._batch, self._allows_unclean)
-        self._replicas = ReplicaStateMachine(self.context, writer, self._batch)
+        self._partitions = PartitionStateMachine(
+            self.context, store, writer, self._batch, self._allows_unclean
+        )
+        self._replicas = ReplicaStateMachine(self.context, store, writer, self._batch)
         self._deletion = TopicDeletion(
             self.context,
             writer,

@@ -14,7 +14,7 @@ from typing import Final
 from barnabas.controller.context import ControllerContext, IllegalTransition, Replica, ReplicaState
 from barnabas.controller.controller_writer import ControllerMoved
 from barnabas.controller.election import without_replica
-from barnabas.controller.partition_state import StateWriter
+from barnabas.controller.partition_state import StateReader, StateWriter
 from barnabas.controller.request_batch import RequestBatch
 from barnabas.controller.znodes import LeadershipState
 from barnabas.protocol.ids import NO_BROKER, BrokerId, TopicPartition
@@ -40,8 +40,11 @@ REPLICA_MOVES: Final[Mapping[ReplicaState, frozenset[ReplicaState]]] = {
 class ReplicaStateMachine:
     """See the module."""
 
-    def __init__(self, context: ControllerContext, writer: StateWriter, batch: RequestBatch) -> None:
+    def __init__(
+        self, context: ControllerContext, reader: StateReader, writer: StateWriter, batch: RequestBatch
+    ) -> None:
         self._context = context
+        self._reader = reader
         self._writer = writer
         self._batch = batch
 
@@ -95,7 +98,11 @@ class ReplicaStateMachine:
             # Of a topic that goes away nobody needs an ISR any more.
             if not self._context.is_to_be_deleted(replica.tp.topic):
                 leaving.setdefault(replica.tp, set()).add(replica.broker)
-        left = [tp for tp in leaving if tp in self._context.leadership]
+        # Read anew: leaders change ISRs by themselves, and one may hold a replica that ours does not.
+        current = self._reader.partition_states(leaving)
+        self._check_epochs(current)
+        self._context.leadership.update(current)
+        left = list(current)
         for _ in range(_MAX_ROUNDS):
             shrunk = {}
             for tp in left:
@@ -107,14 +114,17 @@ class ReplicaStateMachine:
             updates = self._writer.update_partition_states(shrunk)
             for tp, state in updates.written.items():
                 self._left_isr(tp, state, leaving[tp])
-            for tp, state in updates.conflicts.items():
-                if state.controller_epoch > self._writer.epoch:
-                    raise ControllerMoved(f"{tp} was written by controller epoch {state.controller_epoch}")
-                self._context.leadership[tp] = state
+            self._check_epochs(updates.conflicts)
+            self._context.leadership.update(updates.conflicts)
             left = list(updates.conflicts)
         else:
             log.error("gave up shrinking after %d rounds of changing ISRs: %s", _MAX_ROUNDS, left)
         self._batch.add_metadata_for_all(leaving)
+
+    def _check_epochs(self, states: Mapping[TopicPartition, LeadershipState]) -> None:
+        for tp, state in states.items():
+            if state.controller_epoch > self._writer.epoch:
+                raise ControllerMoved(f"{tp} was written by controller epoch {state.controller_epoch}")
 
     def _without(self, state: LeadershipState, brokers: set[BrokerId]) -> LeadershipState | None:
         leader, isr = state.leader, state.isr
