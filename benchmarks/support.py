@@ -1,0 +1,345 @@
+"""What the benchmarks share: options, a cluster to measure, what a process used, and one table of figures.
+
+A benchmark is a module with ``measure(options) -> list[Figure]``; `run` gives it a command line. Every
+cluster and file lies in a temporary directory that is gone when the benchmark ends, by whatever signal but
+SIGKILL (and then the processes at least are gone, see `barnabas.deploy.local`). One thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.local_broker import broker_command
+
+MB = 1_000_000
+GB = 1_000_000_000
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to measure. `pin` ties broker number i to core i modulo the cores."""
+
+    quick: bool = False
+    rounds: int = 3
+    directory: Path = Path()
+    settings: dict[str, str] = field(default_factory=dict)
+    pin: bool = False
+    switch_interval_ms: float | None = None
+    recycled: bool = False
+
+    def amount(self, full: int, quick: int) -> int:
+        """How much to do: less with ``--quick``."""
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One measured figure, the median of its rounds; the goal is the least or the most that it should be."""
+
+    name: str
+    measured: float
+    unit: str
+    at_least: float | None = None
+    at_most: float | None = None
+    rounds: list[float] = field(default_factory=list)
+    note: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        rounds: Sequence[float],
+        unit: str,
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+        note: str = "",
+    ) -> Figure:
+        """The figure of several rounds."""
+        return cls(
+            name=name,
+            measured=statistics.median(rounds),
+            unit=unit,
+            at_least=at_least,
+            at_most=at_most,
+            rounds=list(rounds),
+            note=note,
+        )
+
+    @property
+    def times_better(self) -> float | None:
+        """How many times better than the goal: 1 and above has reached it. None without a goal."""
+        if self.at_least is not None:
+            return self.measured / self.at_least
+        if self.at_most is not None:
+            return self.at_most / self.measured if self.measured > 0 else float("inf")
+        return None
+
+
+# -- what processes and the machine use --------------------------------------------------------------------
+
+
+def cpu_seconds(*pids: int) -> float:
+    """CPU seconds, of all threads and in the kernel too, that these processes have used together."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / _TICKS_PER_S
+
+
+def memory_mb(pid: int, kind: str = "VmRSS") -> float:
+    """Memory of a process: ``VmRSS`` (all that is resident) or ``RssAnon`` (no file behind)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == kind:
+            return int(value.split()[0]) * 1024 / MB
+    raise LookupError(f"/proc/{pid}/status has no line {kind}")
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The least of the values that so many per cent are not above. Raises ValueError when there are none."""
+    if not values:
+        raise ValueError("no values to take a percentile of")
+    return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
+
+
+def file_system(folder: Path) -> str:
+    """The file system that a folder lies on, such as ``ext4 at /``."""
+    best = ("?", Path("/"))
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, at, kind, *_ = line.split()
+        if folder.resolve().is_relative_to(at) and len(at) >= len(str(best[1])):
+            best = (kind, Path(at))
+    return f"{best[0]} at {best[1]}"
+
+
+def recycle_memory(folder: Path, size_bytes: int) -> None:
+    """Write and delete a file of this size, so that the next file gets pages that were in use just before.
+
+    On a virtual machine the first touch of a page is the hypervisor's work, and may cost ten times the write.
+    """
+    write_file(folder / "recycled.tmp", size_bytes)
+
+
+def write_file(path: Path, size_bytes: int) -> tuple[float, float]:
+    """Write a file by `pwrite` of 1 MiB each and delete it; returns the write's seconds and CPU seconds."""
+    block = os.urandom(1 << 20)
+    started, cpu_started = time.perf_counter(), time.process_time()
+    with path.open("wb") as file:
+        for position in range(0, size_bytes, len(block)):
+            os.pwrite(file.fileno(), block, position)
+        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu_started
+    path.unlink()
+    return seconds, cpu
+
+
+# -- a cluster ---------------------------------------------------------------------------------------------
+
+
+def command_for(options: Options) -> Callable[[Path], list[str]]:
+    """How a broker is run: as ever, or with another switch interval or tied to a core."""
+    cores = sorted(os.sched_getaffinity(0))
+
+    def command(settings_file: Path) -> list[str]:
+        words = broker_command(settings_file)
+        if options.switch_interval_ms is not None:
+            start = (
+                f"import sys; sys.setswitchinterval({options.switch_interval_ms / 1000}); "
+                "from barnabas.cli.main import main; sys.exit(main())"
+            )
+            words = [words[0], "-c", start, *words[words.index("broker") :]]
+        if options.pin:
+            number = int(settings_file.parent.name.rpartition("-")[2])
+            words = ["taskset", "-c", str(cores[number % len(cores)]), *words]
+        return words
+
+    return command
+
+
+@contextmanager
+def temporary_folder(options: Options) -> Iterator[Path]:
+    """A folder for the measured files, gone afterwards."""
+    with tempfile.TemporaryDirectory(dir=options.directory, prefix="barnabas-bench-") as name:
+        yield Path(name)
+
+
+def new_cluster(folder: Path, options: Options, *, brokers: int = 3, **settings: str) -> LocalCluster:
+    """A cluster that is not started yet; settings with ``_`` for the dots of Kafka's names."""
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    return LocalCluster(
+        folder / "cluster",
+        brokers=brokers,
+        settings=named | options.settings,
+        command=command_for(options),
+    )
+
+
+@contextmanager
+def running_cluster(options: Options, *, brokers: int = 3, **settings: str) -> Iterator[LocalCluster]:
+    """A started cluster, stopped and removed afterwards."""
+    with (
+        temporary_folder(options) as folder,
+        new_cluster(folder, options, brokers=brokers, **settings) as cluster,
+    ):
+        yield cluster
+
+
+def broker_pids(cluster: LocalCluster) -> list[int]:
+    """The pids of the brokers, which all run."""
+    return [broker.running_process.pid for broker in cluster.brokers]
+
+
+# -- command line and table --------------------------------------------------------------------------------
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected KEY=VALUE")
+    return name, value
+
+
+def parser_for(description: str) -> argparse.ArgumentParser:
+    """The options that all benchmarks have."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="short runs: a rough figure in a few seconds")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="medians of so many (default: 3)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=Path(os.environ.get("TMPDIR") or Path(__file__).parents[1]),
+        metavar="DIR",
+        help="where the temporary files go (default: $TMPDIR, else the project's folder)",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        type=_setting,
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of all brokers (may be repeated)",
+    )
+    parser.add_argument(
+        "--pin", action="store_true", help="tie broker i to core i modulo the cores (taskset)"
+    )
+    parser.add_argument(
+        "--switch-interval-ms", type=float, metavar="MS", help="sys.setswitchinterval of the brokers"
+    )
+    parser.add_argument(
+        "--recycled",
+        action="store_true",
+        help="write and delete a file of the same size before each measured write (docs/performance.md)",
+    )
+    return parser
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    """The options as parsed; ends the program when they make no sense."""
+    if arguments.rounds < 1:
+        raise SystemExit(f"--rounds {arguments.rounds}: expected at least 1")
+    if not arguments.dir.is_dir():
+        raise SystemExit(f"--dir {arguments.dir}: there is no such folder")
+    return Options(
+        quick=arguments.quick,
+        rounds=1 if arguments.quick and arguments.rounds == 3 else arguments.rounds,
+        directory=arguments.dir.absolute(),
+        settings=dict(arguments.set),
+        pin=arguments.pin,
+        switch_interval_ms=arguments.switch_interval_ms,
+        recycled=arguments.recycled,
+    )
+
+
+def _leave(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def run(description: str | None, measure: Callable[[Options], list[Figure]]) -> None:
+    """The main program of one benchmark."""
+    arguments = parser_for(description or "").parse_args()
+    options = options_of(arguments)
+    clean_up_on_signals()
+    report(measure(options), options, as_json=arguments.json)
+
+
+def clean_up_on_signals() -> None:
+    """Let SIGTERM and SIGHUP end the program as an exception, so that processes and folders are removed."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+
+
+def tell(text: str) -> None:
+    """Say on standard error what is going on."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def machine(options: Options) -> str:
+    """One line on what was measured on."""
+    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB
+    return (
+        f"{cores} cores, {memory:.0f} GB, Linux {platform.release()}, CPython {platform.python_version()}, "
+        f"{file_system(options.directory)}"
+    )
+
+
+def report(figures: Sequence[Figure], options: Options, *, as_json: bool) -> None:
+    """Print all figures, as a table or as JSON."""
+    if as_json:
+        found = [asdict(figure) | {"times_better": figure.times_better} for figure in figures]
+        print(json.dumps({"machine": machine(options), "figures": found}, indent=2))
+        return
+    print(machine(options))
+    rows: list[tuple[str, ...]] = [("what", "goal", "measured", "", "of goal", "rounds", "")]
+    for figure in figures:
+        better = figure.times_better
+        rows.append(
+            (
+                figure.name,
+                _goal(figure),
+                _number(figure.measured),
+                figure.unit,
+                "" if better is None else f"{better:.2f}" + ("" if better >= 1 else " MISSED"),
+                " ".join(_number(value) for value in figure.rounds) if len(figure.rounds) > 1 else "",
+                figure.note,
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if column in (1, 2, 4) else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _goal(figure: Figure) -> str:
+    if figure.at_least is not None:
+        return f">= {_number(figure.at_least)}"
+    return "" if figure.at_most is None else f"<= {_number(figure.at_most)}"
+
+
+def _number(value: float) -> str:
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
