@@ -1,0 +1,200 @@
+"""A log in memory, in the shape of `Log` and `LogManager` as far as replicas use them.
+
+A record is 20 bytes: offset, leader epoch, value; each is a batch of its own. The epochs are kept by the real
+`EpochCache`, only without its file. What a crash leaves is up to the caller: `reopened` is a process's end,
+which loses nothing; with `keep_until` it is a power cut, which loses what was not flushed.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from barnabas.broker.log.epoch_cache import EpochCache
+from barnabas.broker.log.log import AppendResult
+from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.protocol.invariants import invariant
+
+RECORD = struct.Struct(">qiq")
+"""Offset, leader epoch, value."""
+
+
+class Entry(NamedTuple):
+    epoch: int
+    value: int
+
+
+class MemoryRead(NamedTuple):
+    records: memoryview
+
+
+class MemoryEpochs(EpochCache):
+    """Epochs without a file."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(Path("memory"))
+
+    def _write(self, *, durable: bool) -> None:
+        return
+
+
+def encode(*values: int) -> memoryview:
+    """Records as a producer sends them."""
+    return memoryview(b"".join(RECORD.pack(0, -1, value) for value in values))
+
+
+def decode(records: memoryview) -> list[tuple[int, Entry]]:
+    """(offset, entry) of each record."""
+    return [(offset, Entry(epoch, value)) for offset, epoch, value in RECORD.iter_unpack(records)]
+
+
+class MemoryLog:
+    """One partition's log."""
+
+    def __init__(
+        self, topic_partition: TopicPartition, topic_id: TopicId | None = None, start: int = 0
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.folder = Path("memory") / str(topic_partition)
+        self.lock = threading.RLock()
+        self.epoch_cache = MemoryEpochs()
+        self.flushed = start
+        self._first = start
+        self._log_start = start
+        self._entries: list[Entry] = []
+
+    def reopened(self, keep_until: int | None = None) -> MemoryLog:
+        """The log as the next process finds it."""
+        found = MemoryLog(self.topic_partition, self.topic_id)
+        end = self.log_end_offset if keep_until is None else max(keep_until, self._log_start)
+        found._first, found._log_start = self._first, self._log_start
+        found._entries = self._entries[: end - self._first]
+        found.flushed = min(self.flushed, end)
+        for epoch, start in self.epoch_cache.entries:
+            # As recovery does: an epoch that begins at the very end is still known.
+            if start <= end:
+                found.epoch_cache.assign(epoch, start)
+        return found
+
+    def between(self, start: int, end: int) -> list[Entry]:
+        return self._entries[start - self._first : end - self._first]
+
+    @property
+    def log_start_offset(self) -> Offset:
+        return Offset(self._log_start)
+
+    @property
+    def log_end_offset(self) -> Offset:
+        return Offset(self._first + len(self._entries))
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._entries) * RECORD.size
+
+    def assign_topic_id(self, topic_id: TopicId) -> None:
+        self.topic_id = topic_id
+
+    def append_as_leader(self, records: memoryview, leader_epoch: int, now_ms: int) -> AppendResult:
+        if not len(records):
+            raise api_error(ErrorCode.INVALID_RECORD, "there is no batch in the request")
+        return self._append([Entry(leader_epoch, entry.value) for _, entry in decode(records)])
+
+    def append_as_follower(self, records: memoryview, now_ms: int) -> AppendResult:
+        found = decode(records)
+        for expected, (offset, _) in enumerate(found, self.log_end_offset):
+            if offset != expected:
+                raise UnexpectedAppendOffset(f"offset {offset}, due is {expected}")
+        return self._append([entry for _, entry in found])
+
+    def _append(self, entries: list[Entry]) -> AppendResult:
+        base = self.log_end_offset
+        for entry in entries:
+            self.epoch_cache.assign(entry.epoch, self.log_end_offset)
+            self._entries.append(entry)
+        end = self.log_end_offset
+        return AppendResult(
+            base,
+            Offset(end - 1),
+            end,
+            self.log_start_offset,
+            -1,
+            len(entries) * RECORD.size,
+            len(entries),
+            LeaderEpoch(self.epoch_cache.latest_epoch),
+        )
+
+    def read(
+        self, start_offset: int, max_bytes: int, *, upper_bound_offset: int, min_one_batch: bool
+    ) -> MemoryRead:
+        count = max(max_bytes // RECORD.size, 1 if min_one_batch else 0)
+        end = min(upper_bound_offset, start_offset + count)
+        found = self.between(start_offset, end)
+        packed = [RECORD.pack(offset, *entry) for offset, entry in enumerate(found, start_offset)]
+        return MemoryRead(memoryview(b"".join(packed)))
+
+    def truncate_to(self, offset: int) -> bool:
+        if offset >= self.log_end_offset:
+            return False
+        invariant(offset >= self._log_start, "cut to %d, below the start %d", offset, self._log_start)
+        del self._entries[offset - self._first :]
+        self.flushed = min(self.flushed, offset)
+        self.epoch_cache.truncate_from_end(offset)
+        return True
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        self._first = self._log_start = self.flushed = offset
+        self._entries = []
+        self.epoch_cache.clear()
+
+    def increment_log_start_offset(self, offset: int) -> bool:
+        if offset <= self._log_start:
+            return False
+        invariant(offset <= self.log_end_offset, "start %d behind the end", offset)
+        self._log_start = offset
+        self.flushed = max(self.flushed, offset)
+        self.epoch_cache.truncate_from_start(offset)
+        return True
+
+
+class MemoryLogs:
+    """One broker's disk: it outlives the broker."""
+
+    def __init__(self) -> None:
+        self.logs: dict[TopicPartition, MemoryLog] = {}
+        self.high_watermarks: dict[TopicPartition, Offset] = {}
+        self.deleted: list[TopicPartition] = []
+
+    def get(self, name: TopicPartition) -> MemoryLog | None:
+        return self.logs.get(name)
+
+    def all_logs(self) -> list[MemoryLog]:
+        return list(self.logs.values())
+
+    def get_or_create(
+        self, name: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool = False
+    ) -> MemoryLog:
+        return self.logs.setdefault(name, MemoryLog(name, topic_id))
+
+    def update_config(self, topic: str) -> None:
+        return
+
+    def delete(self, name: TopicPartition, now_ms: int) -> bool:
+        self.deleted.append(name)
+        return self.logs.pop(name, None) is not None
+
+    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        self.high_watermarks = dict(high_watermarks)
+
+    def load_high_watermarks(self) -> dict[TopicPartition, Offset]:
+        return dict(self.high_watermarks)
+
+    def retention_pass(self, now_ms: int, high_watermark_of: Callable[[TopicPartition], int | None]) -> int:
+        return 0

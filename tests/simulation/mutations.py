@@ -1,0 +1,159 @@
+"""Known mistakes, each put into the code on purpose: the simulation must find every one of them.
+
+A mutation is a function that takes `setattr` (a monkeypatch's) and replaces one rule by its wrong form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from barnabas.broker.replication import fetching, rules
+from barnabas.broker.replication.isr import PendingExpand, PendingShrink
+from barnabas.broker.replication.isr_changes import IsrChanges, IsrConflict
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_views import Role
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import NO_BROKER_EPOCH
+from tests.simulation.zookeeper import SimZooKeeper
+
+SetAttr = Callable[[object, str, object], None]
+
+
+def followers_cut_to_their_high_watermark(setattr_: SetAttr) -> None:
+    """Kafka before KIP-101: a new follower cuts to its high watermark, which may be stale."""
+    make_follower = Partition.make_follower
+
+    def cutting(self: Partition, state: Any) -> bool:
+        is_news = make_follower(self, state)
+        if is_news:
+            self.log.truncate_to(self.high_watermark)
+        return is_news
+
+    setattr_(Partition, "make_follower", cutting)
+    no_history_is_compared(setattr_)
+
+
+def no_history_is_compared(setattr_: SetAttr) -> None:
+    setattr_(rules, "diverges", lambda *_: False)
+
+
+def a_joining_replica_is_not_waited_for(setattr_: SetAttr) -> None:
+    proposed = property(lambda self: self.committed.in_sync_replicas | self.joining)
+    setattr_(PendingExpand, "proposed", proposed)
+    setattr_(PendingExpand, "maximal", PendingExpand.in_sync_replicas)
+
+
+def a_leaving_replica_is_not_waited_for(setattr_: SetAttr) -> None:
+    setattr_(PendingShrink, "maximal", PendingShrink.proposed)
+
+
+def broker_epochs_of_fetches_are_not_checked(setattr_: SetAttr) -> None:
+    """Before KIP-903: a fetch of an earlier life counts."""
+    fetched = Partition.follower_fetched
+
+    def credulous(self: Partition, follower: Any, **arguments: Any) -> Any:
+        return fetched(self, follower, **{**arguments, "broker_epoch": NO_BROKER_EPOCH})
+
+    setattr_(Partition, "follower_fetched", credulous)
+
+
+def older_states_of_the_controller_are_taken(setattr_: SetAttr) -> None:
+    setattr_(Partition, "_is_news", lambda self, state: True)
+
+
+def a_conflict_takes_the_change_back(setattr_: SetAttr) -> None:
+    """The write may have gone in before, and the controller may have built on it."""
+    change = IsrChanges._change
+
+    def abandoning(self: IsrChanges, partition: Any, pending: Any) -> None:
+        update = self._store.update_isr
+
+        def watched(*args: Any, **kwargs: Any) -> int:
+            try:
+                return update(*args, **kwargs)
+            except IsrConflict:
+                partition._isr = pending.committed
+                raise
+
+        self._store.update_isr = watched  # type: ignore[method-assign]
+        try:
+            change(self, partition, pending)
+        finally:
+            self._store.update_isr = update  # type: ignore[method-assign]
+
+    setattr_(IsrChanges, "_change", abandoning)
+
+
+def followers_join_below_the_start_of_the_epoch(setattr_: SetAttr) -> None:
+    setattr_(
+        rules,
+        "may_join_isr",
+        lambda follower, *, high_watermark, **_: follower.log_end_offset >= high_watermark,
+    )
+
+
+def the_state_is_written_without_comparing(setattr_: SetAttr) -> None:
+    compare_and_set = SimZooKeeper.set_state
+
+    def overwriting(self: SimZooKeeper, tp: Any, state: Any) -> Any:
+        version = self.states[tp].partition_epoch
+        return compare_and_set(self, tp, type(state)(**{**_fields(state), "partition_epoch": version}))
+
+    setattr_(SimZooKeeper, "set_state", overwriting)
+
+
+def _fields(state: Any) -> dict[str, Any]:
+    return {name: getattr(state, name) for name in type(state).__dataclass_fields__}
+
+
+def an_epoch_without_records_is_kept(setattr_: SetAttr) -> None:
+    """Found in this code: the follower compared histories for ever."""
+    truncate = Partition._truncate
+
+    def keeping(self: Partition, offset: Any) -> None:
+        if offset < self.log.log_end_offset:
+            truncate(self, offset)
+
+    setattr_(Partition, "_truncate", keeping)
+
+
+def a_follower_left_behind_is_not_told_where_to_begin(setattr_: SetAttr) -> None:
+    """Found in this code: it asked for what is gone for ever."""
+    setattr_(fetching, "_log_start", lambda partition, error: -1)
+
+
+def the_leaders_own_append_is_acknowledged(setattr_: SetAttr) -> None:
+    def eager(self: Partition, leader_epoch: Any, required_offset: Any) -> Any:
+        return ErrorCode.NONE if self.role is Role.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    setattr_(Partition, "acknowledgement", eager)
+
+
+def an_append_of_an_earlier_leadership_is_acknowledged(setattr_: SetAttr) -> None:
+    """The offset is reached, but by whose records?"""
+
+    def forgetful(self: Partition, leader_epoch: Any, required_offset: Any) -> Any:
+        return None if self.high_watermark < required_offset else ErrorCode.NONE
+
+    setattr_(Partition, "acknowledgement", forgetful)
+
+
+def a_new_leader_tells_its_stale_high_watermark(setattr_: SetAttr) -> None:
+    setattr_(Partition, "latest_offset", lambda self, epoch: self.high_watermark)
+
+
+FOUND_BY_CHANCE: tuple[Callable[[SetAttr], None], ...] = (
+    followers_cut_to_their_high_watermark,
+    no_history_is_compared,
+    a_joining_replica_is_not_waited_for,
+    a_leaving_replica_is_not_waited_for,
+    older_states_of_the_controller_are_taken,
+    the_state_is_written_without_comparing,
+    an_epoch_without_records_is_kept,
+    a_follower_left_behind_is_not_told_where_to_begin,
+    the_leaders_own_append_is_acknowledged,
+    an_append_of_an_earlier_leadership_is_acknowledged,
+    a_new_leader_tells_its_stale_high_watermark,
+)
+"""Random histories find these; the others need the very history that `test_histories` tells."""

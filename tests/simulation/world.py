@@ -1,0 +1,502 @@
+"""A cluster without threads, sockets, disks or clocks: the real rules, driven step by step.
+
+Real are: replica managers with their partitions, ISR changes and purgatories, the handlers of Fetch and of
+the controller's requests, what a follower does with an answer, and the controller's whole reign. Simulated
+are the network, ZooKeeper, the logs and time. Nothing happens by itself: whoever drives a `World` says what
+comes next, so the same steps always give the same history.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from barnabas.broker.handlers import fetch as fetch_handler
+from barnabas.broker.handlers import inter_broker
+from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.purgatory import Reaper
+from barnabas.broker.replication.appending import AppendOutcome
+from barnabas.broker.replication.fetcher import FollowedLeader
+from barnabas.broker.replication.following import apply_answer
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.controller import events
+from barnabas.controller.controller_writer import ControllerMoved
+from barnabas.controller.reign import ControllerSettings, Reign
+from barnabas.controller.request_batch import BrokerBatch
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import (
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    Endpoint,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
+from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, UpdateMetadataRequest
+from tests.simulation.memory_log import MemoryLog, MemoryLogs, decode, encode
+from tests.simulation.truth import Truth
+from tests.simulation.zookeeper import LISTENER, Door, SimIsrStore, SimWriter, SimZooKeeper
+
+TOPIC_ID = TopicId(uuid.UUID(int=7))
+TP = TopicPartition("t", 0)
+MAX_LAG_MS = 1_000
+_MAX_MESSAGES = 48
+_ROUNDS = 400
+
+
+def raise_it(error: BaseException) -> None:
+    raise error
+
+
+class SimRequest:
+    """A decoded request, answered by a callback: in the shape of `ApiRequest`."""
+
+    listener_name = LISTENER
+
+    def __init__(self, body: Any, respond: Callable[[Any], None]) -> None:
+        self.body = body
+        self.respond = respond
+
+    def release_frame(self) -> None:
+        return
+
+
+class SimFetchers:
+    """Remembers whom its broker follows; the fetching itself is the world's."""
+
+    def __init__(self) -> None:
+        self.followed: FollowedLeader | None = None
+        self.in_flight: object | None = None
+
+    def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
+        for leader in leaders.values():
+            self.unfollow([TP])
+            self.followed = leader if leader.endpoint is not None else None
+
+    def unfollow(self, names: Iterable[TopicPartition]) -> None:
+        if list(names):
+            self.followed = self.in_flight = None
+
+    def start(self) -> None:
+        return
+
+    def stop(self) -> None:
+        return
+
+
+class SimTopicSettings:
+    """Every topic has the same settings."""
+
+    def __init__(self, min_insync_replicas: int) -> None:
+        self._settings = SimpleNamespace(min_insync_replicas=min_insync_replicas)
+
+    def update(self, topic: str, overrides: Mapping[str, str]) -> bool:
+        return False
+
+    def of(self, topic: str) -> SimpleNamespace:
+        return self._settings
+
+
+class SimBroker:
+    """One broker: its disk stays, its process comes and goes. `life` tells processes apart."""
+
+    def __init__(self, world: World, broker_id: BrokerId) -> None:
+        self.id = broker_id
+        self.life = 0
+        self.is_up = False
+        self.is_paused = False
+        self.logs = MemoryLogs()
+        self._world = world
+        self.start()
+
+    @property
+    def can_act(self) -> bool:
+        return self.is_up and not self.is_paused
+
+    @property
+    def log(self) -> MemoryLog | None:
+        return self.logs.logs.get(TP)
+
+    @property
+    def partition(self) -> Partition | None:
+        return next(iter(self.replicas.partitions()), None) if self.is_up else None
+
+    def start(self) -> None:
+        """A new process: open the logs, register."""
+        world = self._world
+        self.life += 1
+        self.metadata = MetadataCache()
+        self.fetchers = SimFetchers()
+        self.reaper = Reaper(on_fatal=raise_it, clock_ms=lambda: int(world.now_ms))
+        self.replicas = ReplicaManager(
+            self.id,
+            self.logs,
+            self.metadata,
+            SimIsrStore(world.zookeeper, self.id),
+            self.reaper,
+            topic_settings=SimTopicSettings(world.min_insync_replicas),
+            make_fetchers=lambda manager: self.fetchers,
+            max_lag_ms=MAX_LAG_MS,
+            on_fatal=raise_it,
+            now_ms=lambda: world.now_ms,
+        )
+        self.services = SimpleNamespace(
+            replicas=self.replicas,
+            metadata=self.metadata,
+            config=SimpleNamespace(inter_broker_listener_name=LISTENER, fetch_max_bytes=1 << 20),
+        )
+        self.is_up, self.is_paused = True, False
+        self.replicas.begin_life(world.zookeeper.register(self.id))
+
+    def crash(self, *, power_loss: bool = False) -> None:
+        """The process is gone; with `power_loss` so is what was not flushed."""
+        self.is_up = self.is_paused = False
+        for name, log in self.logs.logs.items():
+            self.logs.logs[name] = log.reopened(log.flushed if power_loss else None)
+
+    def wipe(self) -> None:
+        """The disk of a dead broker is replaced by an empty one."""
+        self.logs = MemoryLogs()
+
+    def rejoin(self) -> None:
+        """Hear that the session has expired, and register anew."""
+        self.replicas.end_life("the session has expired")
+        self.replicas.begin_life(self._world.zookeeper.register(self.id))
+
+
+@dataclass(slots=True)
+class Message:
+    """Something on its way to one process; `act` is its arrival."""
+
+    source: BrokerId
+    target: BrokerId
+    target_life: int
+    act: Callable[[], None]
+
+
+@dataclass(slots=True)
+class Link:
+    broker_epoch: BrokerEpoch
+    is_suspected: bool = False
+    waiting: deque[BrokerBatch] = field(default_factory=deque)
+
+
+class SimChannels:
+    """What one reign has to tell the brokers, in order for each; the world delivers it."""
+
+    def __init__(self, epoch: ControllerEpoch) -> None:
+        self.epoch = epoch
+        self.links: dict[BrokerId, Link] = {}
+
+    def add_broker(self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint) -> None:
+        self.links[broker] = Link(broker_epoch)
+
+    def remove_broker(self, broker: BrokerId) -> None:
+        self.links.pop(broker, None)
+
+    def send(self, broker: BrokerId, batch: BrokerBatch) -> None:
+        link = self.links.get(broker)
+        if link is None or link.is_suspected:
+            return
+        if not link.waiting or not link.waiting[-1].merge(batch):
+            link.waiting.append(batch)
+
+    def stop(self) -> None:
+        """What is on its way may still arrive."""
+
+
+class World:
+    """All of it, with one partition that has a replica on every broker."""
+
+    def __init__(self, broker_count: int = 3, min_insync_replicas: int = 2) -> None:
+        ids = [BrokerId(number) for number in range(1, broker_count + 1)]
+        self.now_ms = 0.0
+        self.min_insync_replicas = min_insync_replicas
+        self.zookeeper = SimZooKeeper(TP.topic, TOPIC_ID, ids)
+        self.brokers = {broker: SimBroker(self, broker) for broker in ids}
+        self.messages: list[Message] = []
+        self.cut: set[frozenset[BrokerId]] = set()
+        self.truth = Truth(self)
+        self.events: deque[events.Event] = deque()
+        self.channels: list[SimChannels] = []
+        self.next_value = 0
+        self.elect_controller()
+        self.settle()
+
+    # The controller
+
+    def elect_controller(self) -> None:
+        """A new controller; what the one before had sent may still arrive."""
+        writer = SimWriter(self.zookeeper)
+        channels = SimChannels(writer.epoch)
+        self.channels = [*self.channels[-2:], channels]
+        self.events.clear()
+        settings = ControllerSettings(inter_broker_listener_name=LISTENER)
+        self.reign = Reign(self.zookeeper, writer, channels, settings, self.put)
+        self.reign.start()
+
+    def put(self, event: events.Event) -> None:
+        if event not in self.events:
+            self.events.append(event)
+
+    def control(self) -> bool:
+        """The controller handles one event; False when there is none."""
+        if not self.events:
+            return False
+        try:
+            self.reign.handle(self.events.popleft())
+        except ControllerMoved:
+            # Watches of former reigns put their events into the same queue; the writes are refused.
+            return True
+        return True
+
+    def deliver_control(self, channels: SimChannels, broker: BrokerId, *, is_repeated: bool = False) -> bool:
+        """Carry the next batch to a broker; repeated when its answer is lost. False when nothing arrived."""
+        link, target = channels.links.get(broker), self.brokers[broker]
+        if link is None or not link.waiting or not target.can_act:
+            return False
+        for request in link.waiting[0].requests(BrokerId(0), channels.epoch, link.broker_epoch):
+            answers: list[Any] = []
+            sim_request: Any = SimRequest(request, answers.append)
+            if isinstance(request, LeaderAndIsrRequest):
+                inter_broker.handle_leader_and_isr(target.services, sim_request)
+                answered = events.LeaderAndIsrAnswered(channels.epoch, broker, link.broker_epoch, answers[0])
+                if channels is self.channels[-1]:
+                    self.events.append(answered)
+            elif isinstance(request, UpdateMetadataRequest):
+                inter_broker.handle_update_metadata(target.services, sim_request)
+            else:
+                inter_broker.handle_stop_replica(target.services, sim_request)
+        if not is_repeated:
+            link.waiting.popleft()
+        return True
+
+    def suspect(self, broker: BrokerId) -> None:
+        """The controller's connection to a broker is reset and its port refuses, or so it seems."""
+        channels = self.channels[-1]
+        link = channels.links.get(broker)
+        if link is not None and not link.is_suspected:
+            link.is_suspected = True
+            link.waiting.clear()
+            self.events.append(events.BrokerSuspected(channels.epoch, broker, link.broker_epoch))
+
+    def clear_suspicion(self, broker: BrokerId) -> None:
+        channels = self.channels[-1]
+        link = channels.links.get(broker)
+        if link is not None and link.is_suspected:
+            link.is_suspected = False
+            self.events.append(events.BrokerReturned(channels.epoch, broker, link.broker_epoch))
+
+    def shut_down(self, broker: BrokerId) -> None:
+        """SIGTERM: the leaderships move away, then the process ends in good order."""
+        epoch = self.zookeeper.registrations[broker].broker_epoch
+        self.events.append(events.ControlledShutdown(broker, epoch, lambda code, remaining: None))
+        while self.control():
+            self.check()
+        self.brokers[broker].replicas.checkpoint_high_watermarks()
+        self.brokers[broker].crash()
+        self.zookeeper.unregister(broker)
+
+    # The network
+
+    def send(self, source: BrokerId, target: BrokerId, act: Callable[[], None]) -> None:
+        self.messages.append(Message(source, target, self.brokers[target].life, act))
+        del self.messages[:-_MAX_MESSAGES]
+
+    def deliver(self, index: int = 0) -> bool:
+        """One message arrives, or is lost because the link is cut or its process is gone."""
+        if not self.messages:
+            return False
+        message = self.messages.pop(index)
+        target = self.brokers[message.target]
+        is_cut = frozenset((message.source, message.target)) in self.cut
+        if target.is_up and target.life == message.target_life and not is_cut:
+            if target.is_paused:
+                self.messages.append(message)
+                return False
+            message.act()
+        return True
+
+    # Following
+
+    def fetch(self, broker: BrokerId, *, max_wait_ms: int = 0, max_bytes: int = 1 << 20) -> bool:
+        """A follower sends its next fetch, unless one is under way; whether it did."""
+        follower = self.brokers[broker]
+        fetchers, partition = follower.fetchers, follower.partition
+        if not follower.can_act or partition is None or fetchers.followed is None or fetchers.in_flight:
+            return False
+        followed = fetchers.followed
+        try:
+            position = partition.follower_position(followed.leader_epoch)
+        except ApiError:
+            return False
+        asked = FetchPartition(
+            partition=TP.partition,
+            current_leader_epoch=followed.leader_epoch,
+            fetch_offset=position.log_end_offset,
+            last_fetched_epoch=position.last_epoch,
+            log_start_offset=position.log_start_offset,
+            partition_max_bytes=max_bytes,
+            high_watermark=position.high_watermark,
+        )
+        request = FetchRequest(
+            replica_id=broker,
+            replica_epoch=follower.replicas.broker_epoch,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            topics=[FetchTopic(topic=TP.topic, partitions=[asked])],
+        )
+        leader = self.brokers[followed.broker_id]
+        token = fetchers.in_flight = object()
+
+        def arrive() -> None:
+            fetch_handler.handle(leader.services, SimRequest(request, answer))
+
+        def answer(response: FetchResponse) -> None:
+            self.send(leader.id, broker, lambda: apply(response))
+
+        def apply(response: FetchResponse) -> None:
+            if fetchers.in_flight is token:
+                fetchers.in_flight = None
+                self._apply(partition, followed, response)
+
+        self.send(broker, leader.id, arrive)
+        return True
+
+    def _apply(self, partition: Partition, followed: FollowedLeader, response: FetchResponse) -> None:
+        for topic in response.responses:
+            for data in topic.partitions:
+                try:
+                    apply_answer(partition, followed.leader_epoch, data, wall_clock_ms=0)
+                except (ApiError, UnexpectedAppendOffset):
+                    # The next fetch tells more.
+                    continue
+
+    # Clients
+
+    def produce(self, broker: BrokerId, count: int = 1, acks: int = -1, timeout_ms: int = 3_000) -> None:
+        """Some records to whoever may think that it leads."""
+        target = self.brokers[broker]
+        if not target.can_act:
+            return
+        values = list(range(self.next_value, self.next_value + count))
+        self.next_value += count
+
+        def answer(outcomes: list[AppendOutcome]) -> None:
+            if outcomes[0].error == ErrorCode.NONE and acks == -1:
+                self.truth.acknowledged(Offset(outcomes[0].base_offset), values)
+
+        target.replicas.append(acks, timeout_ms, [(TP, encode(*values))], answer)
+
+    def consume(self, broker: BrokerId, offset: int) -> None:
+        """A consumer reads from whoever may think that it leads."""
+        target = self.brokers[broker]
+        if not target.can_act:
+            return
+        asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        body = FetchRequest(
+            max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=TP.topic, partitions=[asked])]
+        )
+        answers: list[FetchResponse] = []
+        fetch_handler.handle(target.services, SimRequest(body, answers.append))
+        found = answers[0].responses[0].partitions[0]
+        if found.error_code == ErrorCode.NONE and isinstance(found.records, memoryview):
+            self.truth.consumed(decode(found.records))
+
+    # Time, and what hangs on it
+
+    def advance(self, ms: float) -> None:
+        """Time goes by; what is due expires."""
+        self.now_ms += ms
+        for broker in self.brokers.values():
+            if broker.can_act:
+                broker.reaper.expire_due(int(self.now_ms))
+
+    def work_off(self, broker: BrokerId) -> None:
+        """The ISR thread of a broker has its turn."""
+        if self.brokers[broker].can_act:
+            self.brokers[broker].replicas.isr_changes.work_off()
+
+    def shrink(self, broker: BrokerId) -> None:
+        if self.brokers[broker].can_act:
+            self.brokers[broker].replicas.shrink_isrs()
+
+    # Questions
+
+    @property
+    def state(self) -> Any:
+        """Who leads, with which ISR, as ZooKeeper has it."""
+        return self.zookeeper.states[TP]
+
+    def check(self) -> None:
+        """Raises Violation when an invariant is broken."""
+        self.truth.check()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every replica has everything and all are in sync."""
+        if set(self.state.isr) != set(self.brokers) or self.state.leader not in self.brokers:
+            return False
+        marks = set()
+        for broker in self.brokers.values():
+            partition = broker.partition
+            if partition is None or partition.leader_epoch != self.state.leader_epoch:
+                return False
+            marks |= {partition.high_watermark, partition.log_end_offset}
+        return len(marks) == 1
+
+    # Coming to rest
+
+    def settle(self) -> None:
+        """Let everything take its ordinary course until nothing changes any more, or raise."""
+        for _ in range(_ROUNDS):
+            while self.control():
+                pass
+            for channels in self.channels:
+                for broker in self.brokers:
+                    while self.deliver_control(channels, broker):
+                        pass
+            for broker in self.brokers:
+                self.fetch(broker)
+                self.work_off(broker)
+                self.shrink(broker)
+            while self.deliver():
+                pass
+            self.advance(20)
+            self.check()
+            if self.is_whole and not self.events:
+                return
+        raise AssertionError(f"the cluster does not come to rest:\n{self.describe()}")
+
+    def heal(self) -> None:
+        """All faults end."""
+        self.cut.clear()
+        for broker in self.brokers.values():
+            self.zookeeper.doors[broker.id] = Door.OPEN
+            broker.is_paused = False
+            if not broker.is_up:
+                broker.start()
+            elif broker.id not in self.zookeeper.registrations:
+                broker.rejoin()
+            self.clear_suspicion(broker.id)
+            # Whatever was lost on the way times out.
+            broker.fetchers.in_flight = None
+
+    def describe(self) -> str:
+        lines = [f"ZooKeeper: {self.state}, registered {sorted(self.zookeeper.registrations)}"]
+        for broker in self.brokers.values():
+            epochs = broker.log.epoch_cache.entries if broker.log else ()
+            lines.append(
+                f"broker {broker.id} (up {broker.is_up}): "
+                f"{broker.partition.view() if broker.partition else broker.log} epochs "
+                f"{[tuple(entry) for entry in epochs]}"
+            )
+        return "\n".join(lines)
