@@ -43,8 +43,8 @@ MAIN_LANE: Final = "main"
 FETCH_LANE: Final = "fetch"
 """Long-polled fetches have a connection of their own, or every other request would wait behind them."""
 
-_OVERTAKE_AFTER_S: Final = 1.0
-_WATCH_INTERVAL_S: Final = 1.0
+_OVERTAKE_AFTER_S: Final = 0.3
+_WATCH_INTERVAL_S: Final = 0.5
 
 
 class Cluster:
