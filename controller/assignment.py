@@ -8,9 +8,17 @@ start and shift.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId
+
+MAX_PARTITIONS: Final = 10_000
+"""The most partitions that one topic may be made with; the limit of one request in Kafka's KRaft mode.
+
+A topic's assignment is one znode, of which ZooKeeper takes a megabyte, and one mistyped number must not keep
+the controller busy until its memory is gone.
+"""
 
 
 def assign_replicas(
@@ -27,8 +35,7 @@ def assign_replicas(
     and one further again each time the leaders have gone round: no two brokers always back each other.
     Raises INVALID_PARTITIONS or INVALID_REPLICATION_FACTOR.
     """
-    if num_partitions < 1:
-        raise api_error(ErrorCode.INVALID_PARTITIONS, f"{num_partitions} partitions; expected 1 or more")
+    _check_count(num_partitions)
     if replication_factor < 1:
         raise api_error(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -55,11 +62,12 @@ def assign_replicas(
 def check_assignment(
     assignment: Mapping[int, Sequence[int]], live: Collection[BrokerId]
 ) -> dict[int, tuple[BrokerId, ...]]:
-    """An assignment made by hand, if it is sound. Raises INVALID_REPLICA_ASSIGNMENT.
+    """An assignment made by hand, if it is sound. Raises INVALID_REPLICA_ASSIGNMENT or INVALID_PARTITIONS.
 
     Partitions are numbered from 0 without a gap, each has as many replicas as the first, none twice, and all
     on live brokers.
     """
+    _check_count(len(assignment))
     if sorted(assignment) != list(range(len(assignment))):
         raise api_error(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -81,3 +89,10 @@ def check_assignment(
             continue
         raise api_error(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {partition} {problem}")
     return checked
+
+
+def _check_count(partitions: int) -> None:
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise api_error(
+            ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions; expected 1 to {MAX_PARTITIONS}"
+        )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 
 _HERE = Path(__file__).parent
 
@@ -13,3 +18,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper
+) -> Iterator[LocalCluster]:
+    """Three brokers for all tests of a module, none of which harms them."""
+    cluster = LocalCluster(
+        tmp_path_factory.mktemp("cluster"), zookeeper=f"{zookeeper.connect}/shared-{uuid.uuid4().hex[:12]}"
+    )
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.kill_all()
+        cluster.close()

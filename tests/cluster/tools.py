@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,7 +13,11 @@ from barnabas.client.blocking import Admin
 from barnabas.client.metadata import PartitionInfo
 from barnabas.deploy.process import wait_until
 from barnabas.deploy.running_cluster import RunningCluster
-from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.errors import BarnabasError, ErrorCode
+from barnabas.protocol.ids import Endpoint
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+from .raw_client import RawClient
 
 
 def eventually(
@@ -38,10 +43,14 @@ class ClusterView:
             yield admin
 
     def create_topic(self, name: str, partitions: int = 1, replicas: int = 3, **configs: str) -> None:
-        """Make a topic; configs with underscores for dots."""
+        """Make a topic, and wait until every broker knows it; configs with underscores for dots."""
         named = {key.replace("_", "."): value for key, value in configs.items()}
         with self.admin() as admin:
             admin.create_topics(NewTopic(name, partitions, replicas, named))
+        for broker in self.cluster.brokers:
+            if broker.state == "running":
+                knows = functools.partial(knows_topic, broker.endpoint, name)
+                eventually(knows, 20, f"broker {broker.id} does not know {name}")
 
     def partitions(self, topic: str) -> tuple[PartitionInfo, ...]:
         with self.admin() as admin:
@@ -91,6 +100,14 @@ class ClusterView:
 
     def zookeeper(self) -> ZooKeeperClient:
         return ZooKeeperClient(self.cluster.zookeeper_connect)
+
+
+def knows_topic(endpoint: Endpoint, name: str) -> bool:
+    """Whether this very broker knows a topic."""
+    with RawClient(endpoint) as client:
+        asked = [MetadataRequestTopic(name=name)]
+        answer = client.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+        return bool(answer.topics[0].error_code == ErrorCode.NONE)
 
 
 class ZooKeeperClient:

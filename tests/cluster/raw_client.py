@@ -1,0 +1,104 @@
+"""A client that knows no manners: bytes to a broker's port, and whatever comes back."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any, Self
+
+from barnabas.protocol import codec_msgpack
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.ids import Endpoint
+from barnabas.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+
+DEADLINE_S = 20.0
+_LENGTH = struct.Struct(">I")
+
+
+def frame(payload: bytes) -> bytes:
+    """A payload with its length before it."""
+    return _LENGTH.pack(len(payload)) + payload
+
+
+def encoded(request: Any, correlation_id: int = 1) -> bytes:
+    """A whole request frame."""
+    return b"".join(bytes(part) for part in codec_msgpack.encode_request(correlation_id, "raw", request))
+
+
+def batch_of(*values: bytes) -> bytearray:
+    """One good batch, to be spoilt."""
+    return build_batch([(None, value) for value in values], timestamp_ms=time.time_ns() // 1_000_000)
+
+
+def produce_request(
+    records: Sequence[tuple[int, bytes | None]], *, topic: str = "t", acks: int = -1, timeout_ms: int = 10_000
+) -> ProduceRequest:
+    """A produce request of (partition, records)."""
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[
+            TopicProduceData(
+                name=topic,
+                partition_data=[PartitionProduceData(index=index, records=data) for index, data in records],
+            )
+        ],
+    )
+
+
+class RawClient:
+    """A blocking connection; what takes longer than the deadline fails the test."""
+
+    def __init__(self, endpoint: Endpoint, *, receive_buffer_bytes: int | None = None) -> None:
+        self.socket = socket.socket()
+        self.socket.settimeout(DEADLINE_S)
+        if receive_buffer_bytes is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        self.socket.connect((endpoint.host, endpoint.port))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def receive(self) -> bytes:
+        """The payload of the next frame; raises ConnectionError when the broker has closed."""
+        return self._exactly(_LENGTH.unpack(self._exactly(4))[0])
+
+    def ask(self, request: Any) -> Any:
+        """Send a request and return its response; raises ConnectionError when the broker closes instead."""
+        self.send(encoded(request))
+        return codec_msgpack.open_response(memoryview(self.receive())).body(request.response_type)
+
+    def produce(self, partition: int, records: bytes | None, **arguments: Any) -> PartitionProduceResponse:
+        """Produce to one partition; the answer for it."""
+        response = self.ask(produce_request([(partition, records)], **arguments))
+        found: PartitionProduceResponse = response.responses[0].partition_responses[0]
+        return found
+
+    def is_closed_by_broker(self) -> bool:
+        """Wait for the end of the stream, whether clean or by reset."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def _exactly(self, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            part = self.socket.recv(size - len(parts))
+            if not part:
+                raise ConnectionError("closed by the broker")
+            parts += part
+        return bytes(parts)

@@ -1,0 +1,201 @@
+"""Topics made, refused, deleted, and deleted while a broker is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from barnabas.client import NewTopic
+from barnabas.client.blocking import Consumer, Producer
+from barnabas.client.errors import DeliveryTimedOut, TopicErrors
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import TopicPartition
+
+from .tools import ClusterView, eventually, knows_topic
+
+StartCluster = Callable[..., LocalCluster]
+
+
+def folders(cluster: LocalCluster, topic: str) -> list[Path]:
+    """The partition folders of a topic on all brokers, those marked for deletion included."""
+    return [
+        found
+        for broker in cluster.brokers
+        for found in broker.log_dirs[0].iterdir()
+        if found.is_dir() and found.name.startswith(f"{topic}-")
+    ]
+
+
+def fill(cluster: LocalCluster, topic: str, values: list[bytes]) -> None:
+    with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+        for future in [producer.send(topic, value) for value in values]:
+            future.result(20)
+
+
+def read(cluster: LocalCluster, topic: str, partitions: int) -> set[bytes | None]:
+    names = [TopicPartition(topic, number) for number in range(partitions)]
+    found: set[bytes | None] = set()
+    with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        ends = consumer.end_offsets(names)
+        consumer.assign(names)
+        while any(consumer.position(name) < ends[name] for name in names):
+            found |= {record.value for record in consumer.poll(timeout_ms=5_000)}
+    return found
+
+
+def refusal(cluster: LocalCluster, topic: NewTopic) -> ApiError:
+    with ClusterView(cluster).admin() as admin, pytest.raises(ApiError) as caught:
+        admin.create_topics(topic)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "x" * 250, "with\nline"])
+def test_a_name_that_no_topic_can_have_is_refused(shared_cluster: LocalCluster, name: str) -> None:
+    assert refusal(shared_cluster, NewTopic(name, 1, 1)).code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_a_topic_is_made_once_and_names_may_not_differ_by_dots_alone(shared_cluster: LocalCluster) -> None:
+    ClusterView(shared_cluster).create_topic("one.topic", 2, 2)
+    again = refusal(shared_cluster, NewTopic("one.topic", 2, 2))
+    assert again.code is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert "one.topic" in str(again)
+    assert refusal(shared_cluster, NewTopic("one_topic", 2, 2)).code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_more_replicas_than_brokers_are_refused_with_both_numbers(shared_cluster: LocalCluster) -> None:
+    error = refusal(shared_cluster, NewTopic("wide", 1, 4))
+    assert error.code is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert "4" in str(error)
+    assert "3" in str(error)
+
+
+@pytest.mark.parametrize("partitions", [0, -2, 10_001, 2**31 - 1])
+def test_a_number_of_partitions_out_of_range_is_refused(
+    shared_cluster: LocalCluster, partitions: int
+) -> None:
+    assert refusal(shared_cluster, NewTopic("odd", partitions, 1)).code is ErrorCode.INVALID_PARTITIONS
+
+
+@pytest.mark.parametrize(
+    "configs", [{"min.insync.replicas": "none"}, {"retention.ms": "-2"}, {"no.such.setting": "1"}], ids=str
+)
+def test_a_wrong_override_is_refused_by_name(shared_cluster: LocalCluster, configs: dict[str, str]) -> None:
+    error = refusal(shared_cluster, NewTopic("odd", 1, 1, configs))
+    assert error.code is ErrorCode.INVALID_CONFIG
+    assert next(iter(configs)) in str(error)
+
+
+def test_good_topics_are_made_though_others_of_the_request_are_bad(shared_cluster: LocalCluster) -> None:
+    wanted = [
+        NewTopic("good-1", 1, 3),
+        NewTopic("bad/1", 1, 1),
+        NewTopic("good-2", 2, 1),
+        NewTopic("b", 1, 9),
+    ]
+    with ClusterView(shared_cluster).admin() as admin:
+        with pytest.raises(TopicErrors) as caught:
+            admin.create_topics(wanted)
+        assert set(caught.value.errors) == {"bad/1", "b"}
+        assert {"good-1", "good-2"} <= set(admin.list_topics())
+
+
+def test_an_unknown_topic_is_told_with_near_names(shared_cluster: LocalCluster) -> None:
+    ClusterView(shared_cluster).create_topic("departures", 1, 1)
+    with ClusterView(shared_cluster).admin() as admin:
+        with pytest.raises(ApiError, match="did you mean departures") as caught:
+            admin.describe_topics("departure")
+        assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        with pytest.raises(ApiError) as caught:
+            admin.delete_topics("departure")
+        assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_too_few_in_sync_replicas_refuse_acks_all(shared_cluster: LocalCluster) -> None:
+    ClusterView(shared_cluster).create_topic("strict", 1, 1, min_insync_replicas="2")
+    with Producer(
+        bootstrap_servers=shared_cluster.bootstrap,
+        acks="all",
+        delivery_timeout_ms=1_500,
+        request_timeout_ms=1_000,
+    ) as producer:
+        with pytest.raises(DeliveryTimedOut, match="NOT_ENOUGH_REPLICAS"):
+            producer.send_and_wait("strict", b"x")
+    with Producer(bootstrap_servers=shared_cluster.bootstrap, acks=1) as producer:
+        assert producer.send_and_wait("strict", b"x").offset == 0
+
+
+def test_a_deleted_topic_is_gone_everywhere_and_its_name_is_free(shared_cluster: LocalCluster) -> None:
+    view = ClusterView(shared_cluster)
+    view.create_topic("short", 3, 3)
+    fill(shared_cluster, "short", [b"old"] * 30)
+    first = view.partitions("short")
+    assert len(first) == 3
+    with view.admin() as admin:
+        admin.delete_topics("short")
+    for broker in shared_cluster.brokers:
+        eventually(
+            lambda broker=broker: not knows_topic(broker.endpoint, "short"), 20, f"{broker.id} knows it"
+        )
+    with view.zookeeper() as zookeeper:
+        for path in ("/brokers/topics/short", "/admin/delete_topics/short", "/config/topics/short"):
+            eventually(lambda path=path: zookeeper.exists(path) is None, 20, f"{path} is still there")
+    view.create_topic("short", 1, 3)
+    fill(shared_cluster, "short", [b"new"])
+    assert read(shared_cluster, "short", 1) == {b"new"}
+
+
+def test_deleted_files_go_from_the_disk(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(settings={"log.segment.delete.delay.ms": "100"})
+    view = ClusterView(cluster)
+    view.create_topic("short", 3, 3)
+    fill(cluster, "short", [b"old"] * 30)
+    assert len(folders(cluster, "short")) == 9
+    with view.admin() as admin:
+        admin.delete_topics("short")
+    eventually(lambda: not folders(cluster, "short"), 20, lambda: f"left: {folders(cluster, 'short')}")
+
+
+def test_a_deletion_waits_for_a_broker_that_is_away_and_then_leaves_nothing(
+    start_cluster: StartCluster,
+) -> None:
+    cluster = start_cluster(settings={"log.segment.delete.delay.ms": "100"})
+    view = ClusterView(cluster)
+    view.create_topic("short", 3, 3)
+    fill(cluster, "short", [b"old"] * 30)
+    away = next(broker for broker in cluster.broker_ids if broker != view.controller())
+    cluster.stop_broker(away)
+    with view.admin() as admin, pytest.raises(ApiError) as caught:
+        admin.delete_topics("short", timeout_ms=1_500)
+    assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+    assert refusal(cluster, NewTopic("short", 1, 2)).code is ErrorCode.TOPIC_ALREADY_EXISTS
+    cluster.start_broker(away)
+    with view.zookeeper() as zookeeper:
+        eventually(
+            lambda: zookeeper.exists("/brokers/topics/short") is None, 20, "the topic's znode is there"
+        )
+        eventually(lambda: zookeeper.exists("/admin/delete_topics/short") is None, 20, "the request is there")
+    eventually(lambda: not folders(cluster, "short"), 20, lambda: str(folders(cluster, "short")))
+    view.create_topic("short", 3, 3)
+    fill(cluster, "short", [b"new"] * 9)
+    view.wait_isr("short", 3)
+    assert read(cluster, "short", 3) == {b"new"}
+
+
+def test_deletion_that_is_switched_off_is_refused_and_a_request_by_hand_cleared(
+    start_cluster: StartCluster,
+) -> None:
+    cluster = start_cluster(settings={"delete.topic.enable": "false"})
+    view = ClusterView(cluster)
+    view.create_topic("kept", 1, 3)
+    fill(cluster, "kept", [b"kept"])
+    with view.admin() as admin, pytest.raises(ApiError) as caught:
+        admin.delete_topics("kept")
+    assert caught.value.code is ErrorCode.TOPIC_DELETION_DISABLED
+    with view.zookeeper() as zookeeper:
+        zookeeper.create("/admin/delete_topics/kept")
+        eventually(lambda: zookeeper.exists("/admin/delete_topics/kept") is None, 20, "it is not cleared")
+        assert zookeeper.exists("/brokers/topics/kept") is not None
+    assert read(cluster, "kept", 1) == {b"kept"}
