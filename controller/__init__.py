@@ -23,6 +23,9 @@ a whole session timeout: others may take us for dead, so fence) and later RESUME
 nodes are gone) and RENEWED (a new session: call `register_broker` again). The controller listens by itself,
 always after the callback given here has returned: it stands for election with the new registration in place.
 
+A dead process is seen at once, without waiting for its session: the controller sees a broker's by its channel
+(`channels`), the other brokers see the controller's by the sentinel.
+
 Leaders change their ISR through the store, of which they see this much::
 
     update_isr(tp, leader, leader_epoch, controller_epoch, isr, expected_partition_epoch) -> int
