@@ -1,0 +1,96 @@
+"""One Spark session and one cluster for all tests here; each test has topics of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from barnabas.client.admin import NewTopic
+from barnabas.client.blocking import Admin
+from barnabas.deploy.local import LocalCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MakeTopic = Callable[..., str]
+
+_HERE = Path(__file__).parent
+_BROKER_SETTINGS = {
+    # A paused follower has to stay in the ISR for as long as a test looks.
+    "replica.lag.time.max.ms": "60000",
+    "zookeeper.session.timeout.ms": "60000",
+    "log.retention.check.interval.ms": "200",
+    "log.retention.ms": "-1",
+}
+_SESSION = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.spark)
+            # PySpark leaves sockets to the collector, and warns of the pandas that it was not tried with.
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not:FutureWarning"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    # The workers have to be this very Python.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master("local[2]").appName("barnabas tests")
+    for name, value in _SESSION.items():
+        builder = builder.config(name, value)
+    builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three brokers with their own ZooKeeper."""
+    cluster = LocalCluster(tmp_path_factory.mktemp("cluster"), settings=_BROKER_SETTINGS)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.kill_all()
+        cluster.close()
+
+
+@pytest.fixture(scope="session")
+def admin(spark_cluster: LocalCluster) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=spark_cluster.bootstrap) as made:
+        yield made
+
+
+@pytest.fixture
+def make_topic(admin: Admin) -> MakeTopic:
+    """Make a topic with a name that nobody else uses; arguments as those of `NewTopic`."""
+
+    def make(partitions: int = 1, **arguments: object) -> str:
+        name = f"topic-{uuid.uuid4().hex[:8]}"
+        if "replica_assignment" not in arguments:
+            arguments["num_partitions"] = partitions
+        admin.create_topics(NewTopic(name, **arguments))  # type: ignore[arg-type]
+        return name
+
+    return make

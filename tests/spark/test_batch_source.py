@@ -1,0 +1,233 @@
+"""``spark.read.format("barnabas")`` in a real Spark, on real brokers."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from barnabas.client.blocking import Admin, Producer
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MakeTopic = Callable[..., str]
+Read = Callable[..., "DataFrame"]
+
+_DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def read(spark: SparkSession, spark_cluster: LocalCluster) -> Read:
+    """Read a topic with these options, and a schema where one is given."""
+
+    def load(topic: str, schema: str | None = None, **options: str) -> DataFrame:
+        reader = spark.read.format("barnabas").option("bootstrap.servers", spark_cluster.bootstrap)
+        if not {"assign", "subscribePattern"} & set(options):
+            reader = reader.option("subscribe", topic)
+        reader = reader.options(**options)
+        return (reader if schema is None else reader.schema(schema)).load()
+
+    return load
+
+
+@pytest.fixture
+def produce(spark_cluster: LocalCluster) -> Callable[..., list[tuple[int, int]]]:
+    """Send (partition, key, value, headers) and return the places they were given."""
+
+    def send(topic: str, records: list[tuple[Any, ...]], **settings: Any) -> list[tuple[int, int]]:
+        with Producer(bootstrap_servers=spark_cluster.bootstrap, **settings) as producer:
+            futures = [
+                producer.send(topic, value, key, partition=partition, headers=headers, timestamp_ms=stamp)
+                for partition, key, value, headers, stamp in records
+            ]
+            producer.flush()
+            return [(found.partition, found.offset) for found in (future.result() for future in futures)]
+
+    return send
+
+
+def record(partition: int, value: bytes | None, **given: Any) -> tuple[Any, ...]:
+    return (partition, given.get("key"), value, given.get("headers"), given.get("timestamp_ms", 0))
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what} did not come true within {_DEADLINE_S} s")
+        time.sleep(0.05)
+
+
+def test_every_column_arrives_as_it_was_sent(read: Read, produce: Any, make_topic: MakeTopic) -> None:
+    topic = make_topic(2)
+    places = produce(
+        topic,
+        [
+            record(0, b"one", key=b"k", headers=[("a", b"1"), ("a", None)], timestamp_ms=1_700_000_000_123),
+            record(1, None, key=b"", timestamp_ms=1_700_000_000_124),
+            record(0, b"", headers=[("ü", b"")], timestamp_ms=1_700_000_000_125),
+        ],
+    )
+    frame = read(topic, includeHeaders="true")
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    rows = frame.selectExpr(
+        "key", "value", "topic", "partition", "offset", "unix_millis(timestamp)", "timestampType", "headers"
+    ).collect()
+    found = {(row[3], row[4]): row for row in rows}
+    assert set(found) == set(places)
+    first, second, third = (found[place] for place in places)
+    assert tuple(first)[:3] == (b"k", b"one", topic)
+    assert first[5:7] == (1_700_000_000_123, 0)
+    assert [tuple(header) for header in first["headers"]] == [("a", b"1"), ("a", None)]
+    assert (second["key"], second["value"], second["headers"]) == (b"", None, None)
+    assert [tuple(header) for header in third["headers"]] == [("ü", b"")]
+    assert isinstance(read(topic).first()["timestamp"], datetime)  # type: ignore[index]
+
+
+def test_figures_by_group_are_those_of_what_was_sent(read: Read, produce: Any, make_topic: MakeTopic) -> None:
+    topic = make_topic(3)
+    random.seed(4)
+    delays = defaultdict(list)
+    for compression in ("none", "gzip", "snappy", "lz4", "zstd"):
+        records = []
+        for _ in range(3000):
+            carrier, delay = random.choice(["UA", "AA", "B6"]), random.randrange(-20, 400)
+            delays[carrier].append(delay)
+            value = json.dumps({"carrier": carrier, "delay": delay}).encode()
+            records.append(record(random.randrange(3), value, key=carrier.encode()))
+        produce(topic, records, compression_type=compression)
+    frame = read(topic, "key binary, value binary", minPartitions="7")
+    assert frame.rdd.getNumPartitions() >= 7
+    rows = (
+        frame.selectExpr(
+            "cast(key as string) as carrier", "get_json_object(cast(value as string), '$.delay') d"
+        )
+        .groupBy("carrier")
+        .agg({"d": "sum", "*": "count"})
+        .collect()
+    )
+    found = {row["carrier"]: (row["count(1)"], row["sum(d)"]) for row in rows}
+    assert found == {carrier: (len(all_), sum(all_)) for carrier, all_ in delays.items()}
+
+
+def test_offsets_bound_the_read(read: Read, produce: Any, make_topic: MakeTopic) -> None:
+    topic = make_topic(2)
+    produce(topic, [record(number % 2, b"%d" % number) for number in range(40)])
+    frame = read(
+        topic,
+        "partition int, offset bigint",
+        startingOffsets=json.dumps({topic: {"0": 5, "1": -2}}),
+        endingOffsets=json.dumps({topic: {"0": 9, "1": -1}}),
+        minPartitions="5",
+    )
+    assert Counter(map(tuple, frame.collect())) == Counter(
+        [(0, offset) for offset in range(5, 9)] + [(1, offset) for offset in range(20)]
+    )
+    one = read(topic, "offset bigint", assign=json.dumps({topic: [1]}))
+    assert one.count() == 20
+
+
+def test_a_data_frame_is_a_snapshot_and_a_new_load_sees_more(
+    read: Read, produce: Any, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    produce(topic, [record(0, b"a")] * 10)
+    frame = read(topic)
+    assert frame.count() == 10
+    produce(topic, [record(0, b"b")] * 5)
+    assert frame.count() == 10
+    assert read(topic).count() == 15
+
+
+def test_an_empty_topic_is_an_empty_data_frame(read: Read, make_topic: MakeTopic) -> None:
+    assert read(make_topic(2)).collect() == []
+
+
+def test_nothing_beyond_the_high_watermark_is_read(
+    read: Read, produce: Any, make_topic: MakeTopic, admin: Admin, spark_cluster: LocalCluster
+) -> None:
+    topic = make_topic(replica_assignment={0: [1, 2]})
+    tp = TopicPartition(topic, 0)
+    produce(topic, [record(0, b"committed")] * 10)
+
+    def high_watermark() -> int:
+        return admin.list_offsets({tp: "latest"})[tp].offset
+
+    spark_cluster.pause(2)
+    try:
+        places = produce(topic, [record(0, b"only on the leader")] * 10, acks=1)
+        assert places[-1] == (0, 19)
+        before = high_watermark()
+        values = {bytes(row[0]) for row in read(topic, "value binary").collect()}
+        with pytest.raises(Exception, match=r"endingOffsets has 20 .* holds 0 to 10"):
+            read(topic, endingOffsets=json.dumps({topic: {"0": 20}})).collect()
+        after = high_watermark()
+    finally:
+        spark_cluster.resume(2)
+    assert (before, after) == (10, 10), "the follower left the ISR too soon for this test to tell anything"
+    assert values == {b"committed"}
+    wait_for(lambda: high_watermark() == 20, "the high watermark at 20")
+    assert read(topic).count() == 20
+
+
+def test_records_that_retention_took_fail_the_read_unless_that_is_allowed(
+    read: Read, produce: Any, make_topic: MakeTopic, admin: Admin
+) -> None:
+    topic = make_topic(configs={"segment.bytes": "2048", "retention.bytes": "4096", "retention.ms": "-1"})
+    tp = TopicPartition(topic, 0)
+    for _ in range(20):
+        produce(topic, [record(0, bytes(900))], batch_size=1)
+    wait_for(lambda: admin.list_offsets({tp: "earliest"})[tp].offset > 0, "retention of the first segments")
+    given = {"startingOffsets": json.dumps({topic: {"0": 0}})}
+    with pytest.raises(Exception, match=r"OFFSET_OUT_OF_RANGE.*failOnDataLoss"):
+        read(topic, **given).count()
+    offsets = [row[0] for row in read(topic, "offset bigint", failOnDataLoss="false", **given).collect()]
+    assert offsets == list(range(offsets[0], 20))
+    assert offsets[0] > 0
+
+
+def test_what_is_wrong_is_said_by_name(read: Read, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    with pytest.raises(Exception, match=r"'minpartition' is unknown .* did you mean 'minPartitions'"):
+        read(topic, minPartition="3")
+    with pytest.raises(Exception, match=f"did you mean {topic}"):
+        read(topic + "x").count()
+    with pytest.raises(Exception, match="'value' is binary, the schema says string"):
+        read(topic, "value string").count()
+
+
+def test_a_pattern_finds_the_topics(read: Read, produce: Any, make_topic: MakeTopic) -> None:
+    first, second = make_topic(), make_topic()
+    for topic in (first, second):
+        produce(topic, [record(0, b"x")])
+    frame = read("", subscribePattern=f"({first}|{second}|nothing.*)")
+    assert {row["topic"] for row in frame.collect()} == {first, second}
+
+
+def test_a_deleted_topic_is_named(read: Read, make_topic: MakeTopic, admin: Admin) -> None:
+    topic = make_topic()
+    admin.delete_topics(topic)
+
+    def is_gone() -> bool:
+        try:
+            admin.describe_topics(topic)
+        except ApiError as error:
+            return error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return False
+
+    wait_for(is_gone, "the deletion")
+    with pytest.raises(Exception, match=f"there is no topic '{topic}'"):
+        read(topic).count()
