@@ -1,0 +1,145 @@
+"""Brokers that must not start say why in one clear line, in bounded time, and leave others alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.local_broker import to_properties
+from barnabas.deploy.ports import ReservedPort
+
+from .tools import ClusterView
+
+DEADLINE_S = 30.0
+
+
+class Ended(NamedTuple):
+    exit_code: int
+    said: str
+
+
+def run_broker(directory: Path, settings: Mapping[str, str], **overrides: str) -> Ended:
+    """Run a broker until it ends by itself; a test of a broker that goes on running fails."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "server.properties"
+    named = {name.replace("_", "."): value for name, value in overrides.items()}
+    path.write_text(to_properties({**settings, **named}))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "barnabas.cli.main", "broker", "--config", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        said, _ = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
+        process.wait()
+    return Ended(process.returncode, said)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, shared_cluster: LocalCluster) -> dict[str, str]:
+    """Those of a fourth broker that would start."""
+    return {
+        "broker.id": "4",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(tmp_path / "data"),
+        "zookeeper.connect": shared_cluster.zookeeper_connect,
+        "zookeeper.session.timeout.ms": "2000",
+    }
+
+
+def test_without_zookeeper_it_names_the_address_and_ends(tmp_path: Path, settings: dict[str, str]) -> None:
+    port = ReservedPort.pick()
+    try:
+        ended = run_broker(
+            tmp_path,
+            settings,
+            zookeeper_connect=f"127.0.0.1:{port.port}/test",
+            zookeeper_connection_timeout_ms="800",
+        )
+    finally:
+        port.close()
+    assert ended.exit_code == 1
+    assert f"no ZooKeeper answers at 127.0.0.1:{port.port}/test within 800 ms" in ended.said
+    assert "Traceback" not in ended.said
+
+
+def test_a_broker_id_that_is_taken_is_refused_and_its_owner_stays(
+    tmp_path: Path, settings: dict[str, str], shared_cluster: LocalCluster
+) -> None:
+    ended = run_broker(tmp_path, settings, broker_id="2")
+    assert ended.exit_code == 1
+    assert "broker id 2" in ended.said
+    assert "Traceback" not in ended.said
+    assert ClusterView(shared_cluster).live_brokers() == {1, 2, 3}
+
+
+def test_a_log_dir_that_another_process_has_locked_is_refused_by_name(
+    tmp_path: Path, settings: dict[str, str], shared_cluster: LocalCluster
+) -> None:
+    taken = str(shared_cluster.broker(1).log_dirs[0])
+    ended = run_broker(tmp_path, settings, log_dirs=taken)
+    assert ended.exit_code == 1
+    assert taken in ended.said
+    assert "in use by another process" in ended.said
+    assert "Traceback" not in ended.said
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("broker.id=7\n", "broker.id"),
+        ("broker.id=4\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\n", "cluster.id"),
+        ("rubbish", "meta.properties"),
+    ],
+    ids=["another broker's", "another cluster's", "unreadable"],
+)
+def test_a_foreign_meta_properties_is_refused_and_left_as_it_is(
+    tmp_path: Path, settings: dict[str, str], line: str, expected: str
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    path = folder / "meta.properties"
+    content = line if line == "rubbish" else f"version=0\n{line}"
+    path.write_text(content)
+    ended = run_broker(tmp_path, settings)
+    assert ended.exit_code == 1
+    assert str(path) in ended.said
+    assert expected in ended.said
+    assert "Traceback" not in ended.said
+    assert path.read_text() == content
+
+
+def test_a_port_that_is_taken_is_refused_by_name(
+    tmp_path: Path, settings: dict[str, str], shared_cluster: LocalCluster
+) -> None:
+    taken = shared_cluster.broker(1).endpoint
+    ended = run_broker(tmp_path, settings, listeners=f"PLAINTEXT://{taken}")
+    assert ended.exit_code == 1
+    assert str(taken) in ended.said
+    assert "Traceback" not in ended.said
+
+
+def test_a_log_dir_that_is_a_file_is_refused_by_name(tmp_path: Path, settings: dict[str, str]) -> None:
+    (tmp_path / "data").write_text("in the way")
+    ended = run_broker(tmp_path, settings)
+    assert ended.exit_code == 1
+    assert str(tmp_path / "data") in ended.said
+    assert "Traceback" not in ended.said
+
+
+def test_a_setting_that_does_not_exist_is_refused_with_the_one_that_was_meant(
+    tmp_path: Path, settings: dict[str, str]
+) -> None:
+    ended = run_broker(tmp_path, {**settings, "num.io.thread": "2"})
+    assert ended.exit_code != 0
+    assert 'did you mean "num.io.threads"?' in ended.said
+    assert "Traceback" not in ended.said
