@@ -48,7 +48,7 @@ from barnabas.controller.topics import TopicSettings as TopicAdminSettings
 from barnabas.controller.znodes import AdvertisedListener, BrokerRegistration
 from barnabas.controller.zookeeper import SessionEvent
 from barnabas.protocol.errors import BarnabasError
-from barnabas.protocol.ids import NO_BROKER_EPOCH, Endpoint
+from barnabas.protocol.ids import BrokerEpoch, Endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +112,10 @@ class Broker:
             replicas = self._start_replicas(logs, topic_settings)
             self._start_handlers(cluster_id, replicas)
             self._start_scheduler(logs, replicas)
+            # Whoever still takes this broker for its earlier life is told otherwise from the first request on.
+            earlier = self._store.brokers().get(config.broker_id)
+            if earlier is not None:
+                replicas.begin_life(BrokerEpoch(earlier.broker_epoch + 1))
             self._server.start()
             self._closing("last requests", lambda: self._server.stop(_DRAIN_MS))
             self._registration = self._make_registration()
@@ -311,7 +315,7 @@ class Broker:
             replicas.unfence()
         elif event is SessionEvent.EXPIRED:
             replicas.end_life("the ZooKeeper session has expired")
-        elif event is SessionEvent.RENEWED and replicas.broker_epoch != NO_BROKER_EPOCH:
+        elif event is SessionEvent.RENEWED:
             # Still fenced: the controller first says anew what this broker leads.
             self._register(replicas)
 

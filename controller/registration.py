@@ -1,10 +1,10 @@
 """A broker's registration: an ephemeral node whose czxid is the broker's epoch.
 
-When the node is there already, three things may be true. It is ours, from a call whose answer was lost: fine.
-Another broker runs under this id: refused at once. Or it is left over from a broker that died a moment ago
-(as a rule ourselves before a restart), whose session has not timed out yet: then we wait for it to vanish,
-for at most a session timeout and two seconds. Which of the last two it is, is found out by asking the
-registered address for ApiVersions.
+When the node is there already, four things may be true. It is ours, from a call whose answer was lost: fine.
+Another broker runs under this id: refused at once. It is left over from our own earlier life, whose session
+has not timed out yet: it names the address that we are bound to, so that life is over, and the node is
+removed. Or it is left over from a broker at another address: then we wait for it to vanish, for at most a
+session timeout and two seconds. Whether another address is alive is found out by asking it for ApiVersions.
 
 Blocks; any thread that runs no event loop.
 """
@@ -99,6 +99,10 @@ def register_broker(
         if stat.ephemeralOwner == session.session_id:
             return BrokerEpoch(stat.czxid)
         other = znodes.decode_broker(path, there, registration.broker_id, stat.czxid)
+        if _is_our_earlier_life(other, registration):
+            log.info("broker %s takes over from its earlier life", registration.broker_id)
+            session.attempt(lambda zk: zk.delete_async(path))
+            continue
         _refuse_if_alive(other, registration, probe)
         left = deadline - time.monotonic()
         if left <= 0:
@@ -117,6 +121,12 @@ def register_broker(
 
 def _watched(path: str, changed: threading.Event) -> Start:
     return lambda zk: zk.get_async(path, lambda _: changed.set())
+
+
+def _is_our_earlier_life(other: BrokerRegistration, ours: BrokerRegistration) -> bool:
+    """Whether it names just the addresses that this process is bound to: nobody else can be alive there."""
+    own = {listener.endpoint for listener in ours.listeners}
+    return {listener.endpoint for listener in other.listeners} == own
 
 
 def _refuse_if_alive(other: BrokerRegistration, ours: BrokerRegistration, probe: Probe) -> None:
