@@ -16,6 +16,7 @@ BIN := .venv/bin
 STAMP := .venv/.set-up
 JOBS ?= auto
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 help:
 	@sed -n 's/^# \(make.*\)/\1/p' Makefile
@@ -51,7 +52,7 @@ demo: setup
 	$(BIN)/barnabas demo
 
 bench: setup
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 lock:
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

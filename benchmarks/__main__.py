@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import os
 import sys
 import time
 import traceback
@@ -36,7 +35,6 @@ def main() -> int:
     clean_up_on_signals()
     figures: list[Figure] = []
     failed: list[str] = []
-    tell(f"load before the start: {os.getloadavg()[0]:.2f}")
     for name in arguments.only:
         tell(f"-- {name}")
         started = time.monotonic()

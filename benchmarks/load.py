@@ -148,7 +148,7 @@ async def load(targets: Sequence[Target], requests_each: int, depth: int) -> flo
 
 
 async def create_topic(bootstrap: str, name: str, leaders: Sequence[int], replicas: Iterable[int]) -> None:
-    """A topic whose partition i is led by broker ``leaders[i]`` and held by all of `replicas`.
+    """A topic whose partition i is led by broker ``leaders[i]`` and held by all of `replicas` besides.
 
     On return every replica of every partition has taken a record: nothing is still being set up.
     """

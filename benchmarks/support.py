@@ -29,6 +29,8 @@ from barnabas.deploy.local_broker import broker_command
 MB = 1_000_000
 GB = 1_000_000_000
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_LOAD_AT_START = os.getloadavg()[0]
+"""What others did to the machine in the last minute; figures of a busy machine say little."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,7 +301,7 @@ def machine(options: Options) -> str:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB
     return (
         f"{cores} cores, {memory:.0f} GB, Linux {platform.release()}, CPython {platform.python_version()}, "
-        f"{file_system(options.directory)}"
+        f"{file_system(options.directory)}, load {_LOAD_AT_START:.1f} before the start"
     )
 
 
