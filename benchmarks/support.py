@@ -229,9 +229,8 @@ def parser_for(description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--dir",
         type=Path,
-        default=Path(os.environ.get("TMPDIR") or Path(__file__).parents[1]),
         metavar="DIR",
-        help="where the temporary files go (default: $TMPDIR, else the project's folder)",
+        help="where the temporary files go (default: $TMPDIR, else build/ in the project)",
     )
     parser.add_argument(
         "--set",
@@ -259,12 +258,16 @@ def options_of(arguments: argparse.Namespace) -> Options:
     """The options as parsed; ends the program when they make no sense."""
     if arguments.rounds < 1:
         raise SystemExit(f"--rounds {arguments.rounds}: expected at least 1")
-    if not arguments.dir.is_dir():
-        raise SystemExit(f"--dir {arguments.dir}: there is no such folder")
+    directory = arguments.dir
+    if directory is None:
+        directory = Path(os.environ.get("TMPDIR") or Path(__file__).parents[1] / "build")
+        directory.mkdir(exist_ok=True)
+    elif not directory.is_dir():
+        raise SystemExit(f"--dir {directory}: there is no such folder")
     return Options(
         quick=arguments.quick,
         rounds=1 if arguments.quick and arguments.rounds == 3 else arguments.rounds,
-        directory=arguments.dir.absolute(),
+        directory=directory.absolute(),
         settings=dict(arguments.set),
         pin=arguments.pin,
         switch_interval_ms=arguments.switch_interval_ms,
