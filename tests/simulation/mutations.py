@@ -18,6 +18,7 @@ from barnabas.protocol.ids import NO_BROKER_EPOCH
 from tests.simulation.zookeeper import SimZooKeeper
 
 SetAttr = Callable[[object, str, object], None]
+Mutation = Callable[[SetAttr], None]
 
 
 def followers_cut_to_their_high_watermark(setattr_: SetAttr) -> None:
@@ -143,17 +144,18 @@ def a_new_leader_tells_its_stale_high_watermark(setattr_: SetAttr) -> None:
     setattr_(Partition, "latest_offset", lambda self, epoch: self.high_watermark)
 
 
-FOUND_BY_CHANCE: tuple[Callable[[SetAttr], None], ...] = (
-    followers_cut_to_their_high_watermark,
-    no_history_is_compared,
-    a_joining_replica_is_not_waited_for,
-    a_leaving_replica_is_not_waited_for,
-    older_states_of_the_controller_are_taken,
-    the_state_is_written_without_comparing,
-    an_epoch_without_records_is_kept,
-    a_follower_left_behind_is_not_told_where_to_begin,
-    the_leaders_own_append_is_acknowledged,
-    an_append_of_an_earlier_leadership_is_acknowledged,
-    a_new_leader_tells_its_stale_high_watermark,
-)
-"""Random histories find these; the others need the very history that `test_histories` tells."""
+FOUND_BY_CHANCE: dict[Mutation, int] = {
+    followers_cut_to_their_high_watermark: 0,
+    no_history_is_compared: 0,
+    a_joining_replica_is_not_waited_for: 420,
+    a_leaving_replica_is_not_waited_for: 0,
+    older_states_of_the_controller_are_taken: 180,
+    the_state_is_written_without_comparing: 0,
+    an_epoch_without_records_is_kept: 190,
+    a_follower_left_behind_is_not_told_where_to_begin: 180,
+    the_leaders_own_append_is_acknowledged: 0,
+    an_append_of_an_earlier_leadership_is_acknowledged: 0,
+    a_new_leader_tells_its_stale_high_watermark: 50,
+}
+"""Random histories find these; the search begins at the seed given, only so that it ends soon. The others
+need the very history that `test_histories` tells."""

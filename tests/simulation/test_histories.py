@@ -1,0 +1,325 @@
+"""The classic ways to lose acknowledged records, each told step by step, and with the old mistake back in.
+
+Every history is a function of its own, so that it can be run both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from barnabas.broker.replication.isr import CommittedIsr, PendingExpand, PendingShrink
+from barnabas.controller import events
+from barnabas.controller.controller_writer import ControllerMoved
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.invariants import InvariantViolation
+from tests.simulation import mutations
+from tests.simulation.memory_log import RECORD
+from tests.simulation.mutations import Mutation
+from tests.simulation.world import MAX_LAG_MS, TP, World
+from tests.simulation.zookeeper import Door
+
+A, B, C, D = (BrokerId(number) for number in (1, 2, 3, 4))
+
+
+def _replicate(world: World, *followers: BrokerId) -> None:
+    """One round trip of a fetch for each of these followers."""
+    for follower in followers:
+        assert world.fetch(follower)
+    while world.deliver():
+        world.check()
+
+
+def _fetch_without_answer(world: World, *followers: BrokerId) -> None:
+    """The leader hears of these followers' ends; its answers are lost."""
+    for follower in followers:
+        assert world.fetch(follower)
+        assert world.deliver(len(world.messages) - 1)
+        world.messages.pop()
+        world.brokers[follower].fetchers.in_flight = None
+        world.check()
+
+
+def _die(world: World, broker: BrokerId) -> None:
+    """A process is killed, and the controller notices at once."""
+    world.brokers[broker].crash()
+    world.suspect(broker)
+    _control(world)
+
+
+def _control(world: World) -> None:
+    while world.control():
+        world.check()
+
+
+def _tell(world: World, *brokers: BrokerId) -> None:
+    """What the controller has to say reaches these brokers."""
+    for broker in brokers:
+        while world.deliver_control(world.channels[-1], broker):
+            world.check()
+
+
+def _end(world: World) -> None:
+    world.heal()
+    world.settle()
+
+
+def _put_out_of_isr(world: World, *followers: BrokerId) -> None:
+    """They are silent for too long, and miss a record; the leader is broker 1, the others go on."""
+    others = [broker for broker in world.brokers if broker not in (A, *followers)]
+    world.produce(A, acks=1)
+    _replicate(world, *others)
+    world.advance(MAX_LAG_MS + 1)
+    _replicate(world, *others)
+    world.shrink(A)
+    world.work_off(A)
+    assert set(world.state.isr) == {A, *others}
+
+
+def a_stale_high_watermark() -> None:
+    """KIP-101: a follower hears of a new epoch while its high watermark is behind, and then has to lead."""
+    world = World(3)
+    world.produce(A)
+    _replicate(world, B, C)
+    _fetch_without_answer(world, B, C)
+    assert world.truth.acknowledged_end == 1
+    assert world.brokers[B].partition.high_watermark == 0
+    _die(world, C)
+    _tell(world, A, B)
+    assert world.brokers[B].partition.leader_epoch == 1
+    _die(world, A)
+    _tell(world, B)
+    assert world.state.leader == B
+    world.check()
+    _end(world)
+    assert [entry.value for entry in world.truth.committed] == [0]
+
+
+def a_fast_double_failover() -> None:
+    """KIP-279: two leaders in a row write what nobody copies, and their histories part."""
+    world = World(3, min_insync_replicas=1)
+    world.produce(A)
+    world.settle()
+    _die(world, A)
+    _tell(world, B, C)
+    world.brokers[A].start()
+    world.clear_suspicion(A)
+    world.settle()
+    assert world.state.leader == B
+    # B writes two records in its epoch, and dies before anybody has them.
+    world.produce(B, 2, acks=1)
+    _die(world, B)
+    _tell(world, A, C)
+    assert world.state.leader == A
+    # So does A, in its own epoch, at the same offsets.
+    world.produce(A, 1, acks=1)
+    world.brokers[B].start()
+    _control(world)
+    world.settle()
+    values = [entry.value for entry in world.truth.committed]
+    assert values == [0, 3]
+    assert all(broker.log.between(0, 2) == world.truth.committed for broker in world.brokers.values())
+
+
+def a_zombie_leader() -> None:
+    """KIP-320: a leader sleeps through its own deposition, and wakes."""
+    world = World(3)
+    world.produce(A)
+    world.settle()
+    world.brokers[A].is_paused = True
+    world.zookeeper.unregister(A)
+    _control(world)
+    _tell(world, B, C)
+    assert world.state.leader == B
+    world.produce(B)
+    _replicate(world, C)
+    _replicate(world, C)
+    assert world.truth.acknowledged_end == 2
+    world.brokers[A].is_paused = False
+    zombie, old, new = world.brokers[A].partition, 0, 1
+    assert zombie.is_leader
+    world.produce(A, 5)
+    with pytest.raises(ApiError) as refused:
+        zombie.check_leading(new)
+    assert refused.value.code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    with pytest.raises(ApiError) as refused:
+        world.brokers[B].partition.check_leading(old)
+    assert refused.value.code == ErrorCode.FENCED_LEADER_EPOCH
+    world.advance(10_000)
+    world.shrink(A)
+    world.work_off(A)
+    world.check()
+    assert zombie.high_watermark == 1, "it must not commit what it wrote alone"
+    _end(world)
+    assert [entry.value for entry in world.truth.committed] == [0, 1]
+
+
+def an_expansion_for_an_earlier_life() -> None:
+    """KIP-903: a fetch that says "I have everything" arrives when the disk behind it is already gone."""
+    world = World(3, min_insync_replicas=1)
+    world.produce(A)
+    world.settle()
+    _put_out_of_isr(world, C)
+    world.produce(A)
+    _replicate(world, B, C)
+    _replicate(world, B)
+    assert world.truth.acknowledged_end == 3
+    assert world.fetch(C)
+    late = world.messages.pop()
+    world.brokers[C].crash()
+    world.brokers[C].wipe()
+    world.brokers[C].start()
+    _control(world)
+    _tell(world, A, B, C)
+    world.messages.append(late)
+    assert world.deliver()
+    world.work_off(A)
+    world.check()
+    assert set(world.state.isr) == {A, B}
+    _end(world)
+
+
+def a_leader_without_zookeeper() -> None:
+    """It cannot commit a smaller ISR, so it must not acknowledge with the smaller ISR either."""
+    world = World(3)
+    world.produce(A)
+    world.settle()
+    world.zookeeper.doors[A] = Door.LOST
+    world.cut.add(frozenset((A, C)))
+    _replicate(world, B)
+    world.advance(MAX_LAG_MS + 1)
+    world.produce(A)
+    _replicate(world, B)
+    world.shrink(A)
+    world.work_off(A)
+    assert isinstance(world.brokers[A].partition.isr, PendingShrink)
+    _replicate(world, B)
+    world.check()
+    # Everybody else dies, and the one that A would have liked to forget leads.
+    world.brokers[B].crash()
+    world.zookeeper.unregister(B)
+    world.zookeeper.unregister(A)
+    _control(world)
+    _tell(world, C)
+    assert world.state.leader == C
+    world.check()
+    assert world.truth.acknowledged_end == 1
+    world.brokers[B].start()
+    _end(world)
+
+
+def an_expansion_whose_answer_was_lost() -> None:
+    """The joiner is in the ISR and its leader does not know; then the controller makes it the leader."""
+    world = World(2, min_insync_replicas=1)
+    world.produce(A)
+    world.settle()
+    _put_out_of_isr(world, B)
+    world.zookeeper.doors[A] = Door.MUTE
+    _replicate(world, B)
+    _replicate(world, B)
+    world.work_off(A)
+    assert set(world.state.isr) == {A, B}
+    assert isinstance(world.brokers[A].partition.isr, PendingExpand)
+    world.zookeeper.unregister(A)
+    _control(world)
+    assert world.state.leader == B
+    world.zookeeper.doors[A] = Door.OPEN
+    world.work_off(A)
+    world.advance(MAX_LAG_MS + 1)
+    world.produce(A)
+    world.check()
+    assert world.truth.acknowledged_end == 1
+    _tell(world, B)
+    world.produce(B)
+    world.check()
+    assert world.truth.acknowledged_end == 3
+    _end(world)
+
+
+def a_laggard_joins_a_new_leader() -> None:
+    """The new leader's high watermark is behind: who has all below it need not have all that is committed."""
+    world = World(4)
+    _put_out_of_isr(world, C)
+    world.produce(A)
+    _replicate(world, B, D)
+    _fetch_without_answer(world, B, D)
+    assert world.truth.acknowledged_end == 2
+    _die(world, A)
+    _tell(world, B, C)
+    leader = world.brokers[B].partition
+    assert (leader.is_leader, leader.high_watermark, leader.log_end_offset) == (True, 1, 2)
+    assert world.fetch(C, max_bytes=RECORD.size)
+    while world.deliver():
+        world.check()
+    assert world.brokers[C].partition.log_end_offset == 1
+    assert world.fetch(C)
+    assert world.deliver()
+    world.work_off(B)
+    world.check()
+    assert isinstance(leader.isr, CommittedIsr)
+    _end(world)
+
+
+def a_controller_wakes_from_a_pause() -> None:
+    """Its writes are refused, and so is what it had still to say."""
+    world = World(3)
+    world.produce(A)
+    world.settle()
+    old, said_late = world.reign, world.channels[-1]
+    world.suspect(A)
+    _control(world)
+    assert world.state.leader == B
+    world.elect_controller()
+    world.settle()
+    before = world.state
+    event = events.BrokerSuspected(old.epoch, B, old.context.broker_epoch(B))
+    with pytest.raises(ControllerMoved):
+        old.handle(event)
+    for broker in world.brokers:
+        views = world.brokers[broker].partition.view()
+        while world.deliver_control(said_late, broker):
+            world.check()
+        assert world.brokers[broker].partition.view() == views
+    assert world.state == before
+    _end(world)
+
+
+HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
+    a_stale_high_watermark: (mutations.followers_cut_to_their_high_watermark,),
+    a_fast_double_failover: (mutations.no_history_is_compared,),
+    a_zombie_leader: (mutations.the_leaders_own_append_is_acknowledged,),
+    an_expansion_for_an_earlier_life: (mutations.broker_epochs_of_fetches_are_not_checked,),
+    a_leader_without_zookeeper: (mutations.a_leaving_replica_is_not_waited_for,),
+    an_expansion_whose_answer_was_lost: (
+        mutations.a_conflict_takes_the_change_back,
+        mutations.a_joining_replica_is_not_waited_for,
+    ),
+    a_laggard_joins_a_new_leader: (mutations.followers_join_below_the_start_of_the_epoch,),
+    a_controller_wakes_from_a_pause: (),
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
+def test_nothing_is_lost_in(history: Callable[[], None]) -> None:
+    history()
+
+
+@pytest.mark.parametrize(
+    ("history", "mutation"),
+    [(history, mutation) for history, found in HISTORIES.items() for mutation in found],
+    ids=lambda one: one.__name__,
+)
+def test_the_old_mistake_shows_in(
+    history: Callable[[], None], mutation: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutation(monkeypatch.setattr)
+    with pytest.raises((AssertionError, InvariantViolation)):
+        history()
+
+
+def test_the_partition_is_the_one_that_the_histories_speak_of() -> None:
+    world = World(3)
+    assert world.state.leader == A
+    assert [str(partition.partition) for partition in world.brokers[A].replicas.partitions()] == [str(TP)]
