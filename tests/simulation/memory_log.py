@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -171,6 +171,8 @@ class MemoryLogs:
         self.logs: dict[TopicPartition, MemoryLog] = {}
         self.high_watermarks: dict[TopicPartition, Offset] = {}
         self.deleted: list[TopicPartition] = []
+        self.offline_partitions: dict[TopicPartition, Exception] = {}
+        self.on_dir_failed: object = None
 
     def get(self, name: TopicPartition) -> MemoryLog | None:
         return self.logs.get(name)

@@ -395,6 +395,7 @@ class World:
                 self.truth.acknowledged(Offset(outcomes[0].base_offset), values)
 
         target.replicas.append(acks, timeout_ms, [(TP, encode(*values))], answer)
+        target.replicas.wake_followers()
 
     def consume(self, broker: BrokerId, offset: int) -> None:
         """A consumer reads from whoever may think that it leads."""

@@ -94,6 +94,9 @@ class SimZooKeeper:
         self._watch("isr", watch)
         return dict(self.notifications)
 
+    def log_dir_failures(self, watch: Watch | None = None) -> dict[str, BrokerId | None]:
+        return {}
+
     def partition_states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
         return {tp: self.states[tp] for tp in partitions if tp in self.states}
 
@@ -146,6 +149,10 @@ class SimWriter:
         for name in sequences:
             self._zookeeper.notifications.pop(name, None)
 
+    def delete_log_dir_failures(self, sequences: Iterable[str]) -> None:
+        if list(sequences):
+            raise AssertionError("no disk fails here")
+
     def set_topic_assignment(self, name: str, topic: TopicAssignment) -> None:
         raise AssertionError("topics have their ids here")
 
@@ -197,3 +204,9 @@ class SimIsrStore:
         name = f"{len(self._zookeeper.notifications)}-{self._zookeeper._zxid}-{self._broker}"
         self._zookeeper.notifications[name] = list(partitions)
         self._zookeeper._fire("isr")
+
+    def notify_log_dir_failure(self, broker_id: BrokerId) -> None:
+        raise AssertionError("no disk fails here")
+
+    def notify_log_dir_failure(self, broker: BrokerId) -> None:
+        raise AssertionError("no disk fails here")
