@@ -46,7 +46,7 @@ from barnabas.controller.store import ClusterStore
 from barnabas.controller.topics import TopicAdmin
 from barnabas.controller.topics import TopicSettings as TopicAdminSettings
 from barnabas.controller.znodes import AdvertisedListener, BrokerRegistration
-from barnabas.controller.zookeeper import SessionEvent
+from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import BrokerEpoch, Endpoint
 
@@ -83,6 +83,8 @@ class Broker:
             on_fatal=on_fatal,
         )
         self._registration: BrokerRegistration | None = None
+        # A session has ended and the registration with it; belongs to the session thread.
+        self._must_register = False
         self._replicas: ReplicaManager | None = None
         self._controller: Controller | None = None
 
@@ -311,13 +313,30 @@ class Broker:
             return
         if event is SessionEvent.SILENT:
             replicas.fence("ZooKeeper has not been heard of for a session timeout")
-        elif event is SessionEvent.RESUMED:
+        elif event is SessionEvent.RESUMED and not self._must_register:
             replicas.unfence()
         elif event is SessionEvent.EXPIRED:
+            self._must_register = True
             replicas.end_life("the ZooKeeper session has expired")
-        elif event is SessionEvent.RENEWED:
+        elif event in (SessionEvent.RENEWED, SessionEvent.RESUMED):
             # Still fenced: the controller first says anew what this broker leads.
-            self._register(replicas)
+            self._register_again(replicas)
+
+    def _register_again(self, replicas: ReplicaManager) -> None:
+        """Register in a new session. When that fails, the next event of the session comes back here."""
+        while not self._stopping:
+            try:
+                self._register(replicas)
+            except SessionLost as error:
+                logger.warning("not registered, this session is over too: %s", error)
+                return
+            except ZooKeeperUnavailable as error:
+                logger.warning("not registered yet: %s", error)
+                if not self._store.session.is_connected:
+                    return
+            else:
+                self._must_register = False
+                return
 
     def _controller_endpoint(self) -> Endpoint | None:
         current = self.metadata.current
