@@ -189,6 +189,7 @@ class Broker:
                     socket_timeout_ms=config.replica_socket_timeout_ms,
                 ),
                 broker_epoch=lambda: manager.broker_epoch,
+                note_error=manager.note_error,
                 on_fatal=self._on_fatal,
             )
 

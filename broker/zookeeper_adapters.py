@@ -53,6 +53,12 @@ class ZooKeeperIsrStore:
         except (ZooKeeperUnavailable, SessionLost) as error:
             raise IsrStoreUnavailable(str(error)) from error
 
+    def notify_log_dir_failure(self, broker_id: BrokerId) -> None:
+        try:
+            self._store.notify_log_dir_failure(broker_id)
+        except (ZooKeeperUnavailable, SessionLost) as error:
+            raise IsrStoreUnavailable(str(error)) from error
+
 
 class ZooKeeperTopicWork:
     """`barnabas.broker.handlers.services.TopicWork` by the controller's topic work."""

@@ -154,6 +154,9 @@ class ControllerWriter:
     def delete_isr_changes(self, sequences: Iterable[str]) -> None:
         self._delete([paths.isr_change(sequence) for sequence in sequences])
 
+    def delete_log_dir_failures(self, sequences: Iterable[str]) -> None:
+        self._delete([paths.log_dir_event(sequence) for sequence in sequences])
+
     def resign(self) -> None:
         """Give ``/controller`` back, so that the next election starts at once."""
         self._delete([paths.CONTROLLER])

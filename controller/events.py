@@ -61,6 +61,11 @@ class IsrChangeNotified:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDirFailureNotified:
+    """Brokers have lost a log dir."""
+
+
+@dataclass(frozen=True, slots=True)
 class ControlledShutdown:
     """A broker asks to be relieved of its leaderships before it stops."""
 
@@ -113,6 +118,7 @@ Event = (
     | TopicChange
     | DeletionRequested
     | IsrChangeNotified
+    | LogDirFailureNotified
     | ControlledShutdown
     | ChannelEvent
 )
@@ -124,4 +130,5 @@ LOOK_AGAIN = (
     | TopicChange
     | DeletionRequested
     | IsrChangeNotified
+    | LogDirFailureNotified
 )

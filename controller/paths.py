@@ -19,6 +19,8 @@ DELETE_TOPICS: Final = "/admin/delete_topics"
 TOPIC_CONFIGS: Final = "/config/topics"
 ISR_CHANGES: Final = "/isr_change_notification"
 ISR_CHANGE_PREFIX: Final = f"{ISR_CHANGES}/isr_change_"
+LOG_DIR_EVENTS: Final = "/log_dir_event_notification"
+LOG_DIR_EVENT_PREFIX: Final = f"{LOG_DIR_EVENTS}/log_dir_event_"
 
 PERSISTENT: Final = (
     BROKER_IDS,
@@ -30,7 +32,7 @@ PERSISTENT: Final = (
     "/config/clients",
     DELETE_TOPICS,
     ISR_CHANGES,
-    "/log_dir_event_notification",
+    LOG_DIR_EVENTS,
     "/kafka-acl",
 )
 """What the first broker of a cluster creates. Reassignment and preferred election add theirs under /admin."""
@@ -67,3 +69,8 @@ def delete_topic(name: str) -> str:
 def isr_change(sequence: str) -> str:
     """`sequence` is a child's whole name, as listed under `ISR_CHANGES`."""
     return f"{ISR_CHANGES}/{sequence}"
+
+
+def log_dir_event(sequence: str) -> str:
+    """`sequence` is a child's whole name, as listed under `LOG_DIR_EVENTS`."""
+    return f"{LOG_DIR_EVENTS}/{sequence}"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from barnabas.controller import events
 from barnabas.controller.channels import BrokerChannels
@@ -22,20 +21,17 @@ from barnabas.controller.events import Event
 from barnabas.controller.partition_state import (
     ElectionKind,
     PartitionStateMachine,
-    StateReader,
-    StateWriter,
 )
+from barnabas.controller.reign_store import ReignStore, ReignWriter, Watch
 from barnabas.controller.replica_state import ReplicaStateMachine
 from barnabas.controller.request_batch import RequestBatch
-from barnabas.controller.topic_deletion import TopicDeletion, TopicRemover
-from barnabas.controller.znodes import BrokerRegistration, MalformedZnode, TopicAssignment, random_uuid
+from barnabas.controller.topic_deletion import TopicDeletion
+from barnabas.controller.znodes import MalformedZnode, TopicAssignment, random_uuid
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicPartition
 
 log = logging.getLogger("barnabas.controller")
 state_change_log = logging.getLogger("barnabas.state_change")
-
-Watch = Callable[[object], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,30 +42,6 @@ class ControllerSettings:
     delete_topic_enable: bool = True
     unclean_leader_election_enable: bool = False
     request_timeout_ms: int = 30_000
-
-
-class ReignStore(StateReader, Protocol):
-    """What a reign reads; `ClusterStore` is one."""
-
-    def brokers(self, watch: Watch | None = None) -> dict[BrokerId, BrokerRegistration]: ...
-
-    def topics(self, watch: Watch | None = None) -> list[str]: ...
-
-    def topic_assignments(self, topics: Iterable[str]) -> dict[str, TopicAssignment | MalformedZnode]: ...
-
-    def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]: ...
-
-    def deletion_requests(self, watch: Watch | None = None) -> list[str]: ...
-
-    def isr_changes(self, watch: Watch | None = None) -> dict[str, list[TopicPartition]]: ...
-
-
-class ReignWriter(StateWriter, TopicRemover, Protocol):
-    """What a reign writes; `ControllerWriter` is one."""
-
-    def set_topic_assignment(self, name: str, topic: TopicAssignment) -> None: ...
-
-    def delete_isr_changes(self, sequences: Iterable[str]) -> None: ...
 
 
 class Reign:
@@ -113,9 +85,12 @@ class Reign:
         """
         self.context.registrations = self._store.brokers(self._watch(events.BrokerChange()))
         changes = self._store.isr_changes(self._watch(events.IsrChangeNotified()))
+        # Leadership is sent to every broker below: the answers say which replicas are lost.
+        failures = self._store.log_dir_failures(self._watch(events.LogDirFailureNotified()))
         requested = self._store.deletion_requests(self._watch(events.DeletionRequested()))
         self._load_topics(self._store.topics(self._watch(events.TopicChange())))
         self._writer.delete_isr_changes(changes)
+        self._writer.delete_log_dir_failures(failures)
         log.info(
             "[controller epoch %d] loaded brokers %s and %d partitions of %d topics",
             self.epoch,
@@ -155,6 +130,8 @@ class Reign:
                 self._deletion_requested()
             case events.IsrChangeNotified():
                 self._isr_changed()
+            case events.LogDirFailureNotified():
+                self._log_dirs_failed()
             case events.ControlledShutdown():
                 self._shut_down(event)
             case events.BrokerSuspected():
@@ -433,8 +410,28 @@ class Reign:
             log.error("[controller epoch %d] replica %s: %s", self.epoch, replica, name)
             if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed.add(replica)
-        if failed - self.context.failed_replicas:
+        if any(
+            replica not in self.context.failed_replicas
+            or self.context.replica_state(replica) is ReplicaState.ONLINE
+            for replica in failed
+        ):
             self._replicas_failed(failed)
+
+    def _log_dirs_failed(self) -> None:
+        """Ask brokers that have lost a log dir about all their replicas; their answers name the lost ones."""
+        failures = self._store.log_dir_failures(self._watch(events.LogDirFailureNotified()))
+        live = self.context.live_or_shutting_down
+        brokers = {broker for broker in failures.values() if broker in live}
+        if brokers:
+            log.warning("[controller epoch %d] brokers %s lost a log dir", self.epoch, sorted(brokers))
+        asked = [
+            replica
+            for replica in self._kept(self.context.replicas_on(brokers))
+            if self.context.replica_state(replica) is ReplicaState.ONLINE
+        ]
+        self._replicas.move(asked, ReplicaState.ONLINE)
+        self._flush()
+        self._writer.delete_log_dir_failures(failures)
 
     def _replicas_failed(self, failed: set[Replica]) -> None:
         """The disk of these replicas failed though their broker lives: others must lead."""

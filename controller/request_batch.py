@@ -286,7 +286,7 @@ class RequestBatch:
         if state is None:
             return None
         replicas = self._context.replicas_of(tp)
-        live = self._context.live_or_shutting_down
+        usable = self._context.eligible(tp, self._context.live_or_shutting_down)
         return UpdateMetadataPartition(
             partition_index=tp.partition,
             controller_epoch=state.controller_epoch,
@@ -295,7 +295,7 @@ class RequestBatch:
             isr=list(state.isr),
             partition_epoch=state.partition_epoch,
             replicas=list(replicas),
-            offline_replicas=[replica for replica in replicas if replica not in live],
+            offline_replicas=[replica for replica in replicas if replica not in usable],
         )
 
     def _live_brokers(self) -> list[LiveBroker]:

@@ -1,7 +1,7 @@
 """`ClusterStore`: the typed door to all that a cluster keeps in ZooKeeper.
 
 Every broker has one. It reads everything and writes what any broker may: its own registration, the ISR of
-partitions it leads, ISR notifications, the cluster id. What only the controller may write goes through the
+partitions it leads, notifications, the cluster id. What only the controller may write goes through the
 `ControllerWriter` that a won election gives; see there.
 
 All calls block, may come from any thread (watch callbacks aside) and are bounded by the session timeout; each
@@ -232,6 +232,26 @@ class ClusterStore:
                 partitions = []
             changes[path.rpartition("/")[2]] = partitions
         return changes
+
+    # Failed log dirs
+
+    def notify_log_dir_failure(self, broker: BrokerId) -> None:
+        """Tell the controller that a broker has lost a log dir; a repetition does no harm."""
+        data = znodes.encode_log_dir_event(broker)
+        self.session.run(lambda zk: zk.create_async(paths.LOG_DIR_EVENT_PREFIX, data, sequence=True))
+
+    def log_dir_failures(self, watch: Watch | None = None) -> dict[str, BrokerId | None]:
+        """Who has lost a log dir, by notification; None for one that cannot be read."""
+        names = self._children(paths.LOG_DIR_EVENTS, watch)
+        failures: dict[str, BrokerId | None] = {}
+        for path, (data, _) in self._read([paths.log_dir_event(name) for name in names]).items():
+            name = path.rpartition("/")[2]
+            try:
+                failures[name] = znodes.decode_log_dir_event(path, data)
+            except MalformedZnode as error:
+                log.error("ignored: %s", error)
+                failures[name] = None
+        return failures
 
     # The controller
 

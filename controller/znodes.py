@@ -254,6 +254,17 @@ def decode_isr_change(path: str, data: bytes) -> list[TopicPartition]:
         return [TopicPartition(str(one["topic"]), int(one["partition"])) for one in body["partitions"]]
 
 
+def encode_log_dir_event(broker: BrokerId) -> bytes:
+    """A broker has lost a log dir; 1 is the only event that there is."""
+    return _dump({"version": 1, "broker": broker, "event": 1})
+
+
+def decode_log_dir_event(path: str, data: bytes) -> BrokerId:
+    body = _load(path, data)
+    with _reading(path, data):
+        return BrokerId(int(body["broker"]))
+
+
 def encode_cluster_id(cluster_id: str) -> bytes:
     return _dump({"version": "1", "id": cluster_id})
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
+from barnabas.protocol.ids import NO_BROKER, NO_LEADER_EPOCH, TopicPartition
 from barnabas.protocol.messages.describe_replicas import (
     DescribeReplicasRequest,
     DescribeReplicasResponse,
@@ -20,6 +23,9 @@ def handle(services: Services, request: ApiRequest) -> None:
     for partition in sorted(services.replicas.partitions(), key=lambda one: one.partition):
         if body.topics is None or partition.partition.topic in body.topics:
             topics.setdefault(partition.partition.topic, []).append(_describe(partition))
+    for name, log_dir in sorted(services.replicas.offline_partitions().items()):
+        if body.topics is None or name.topic in body.topics:
+            topics.setdefault(name.topic, []).append(_describe_offline(name, log_dir))
     request.respond(
         DescribeReplicasResponse(
             error_code=0,
@@ -44,4 +50,22 @@ def _describe(partition: Partition) -> ReplicaDescription:
         size_bytes=view.size_bytes,
         log_dir=str(partition.log.folder.parent),
         is_offline=view.role is Role.NONE,
+    )
+
+
+def _describe_offline(name: TopicPartition, log_dir: Path | None) -> ReplicaDescription:
+    """A replica whose disk failed: nothing but where it lay is known any more."""
+    return ReplicaDescription(
+        partition_index=name.partition,
+        leader_id=NO_BROKER,
+        leader_epoch=NO_LEADER_EPOCH,
+        is_leader=False,
+        isr=[],
+        replicas=[],
+        log_start_offset=-1,
+        high_watermark=-1,
+        log_end_offset=-1,
+        size_bytes=-1,
+        log_dir="" if log_dir is None else str(log_dir),
+        is_offline=True,
     )

@@ -47,6 +47,7 @@ def _answer(
     try:
         timestamp, offset, epoch = _look_up(services, name, asked, for_follower)
     except ApiError as error:
+        services.replicas.note_error(error)
         logger.debug("offsets of %s: %s", name, error)
         return ListOffsetsPartitionResponse(partition_index=name.partition, error_code=int(error.code))
     return ListOffsetsPartitionResponse(

@@ -45,6 +45,8 @@ class LogManager:
         self.offline_partitions: dict[TopicPartition, Exception] = {}
         """Partitions whose log could not be opened, or was lost with its dir, and why."""
         self.offline_dirs: dict[Path, LogDirFailure] = {}
+        self.on_dir_failed: Callable[[Sequence[TopicPartition]], None] | None = None
+        """Called once for each dir that goes offline, with what is lost; without locks, on any thread."""
 
     @classmethod
     def open(
@@ -128,15 +130,20 @@ class LogManager:
                     ErrorCode.KAFKA_STORAGE_ERROR, f"{topic_partition} may lie on a failed disk: {reason}"
                 )
             log_dir = self._least_used_dir()
-            log_dir.forget(topic_partition)
-            log = Log.open(
-                topic_partition,
-                log_dir.path / str(topic_partition),
-                self._config_of(topic_partition.topic),
-                now_ms=now_ms,
-                topic_id=topic_id,
-                is_clean=True,
-            )
+            try:
+                log_dir.forget(topic_partition)
+                log = Log.open(
+                    topic_partition,
+                    log_dir.path / str(topic_partition),
+                    self._config_of(topic_partition.topic),
+                    now_ms=now_ms,
+                    topic_id=topic_id,
+                    is_clean=True,
+                )
+            except LogDirFailure as failure:
+                # Something of it may lie there, so it may be created nowhere else.
+                self.offline_partitions[topic_partition] = failure
+                raise
             self._adopt(log)
             return log
 
@@ -150,9 +157,15 @@ class LogManager:
     def delete(self, topic_partition: TopicPartition, now_ms: int) -> bool:
         """Take a partition's log out at once, its folder renamed and removed later; False when there is none.
 
-        Views that were handed out stay valid. Raises LogDirFailure.
+        Views that were handed out stay valid. Raises LogDirFailure, or KAFKA_STORAGE_ERROR when it lies on a
+        disk that failed: it would be back at the next start.
         """
         with self._lock:
+            reason = self.offline_partitions.get(topic_partition)
+            if isinstance(reason, LogDirFailure):
+                raise api_error(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{topic_partition} lies on a failed disk: {reason}"
+                )
             log = self._logs.pop(topic_partition, None)
             self.offline_partitions.pop(topic_partition, None)
         if log is None:
@@ -163,7 +176,10 @@ class LogManager:
             log.folder.rename(doomed)
             fsync_path(doomed.parent)
         except OSError as error:
-            raise LogDirFailure(log.folder, error) from error
+            failure = LogDirFailure(log.folder, error)
+            with self._lock:
+                self.offline_partitions[topic_partition] = failure
+            raise failure from error
         with self._lock:
             self._doomed[doomed] = now_ms + log.config.file_delete_delay_ms
         return True
@@ -171,7 +187,7 @@ class LogManager:
     def fail_dir(self, failure: LogDirFailure) -> list[TopicPartition]:
         """Take the log dir that a failure happened in offline; returns the partitions that are lost with it.
 
-        A second failure of the same dir returns nothing. When the last dir fails the broker has to stop.
+        A second failure of the same dir returns nothing. Takes the logs' locks, so none may be held.
         """
         with self._lock:
             path = next((path for path in self._dirs if failure.path.is_relative_to(path)), None)
@@ -185,7 +201,16 @@ class LogManager:
         logger.error("log dir %s is offline, %d partitions with it: %s", path, len(lost), failure)
         for log in logs:
             log.abandon()
+        if self.on_dir_failed is not None:
+            self.on_dir_failed(lost)
         return lost
+
+    def dir_of_offline(self, topic_partition: TopicPartition) -> Path | None:
+        """The log dir of a partition that is offline, or None when that is not known."""
+        reason = self.offline_partitions.get(topic_partition)
+        if not isinstance(reason, LogDirFailure | CorruptLog):
+            return None
+        return next((path for path in self._dirs if reason.path.is_relative_to(path)), None)
 
     @property
     def has_online_dir(self) -> bool:

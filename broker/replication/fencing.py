@@ -1,10 +1,12 @@
-"""The errors by which requests of another leader epoch, or to the wrong broker, are refused (KIP-320)."""
+"""The errors by which a replica refuses: other leader epochs, the wrong broker (KIP-320), too small an ISR."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from barnabas.broker.replication.replica_views import Role
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 
 
 def other_epoch(partition: TopicPartition, known: LeaderEpoch, given: int) -> ApiError:
@@ -13,17 +15,38 @@ def other_epoch(partition: TopicPartition, known: LeaderEpoch, given: int) -> Ap
     return api_error(code, f"{partition} is at leader epoch {known}, not {given}")
 
 
-def not_leader(partition: TopicPartition, broker_id: BrokerId, leader: BrokerId) -> ApiError:
-    return api_error(
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        f"broker {broker_id} does not lead {partition}; broker {leader} does",
-    )
+def not_leader(partition: TopicPartition, broker_id: BrokerId, leader: BrokerId, code: ErrorCode) -> ApiError:
+    """``code`` is KAFKA_STORAGE_ERROR where the replica's disk failed, else NOT_LEADER_OR_FOLLOWER."""
+    return api_error(code, f"broker {broker_id} does not lead {partition}; broker {leader} does")
 
 
 def not_following(partition: TopicPartition, role: Role, known: LeaderEpoch, given: LeaderEpoch) -> ApiError:
     return api_error(
         ErrorCode.FENCED_LEADER_EPOCH,
         f"{partition} is {role.value} at leader epoch {known}, no longer a follower at {given}",
+    )
+
+
+def not_a_replica(partition: TopicPartition, follower: BrokerId, replicas: Sequence[BrokerId]) -> ApiError:
+    return api_error(
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        f"broker {follower} is not among the replicas {list(replicas)} of {partition}",
+    )
+
+
+def not_enough_replicas(partition: TopicPartition, in_sync: int, required: int) -> ApiError:
+    return api_error(
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        f"{partition} has {in_sync} in-sync replicas, min.insync.replicas is {required}",
+    )
+
+
+def out_of_range(
+    partition: TopicPartition, offset: Offset, log_start_offset: Offset, log_end_offset: Offset
+) -> ApiError:
+    return api_error(
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        f"{partition}: offset {offset} is not within {log_start_offset}..{log_end_offset}",
     )
 
 

@@ -104,12 +104,15 @@ class FetcherManager:
         settings: FetcherSettings,
         *,
         broker_epoch: Callable[[], BrokerEpoch],
+        note_error: Callable[[ApiError], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
+        """``note_error`` hears of what could not be appended, for it may be the disk."""
         self.broker_id = broker_id
         self.settings = settings
         self.metadata = metadata
         self.broker_epoch = broker_epoch
+        self.note_error = note_error
         self.pool = BufferPool()
         self._partition_of = partition_of
         self._on_fatal = on_fatal
@@ -358,6 +361,7 @@ class LeaderFetcher:
         try:
             apply_answer(followed.partition, followed.leader_epoch, data, wall_clock_ms=wall_clock_ms())
         except ApiError as error:
+            self._manager.note_error(error)
             self._delay(followed, error.code, now, str(error))
         except UnexpectedAppendOffset as error:
             # The log moved on meanwhile; the next fetch asks from where it ends now.

@@ -65,12 +65,16 @@ class FetchResult(NamedTuple):
 
 
 PartitionOf = Callable[[TopicPartition], Partition]
+NoteError = Callable[[ApiError], None]
 
 
-def read_all(partition_of: PartitionOf, params: FetchParams, items: Sequence[FetchItem]) -> FetchResult:
+def read_all(
+    partition_of: PartitionOf, note_error: NoteError, params: FetchParams, items: Sequence[FetchItem]
+) -> FetchResult:
     """Read every partition, each within its own limit and all within the request's.
 
     The first batch found is returned whole even when it exceeds both, so that a reader never gets stuck.
+    ``note_error`` hears of what could not be read, for it may be the disk.
     """
     outcomes = []
     bytes_read = 0
@@ -88,6 +92,7 @@ def read_all(partition_of: PartitionOf, params: FetchParams, items: Sequence[Fet
                 min_one_batch=bytes_read == 0,
             )
         except ApiError as error:
+            note_error(error)
             outcomes.append(FetchOutcome(item, error.code, None, _log_start(partition, error)))
             is_urgent = True
             continue
@@ -112,12 +117,14 @@ class DelayedFetch(DelayedOperation):
         params: FetchParams,
         items: Sequence[FetchItem],
         partition_of: PartitionOf,
+        note_error: NoteError,
         answer: Callable[[FetchResult], None],
     ) -> None:
         super().__init__(deadline_ms)
         self._params = params
         self._items = items
         self._partition_of = partition_of
+        self._note_error = note_error
         self._answer = answer
 
     def try_complete(self) -> bool:
@@ -134,8 +141,8 @@ class DelayedFetch(DelayedOperation):
             grown = grown or end > item.fetch_offset
         if not grown or self._params.min_bytes <= 1:
             return grown
-        found = read_all(self._partition_of, self._params, self._items)
+        found = read_all(self._partition_of, self._note_error, self._params, self._items)
         return found.is_urgent or found.bytes_read >= self._params.min_bytes
 
     def on_complete(self) -> None:
-        self._answer(read_all(self._partition_of, self._params, self._items))
+        self._answer(read_all(self._partition_of, self._note_error, self._params, self._items))

@@ -34,7 +34,7 @@ class IsrStoreUnavailable(Exception):
 
 
 class IsrStore(Protocol):
-    """Where the ISR is kept; all calls block."""
+    """Where the ISR is kept, and what else a broker tells the controller by; all calls block."""
 
     def update_isr(
         self,
@@ -51,6 +51,10 @@ class IsrStore(Protocol):
 
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
         """Tell the controller which partitions to read again. Raises IsrStoreUnavailable."""
+        ...
+
+    def notify_log_dir_failure(self, broker_id: BrokerId) -> None:
+        """Tell the controller that this broker has lost a log dir. Raises IsrStoreUnavailable."""
         ...
 
 

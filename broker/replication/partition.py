@@ -69,6 +69,8 @@ class Partition:
         self._max_lag_ms = max_lag_ms
         self._lock = threading.Lock()
         self._role = Role.NONE
+        # What is said to those that want a leader and find none here.
+        self._refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER
         self._leader = NO_BROKER
         self._leader_epoch = NO_LEADER_EPOCH
         self._controller_epoch = NO_CONTROLLER_EPOCH
@@ -152,17 +154,14 @@ class Partition:
                 self._leading_since = self._leader_epoch
             in_sync = frozenset(BrokerId(replica) for replica in state.isr)
             self._isr = CommittedIsr(in_sync, state.partition_epoch)
-            self._followers = {
-                replica: rules.after_election(
-                    self._followers.get(replica),
-                    is_new_leader=is_new_leader,
-                    is_in_sync=replica in in_sync,
-                    leader_log_end_offset=log_end_offset,
-                    now_ms=now_ms,
-                )
-                for replica in self._replicas
-                if replica != self._broker_id
-            }
+            self._followers = rules.followers_after_election(
+                self._followers,
+                [replica for replica in self._replicas if replica != self._broker_id],
+                in_sync,
+                is_new_leader=is_new_leader,
+                leader_log_end_offset=log_end_offset,
+                now_ms=now_ms,
+            )
             self._advance_high_watermark(now_ms)
             return True
 
@@ -200,11 +199,8 @@ class Partition:
         with self._lock:
             self._check_leading()
             if require_all and len(self._isr.in_sync_replicas) < self.min_insync_replicas:
-                raise api_error(
-                    ErrorCode.NOT_ENOUGH_REPLICAS,
-                    f"{self.partition} has {len(self._isr.in_sync_replicas)} in-sync replicas, "
-                    f"min.insync.replicas is {self.min_insync_replicas}",
-                )
+                in_sync = len(self._isr.in_sync_replicas)
+                raise fencing.not_enough_replicas(self.partition, in_sync, self.min_insync_replicas)
             result = self.log.append_as_leader(records, self._leader_epoch, wall_clock_ms)
             moved = self._advance_high_watermark(now_ms)
             return LeaderAppend(result, self._leader_epoch, self.log.log_end_offset, moved)
@@ -216,7 +212,7 @@ class Partition:
         """
         with self._lock:
             if self._role is not Role.LEADER or leader_epoch < self._leading_since:
-                return ErrorCode.NOT_LEADER_OR_FOLLOWER
+                return self._refusal
             if self._high_watermark < required_offset:
                 return None
             if len(self._isr.in_sync_replicas) < self.min_insync_replicas:
@@ -248,10 +244,7 @@ class Partition:
                 if answer.epoch >= 0 and rules.diverges(epoch, fetch_offset, answer):
                     return PartitionRead(_EMPTY, high_watermark, log_start_offset, log_end_offset, answer)
         if not log_start_offset <= fetch_offset <= log_end_offset:
-            raise api_error(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.partition}: offset {fetch_offset} is not within {log_start_offset}..{log_end_offset}",
-            )
+            raise fencing.out_of_range(self.partition, fetch_offset, log_start_offset, log_end_offset)
         bound = log_end_offset if for_follower else high_watermark
         records = _EMPTY
         if fetch_offset < bound and (max_bytes > 0 or min_one_batch):
@@ -303,10 +296,7 @@ class Partition:
             self._check_leading(current_leader_epoch)
             known = self._followers.get(follower)
             if known is None:
-                raise api_error(
-                    ErrorCode.UNKNOWN_LEADER_EPOCH,
-                    f"broker {follower} is not among the replicas {list(self._replicas)} of {self.partition}",
-                )
+                raise fencing.not_a_replica(self.partition, follower, self._replicas)
             if registered_broker_epoch is not None and -1 < broker_epoch < registered_broker_epoch:
                 return FollowerProgress(False, False)
             updated = rules.after_fetch(
@@ -343,7 +333,7 @@ class Partition:
         if current_leader_epoch >= 0 and current_leader_epoch != self._leader_epoch:
             raise fencing.other_epoch(self.partition, self._leader_epoch, current_leader_epoch)
         if self._role is not Role.LEADER:
-            raise fencing.not_leader(self.partition, self._broker_id, self._leader)
+            raise fencing.not_leader(self.partition, self._broker_id, self._leader, self._refusal)
 
     # The ISR, as the leader changes it.
 
@@ -493,9 +483,10 @@ class Partition:
             self._high_watermark = self.log.log_end_offset
         invariant(self.log.log_end_offset <= max(offset, self.log.log_start_offset), "truncation went astray")
 
-    def set_offline(self) -> None:
-        """Stop having a role, because the replica is being removed or its disk has failed."""
+    def set_offline(self, refusal: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        """Stop having a role: the replica is being removed, or its disk has failed, as ``refusal`` says."""
         with self._lock:
+            self._refusal = refusal
             self._role = Role.NONE
             self._leader = NO_BROKER
             self._followers = {}

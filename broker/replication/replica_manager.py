@@ -1,8 +1,8 @@
 """All replicas of this broker: what the handlers append to and read from, and what the controller rules.
 
 Handlers on IO workers call `append` and `fetch`, the controller's requests `become_leader_or_follower` and
-`stop_replicas` (serialised by the state lock), the scheduler the periodic methods. The partitions are found
-in a dict that is only ever changed under the state lock and read without it.
+`stop_replicas`, the scheduler the periodic methods. The partitions are found in a dict that `RoleChanges`
+alone changes, under its lock, and that is read without it.
 
 Two things follow every change and happen outside all partition locks: the purgatories are told what moved,
 and the fetchers which leaders to follow.
@@ -11,9 +11,9 @@ and the fetchers which leaders to follow.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
@@ -21,7 +21,8 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Purgatory, Reaper
 from barnabas.broker.replication.appending import AppendOutcome, DelayedProduce, Unacknowledged
-from barnabas.broker.replication.fetcher import FetcherManager, FollowedLeader
+from barnabas.broker.replication.disk_failures import DiskFailures
+from barnabas.broker.replication.fetcher import FetcherManager
 from barnabas.broker.replication.fetching import (
     DelayedFetch,
     FetchItem,
@@ -32,28 +33,13 @@ from barnabas.broker.replication.fetching import (
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
+from barnabas.broker.replication.role_changes import RoleChanges
 from barnabas.broker.topic_settings import TopicSettingsTable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import (
-    BrokerEpoch,
-    BrokerId,
-    ControllerEpoch,
-    Endpoint,
-    LeaderEpoch,
-    Offset,
-    TopicId,
-    TopicPartition,
-)
-from barnabas.protocol.messages.inter_broker import (
-    LeaderAndIsrPartition,
-    LeaderAndIsrRequest,
-    LeaderAndIsrTopic,
-    PartitionError,
-    StopReplicaRequest,
-)
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
+from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, PartitionError, StopReplicaRequest
 
 logger = logging.getLogger(__name__)
-state_change_logger = logging.getLogger("barnabas.state_change")
 
 ACKS_ALL: Final = -1
 _MAX_TO_WAKE: Final = 8
@@ -82,20 +68,13 @@ class ReplicaManager:
         self.consumer_purgatory = Purgatory("consumer-fetch", reaper)
         self._logs = logs
         self._metadata = metadata
-        self._reaper = reaper
-        self._topic_settings = topic_settings
-        self._max_lag_ms = max_lag_ms
         self._now_ms = now_ms
-        self._state_lock = threading.Lock()
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._controller_epoch = ControllerEpoch(-1)
-        self._broker_epoch = BrokerEpoch(-1)
         self._fenced: str | None = None
         # Partitions that were appended to and whose followers have not been woken; see `wake_followers`.
         self._to_wake: deque[TopicPartition] = deque()
         # The long poll of each follower; bounded by the number of brokers.
         self._parked: dict[BrokerId, DelayedFetch] = {}
-        self._high_watermarks = logs.load_high_watermarks()
         self.isr_changes = IsrChanges(
             isr_store,
             now_ms=now_ms,
@@ -103,15 +82,31 @@ class ReplicaManager:
             on_fatal=on_fatal,
         )
         self._fetchers = make_fetchers(self)
+        self._roles = RoleChanges(
+            broker_id,
+            logs,
+            self._partitions,
+            self._fetchers,
+            topic_settings=topic_settings,
+            max_lag_ms=max_lag_ms,
+            now_ms=now_ms,
+            role_changed=self._role_changed,
+            note_error=self.note_error,
+        )
+        self.disk_failures = DiskFailures(
+            broker_id, logs, isr_store, drop_lost=self._roles.drop_lost, on_fatal=on_fatal
+        )
 
     def start(self) -> None:
         self.isr_changes.start()
+        self.disk_failures.start()
         self._fetchers.start()
 
     def stop(self) -> None:
         """End the threads and answer what waits; the logs are closed by their manager."""
         self._fetchers.stop()
         self.isr_changes.stop()
+        self.disk_failures.stop()
         for purgatory in (self.produce_purgatory, self.follower_purgatory, self.consumer_purgatory):
             purgatory.shut_down()
         self.checkpoint_high_watermarks()
@@ -119,16 +114,29 @@ class ReplicaManager:
     # Looking things up.
 
     def partition(self, name: TopicPartition) -> Partition:
-        """Raises UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER when others are known to hold it."""
+        """Raises KAFKA_STORAGE_ERROR when its disk failed, NOT_LEADER_OR_FOLLOWER when others are known to
+        hold it, else UNKNOWN_TOPIC_OR_PARTITION.
+        """
         found = self._partitions.get(name)
         if found is not None:
             return found
+        reason = self._logs.offline_partitions.get(name)
+        if reason is not None:
+            raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} is offline: {reason}")
         if name.partition in self._metadata.current.partitions_of(name.topic):
             raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} holds no {name}")
         raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}")
 
     def partitions(self) -> list[Partition]:
         return list(self._partitions.values())
+
+    def offline_partitions(self) -> dict[TopicPartition, Path | None]:
+        """The replicas that are lost because of their disk, and the log dir of each where it is known."""
+        return {name: self._logs.dir_of_offline(name) for name in self._logs.offline_partitions.copy()}
+
+    def note_error(self, error: ApiError) -> None:
+        """Have the log dir taken offline if the error is the failure of a disk. Any thread, with any lock."""
+        self.disk_failures.note(error)
 
     @property
     def leader_count(self) -> int:
@@ -153,16 +161,16 @@ class ReplicaManager:
 
     def begin_life(self, broker_epoch: BrokerEpoch) -> None:
         """This broker has registered; what was meant for an earlier life is refused from now on."""
-        self._broker_epoch = broker_epoch
+        self._roles.begin_life(broker_epoch)
 
     def end_life(self, reason: str) -> None:
         """The registration is gone: refuse writes, and all that is still meant for the life that ended."""
         self.fence(reason)
-        self._broker_epoch = BrokerEpoch(self._broker_epoch + 1)
+        self._roles.end_life()
 
     @property
     def broker_epoch(self) -> BrokerEpoch:
-        return self._broker_epoch
+        return self._roles.broker_epoch
 
     # Produce.
 
@@ -195,6 +203,7 @@ class ReplicaManager:
                     wall_clock_ms=wall_clock_ms(),
                 )
             except ApiError as error:
+                self.note_error(error)
                 outcome.error, outcome.message = error.code, str(error)
                 continue
             outcome.base_offset = appended.result.base_offset
@@ -252,7 +261,7 @@ class ReplicaManager:
         A follower has one long poll at a time: a newer fetch, even an empty one, has the older answered at
         once. So a follower that is given more partitions to follow need not wait for its poll to run out.
         """
-        found = read_all(self.partition, params, items)
+        found = read_all(self.partition, self.note_error, params, items)
         if params.is_follower:
             superseded = self._parked.pop(params.replica_id, None)
             if superseded is not None:
@@ -262,7 +271,7 @@ class ReplicaManager:
             answer(found)
             return
         delayed = DelayedFetch(
-            int(self._now_ms()) + params.max_wait_ms, params, items, self.partition, answer
+            int(self._now_ms()) + params.max_wait_ms, params, items, self.partition, self.note_error, answer
         )
         purgatory = self.consumer_purgatory
         if params.is_follower:
@@ -306,179 +315,18 @@ class ReplicaManager:
             self._high_watermark_moved(name)
         return FetchResult(outcomes, found.bytes_read, is_urgent)
 
-    # What the controller says.
+    # What the controller says; see `RoleChanges`.
 
     def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> list[PartitionError]:
         """Take the roles that the controller gives; the errors per partition.
 
         Raises STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH for the request as a whole.
         """
-        with self._state_lock:
-            self._check_epochs(request.controller_epoch, request.broker_epoch)
-            endpoints = {
-                BrokerId(broker.broker_id): Endpoint(broker.host, broker.port)
-                for broker in request.live_brokers
-            }
-            named: set[TopicPartition] = set()
-            errors = []
-            follow: dict[TopicPartition, FollowedLeader] = {}
-            leading: list[TopicPartition] = []
-            for topic in request.topic_states:
-                for state in topic.partition_states:
-                    name = TopicPartition(topic.topic_name, state.partition_index)
-                    named.add(name)
-                    try:
-                        role = self._take_role(name, topic, state, request, endpoints)
-                    except ApiError as error:
-                        logger.warning("%s keeps its role: %s", name, error)
-                        errors.append(
-                            PartitionError(
-                                topic_name=name.topic, partition_index=name.partition, error_code=error.code
-                            )
-                        )
-                        continue
-                    if isinstance(role, FollowedLeader):
-                        follow[name] = role
-                    elif role is Role.LEADER:
-                        leading.append(name)
-            if request.is_full:
-                self._delete_strays(named)
-            self._fetchers.unfollow(leading)
-            self._fetchers.follow(follow)
-        for name in named:
-            self._role_changed(name)
-        return errors
-
-    def _take_role(
-        self,
-        name: TopicPartition,
-        topic: LeaderAndIsrTopic,
-        state: LeaderAndIsrPartition,
-        request: LeaderAndIsrRequest,
-        endpoints: Mapping[BrokerId, Endpoint],
-    ) -> FollowedLeader | Role:
-        """Lead, or follow the leader returned; `Role.NONE` says that nothing is new.
-
-        Raises STALE_CONTROLLER_EPOCH for an older state, which changes nothing.
-        """
-        partition = self._partition_for(name, topic, is_full=request.is_full, is_new=state.is_new)
-        leads = state.leader == self.broker_id
-        news = partition.make_leader(state, self._now_ms()) if leads else partition.make_follower(state)
-        if not news:
-            return Role.NONE
-        state_change_logger.info(
-            "broker %d: %s is %s at leader epoch %d (leader %d, ISR %s, controller %d epoch %d)",
-            self.broker_id,
-            name,
-            partition.role.value,
-            state.leader_epoch,
-            state.leader,
-            state.isr,
-            request.controller_id,
-            request.controller_epoch,
-        )
-        if leads:
-            return Role.LEADER
-        return FollowedLeader(
-            BrokerId(state.leader), endpoints.get(BrokerId(state.leader)), LeaderEpoch(state.leader_epoch)
-        )
-
-    def _partition_for(
-        self, name: TopicPartition, topic: LeaderAndIsrTopic, *, is_full: bool, is_new: bool
-    ) -> Partition:
-        if self._topic_settings.update(name.topic, {config.name: config.value for config in topic.configs}):
-            self._logs.update_config(name.topic)
-        settings = self._topic_settings.of(name.topic)
-        topic_id = TopicId(topic.topic_id)
-        partition = self._partitions.get(name)
-        known = partition.log if partition is not None else self._logs.get(name)
-        if known is not None and known.topic_id not in (None, topic_id):
-            if not is_full:
-                raise api_error(
-                    ErrorCode.INCONSISTENT_TOPIC_ID, f"{name} has id {known.topic_id} here, not {topic_id}"
-                )
-            logger.warning("%s was deleted and made anew while this broker was away; dropping the old", name)
-            self._remove(name, delete=True)
-            partition = known = None
-        if partition is not None:
-            partition.min_insync_replicas = settings.min_insync_replicas
-            return partition
-        log = self._logs.get_or_create(name, topic_id, wall_clock_ms(), is_new=is_new)
-        partition = Partition(
-            name,
-            self.broker_id,
-            log,
-            high_watermark=Offset(self._high_watermarks.pop(name, 0)),
-            max_lag_ms=self._max_lag_ms,
-            min_insync_replicas=settings.min_insync_replicas,
-        )
-        self._partitions[name] = partition
-        return partition
-
-    def _delete_strays(self, named: set[TopicPartition]) -> None:
-        """What the controller does not name in a full request was deleted while this broker was away."""
-        strays = [log.topic_partition for log in self._logs.all_logs() if log.topic_partition not in named]
-        for name in strays:
-            logger.warning("%s is no longer hosted here; deleting what is left of it", name)
-            self._try_remove(name, delete=True)
+        return self._roles.become_leader_or_follower(request)
 
     def stop_replicas(self, request: StopReplicaRequest) -> list[PartitionError]:
         """Give up replicas, and delete those that the controller says. Raises as the other one."""
-        with self._state_lock:
-            self._check_epochs(request.controller_epoch, request.broker_epoch)
-            stopped = []
-            errors = []
-            for topic in request.topic_states:
-                for state in topic.partition_states:
-                    name = TopicPartition(topic.topic_name, state.partition_index)
-                    partition = self._partitions.get(name)
-                    # Epochs below zero mean "whatever it is": the topic is being deleted.
-                    if partition is not None and 0 <= state.leader_epoch < partition.leader_epoch:
-                        code = ErrorCode.FENCED_LEADER_EPOCH
-                    else:
-                        code = self._try_remove(name, state.delete_partition)
-                        stopped.append(name)
-                    if code != ErrorCode.NONE:
-                        errors.append(
-                            PartitionError(
-                                topic_name=name.topic, partition_index=name.partition, error_code=code
-                            )
-                        )
-        for name in stopped:
-            self._role_changed(name)
-        return errors
-
-    def _try_remove(self, name: TopicPartition, delete: bool) -> ErrorCode:
-        try:
-            self._remove(name, delete)
-        except ApiError as error:
-            logger.warning("%s could not be removed: %s", name, error)
-            return error.code
-        state_change_logger.info("broker %d: %s %s", self.broker_id, name, "deleted" if delete else "stopped")
-        return ErrorCode.NONE
-
-    def _remove(self, name: TopicPartition, delete: bool) -> None:
-        self._fetchers.unfollow([name])
-        partition = self._partitions.get(name)
-        if partition is not None:
-            partition.set_offline()
-        if delete:
-            self._partitions.pop(name, None)
-            self._high_watermarks.pop(name, None)
-            self._logs.delete(name, wall_clock_ms())
-
-    def _check_epochs(self, controller_epoch: int, broker_epoch: int) -> None:
-        if controller_epoch < self._controller_epoch:
-            raise api_error(
-                ErrorCode.STALE_CONTROLLER_EPOCH,
-                f"controller epoch {controller_epoch} is older than {self._controller_epoch}",
-            )
-        if broker_epoch < self._broker_epoch:
-            raise api_error(
-                ErrorCode.STALE_BROKER_EPOCH,
-                f"broker epoch {broker_epoch} is of an earlier life than {self._broker_epoch}",
-            )
-        self._controller_epoch = ControllerEpoch(controller_epoch)
+        return self._roles.stop_replicas(request)
 
     def _role_changed(self, name: TopicPartition) -> None:
         """Whoever waits on a partition whose role changed must hear of it."""
@@ -499,7 +347,7 @@ class ReplicaManager:
 
     def checkpoint_high_watermarks(self) -> None:
         """Write the high watermarks down, so that a restart need not begin at the log's start."""
-        marks = {name: Offset(mark) for name, mark in self._high_watermarks.items()}
+        marks = self._roles.unclaimed_high_watermarks()
         marks |= {partition.partition: partition.high_watermark for partition in self.partitions()}
         self._logs.checkpoint_high_watermarks(marks)
 

@@ -95,6 +95,28 @@ def after_election(
     )
 
 
+def followers_after_election(
+    known: Mapping[BrokerId, FollowerState],
+    followers: Iterable[BrokerId],
+    in_sync_replicas: frozenset[BrokerId],
+    *,
+    is_new_leader: bool,
+    leader_log_end_offset: Offset,
+    now_ms: float,
+) -> dict[BrokerId, FollowerState]:
+    """All followers at the start of a leader epoch, by `after_election`."""
+    return {
+        follower: after_election(
+            known.get(follower),
+            is_new_leader=is_new_leader,
+            is_in_sync=follower in in_sync_replicas,
+            leader_log_end_offset=leader_log_end_offset,
+            now_ms=now_ms,
+        )
+        for follower in followers
+    }
+
+
 def next_high_watermark(
     high_watermark: Offset,
     log_end_offset: Offset,

@@ -44,6 +44,7 @@ class FakeZooKeeper:
         self.states: dict[TopicPartition, LeadershipState] = {}
         self.deletions: list[str] = []
         self.notifications: dict[str, list[TopicPartition]] = {}
+        self.failures: dict[str, BrokerId | None] = {}
         self.epoch = ControllerEpoch(0)
         self._last_czxid = 100
 
@@ -95,6 +96,9 @@ class FakeZooKeeper:
 
     def isr_changes(self, watch: object = None) -> dict[str, list[TopicPartition]]:
         return dict(self.notifications)
+
+    def log_dir_failures(self, watch: object = None) -> dict[str, BrokerId | None]:
+        return dict(self.failures)
 
     def become_controller(self) -> FakeWriter:
         self.epoch = ControllerEpoch(self.epoch + 1)
@@ -169,6 +173,11 @@ class FakeWriter:
         zookeeper = self._check()
         for sequence in list(sequences):
             zookeeper.notifications.pop(sequence, None)
+
+    def delete_log_dir_failures(self, sequences: Iterable[str]) -> None:
+        zookeeper = self._check()
+        for sequence in list(sequences):
+            zookeeper.failures.pop(sequence, None)
 
 
 class FakeChannels:

@@ -1,0 +1,292 @@
+"""What becomes of this broker's replicas: the roles that the controller gives, deletions, and lost disks.
+
+The only place that changes the table of partitions, always under one lock; readers of the table take none.
+Requests of an older controller, or meant for an earlier life of this broker, are refused as a whole; an older
+state of one partition is refused for that partition. Whoever waits on a partition is told of every change,
+outside the lock.
+
+Runs on the IO workers that handle the controller's requests, and on the thread of the disk failures.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.replication.fetcher import FollowedLeader
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_views import Role
+from barnabas.broker.topic_settings import TopicSettingsTable
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.ids import (
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    Endpoint,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
+from barnabas.protocol.messages.inter_broker import (
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    PartitionError,
+    StopReplicaRequest,
+)
+
+logger = logging.getLogger(__name__)
+state_change_logger = logging.getLogger("barnabas.state_change")
+
+
+class Fetchers(Protocol):
+    """Where the leaders to follow are handed in; `FetcherManager` is one."""
+
+    def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None: ...
+
+    def unfollow(self, names: Iterable[TopicPartition]) -> None: ...
+
+
+class RoleChanges:
+    """See the module. ``partitions`` is the table that it changes.
+
+    ``role_changed`` is called for each partition after a change, ``note_error`` for each error that a
+    partition's change ends in.
+    """
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        logs: LogManager,
+        partitions: dict[TopicPartition, Partition],
+        fetchers: Fetchers,
+        *,
+        topic_settings: TopicSettingsTable,
+        max_lag_ms: float,
+        now_ms: Callable[[], float],
+        role_changed: Callable[[TopicPartition], None],
+        note_error: Callable[[ApiError], None],
+    ) -> None:
+        self.broker_id = broker_id
+        self._logs = logs
+        self._partitions = partitions
+        self._fetchers = fetchers
+        self._topic_settings = topic_settings
+        self._max_lag_ms = max_lag_ms
+        self._now_ms = now_ms
+        self._role_changed = role_changed
+        self._note_error = note_error
+        self._lock = threading.Lock()
+        self._controller_epoch = ControllerEpoch(-1)
+        self._broker_epoch = BrokerEpoch(-1)
+        self._high_watermarks = logs.load_high_watermarks()
+
+    @property
+    def broker_epoch(self) -> BrokerEpoch:
+        return self._broker_epoch
+
+    def begin_life(self, broker_epoch: BrokerEpoch) -> None:
+        """This broker has registered; what was meant for an earlier life is refused from now on."""
+        self._broker_epoch = broker_epoch
+
+    def end_life(self) -> None:
+        """The registration is gone: refuse all that is still meant for the life that ended."""
+        self._broker_epoch = BrokerEpoch(self._broker_epoch + 1)
+
+    def unclaimed_high_watermarks(self) -> dict[TopicPartition, Offset]:
+        """Those that were saved for replicas to which the controller has given no role yet."""
+        return {name: Offset(mark) for name, mark in self._high_watermarks.items()}
+
+    # LeaderAndIsr.
+
+    def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> list[PartitionError]:
+        """Take the roles that the controller gives; the errors per partition.
+
+        Raises STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH for the request as a whole.
+        """
+        with self._lock:
+            self._check_epochs(request.controller_epoch, request.broker_epoch)
+            endpoints = {
+                BrokerId(broker.broker_id): Endpoint(broker.host, broker.port)
+                for broker in request.live_brokers
+            }
+            named: set[TopicPartition] = set()
+            errors = []
+            follow: dict[TopicPartition, FollowedLeader] = {}
+            leading: list[TopicPartition] = []
+            for topic in request.topic_states:
+                for state in topic.partition_states:
+                    name = TopicPartition(topic.topic_name, state.partition_index)
+                    named.add(name)
+                    try:
+                        role = self._take_role(name, topic, state, request, endpoints)
+                    except ApiError as error:
+                        logger.warning("%s keeps its role: %s", name, error)
+                        self._note_error(error)
+                        errors.append(_partition_error(name, error.code))
+                        continue
+                    if isinstance(role, FollowedLeader):
+                        follow[name] = role
+                    elif role is Role.LEADER:
+                        leading.append(name)
+            if request.is_full:
+                self._delete_strays(named)
+            self._fetchers.unfollow(leading)
+            self._fetchers.follow(follow)
+        for name in named:
+            self._role_changed(name)
+        return errors
+
+    def _take_role(
+        self,
+        name: TopicPartition,
+        topic: LeaderAndIsrTopic,
+        state: LeaderAndIsrPartition,
+        request: LeaderAndIsrRequest,
+        endpoints: Mapping[BrokerId, Endpoint],
+    ) -> FollowedLeader | Role:
+        """Lead, or follow the leader returned; `Role.NONE` says that nothing is new.
+
+        Raises STALE_CONTROLLER_EPOCH for an older state, which changes nothing, or KAFKA_STORAGE_ERROR.
+        """
+        partition = self._partition_for(name, topic, is_full=request.is_full, is_new=state.is_new)
+        leads = state.leader == self.broker_id
+        news = partition.make_leader(state, self._now_ms()) if leads else partition.make_follower(state)
+        if not news:
+            return Role.NONE
+        state_change_logger.info(
+            "broker %d: %s is %s at leader epoch %d (leader %d, ISR %s, controller %d epoch %d)",
+            self.broker_id,
+            name,
+            partition.role.value,
+            state.leader_epoch,
+            state.leader,
+            state.isr,
+            request.controller_id,
+            request.controller_epoch,
+        )
+        if leads:
+            return Role.LEADER
+        return FollowedLeader(
+            BrokerId(state.leader), endpoints.get(BrokerId(state.leader)), LeaderEpoch(state.leader_epoch)
+        )
+
+    def _partition_for(
+        self, name: TopicPartition, topic: LeaderAndIsrTopic, *, is_full: bool, is_new: bool
+    ) -> Partition:
+        if self._topic_settings.update(name.topic, {config.name: config.value for config in topic.configs}):
+            self._logs.update_config(name.topic)
+        settings = self._topic_settings.of(name.topic)
+        topic_id = TopicId(topic.topic_id)
+        partition = self._partitions.get(name)
+        known = partition.log if partition is not None else self._logs.get(name)
+        if known is not None and known.topic_id not in (None, topic_id):
+            if not is_full:
+                raise api_error(
+                    ErrorCode.INCONSISTENT_TOPIC_ID, f"{name} has id {known.topic_id} here, not {topic_id}"
+                )
+            logger.warning("%s was deleted and made anew while this broker was away; dropping the old", name)
+            self._remove(name, delete=True)
+            partition = known = None
+        if partition is not None:
+            partition.min_insync_replicas = settings.min_insync_replicas
+            return partition
+        log = self._logs.get_or_create(name, topic_id, wall_clock_ms(), is_new=is_new)
+        partition = Partition(
+            name,
+            self.broker_id,
+            log,
+            high_watermark=Offset(self._high_watermarks.pop(name, 0)),
+            max_lag_ms=self._max_lag_ms,
+            min_insync_replicas=settings.min_insync_replicas,
+        )
+        self._partitions[name] = partition
+        return partition
+
+    def _delete_strays(self, named: set[TopicPartition]) -> None:
+        """What the controller does not name in a full request was deleted while this broker was away."""
+        strays = [log.topic_partition for log in self._logs.all_logs() if log.topic_partition not in named]
+        for name in strays:
+            logger.warning("%s is no longer hosted here; deleting what is left of it", name)
+            self._try_remove(name, delete=True)
+
+    # StopReplica.
+
+    def stop_replicas(self, request: StopReplicaRequest) -> list[PartitionError]:
+        """Give up replicas, and delete those that the controller says. Raises as the other one."""
+        with self._lock:
+            self._check_epochs(request.controller_epoch, request.broker_epoch)
+            stopped = []
+            errors = []
+            for topic in request.topic_states:
+                for state in topic.partition_states:
+                    name = TopicPartition(topic.topic_name, state.partition_index)
+                    partition = self._partitions.get(name)
+                    # Epochs below zero mean "whatever it is": the topic is being deleted.
+                    if partition is not None and 0 <= state.leader_epoch < partition.leader_epoch:
+                        code = ErrorCode.FENCED_LEADER_EPOCH
+                    else:
+                        code = self._try_remove(name, state.delete_partition)
+                        stopped.append(name)
+                    if code != ErrorCode.NONE:
+                        errors.append(_partition_error(name, code))
+        for name in stopped:
+            self._role_changed(name)
+        return errors
+
+    def _try_remove(self, name: TopicPartition, delete: bool) -> ErrorCode:
+        try:
+            self._remove(name, delete)
+        except ApiError as error:
+            logger.warning("%s could not be removed: %s", name, error)
+            self._note_error(error)
+            return error.code
+        state_change_logger.info("broker %d: %s %s", self.broker_id, name, "deleted" if delete else "stopped")
+        return ErrorCode.NONE
+
+    def _remove(self, name: TopicPartition, delete: bool) -> None:
+        self._fetchers.unfollow([name])
+        partition = self._partitions.get(name)
+        if partition is not None:
+            partition.set_offline()
+        if delete:
+            self._partitions.pop(name, None)
+            self._high_watermarks.pop(name, None)
+            self._logs.delete(name, wall_clock_ms())
+
+    # Lost disks.
+
+    def drop_lost(self, names: Iterable[TopicPartition]) -> None:
+        """Take away the roles of replicas whose disk has failed, and the replicas from the table."""
+        lost = list(names)
+        with self._lock:
+            self._fetchers.unfollow(lost)
+            for name in lost:
+                partition = self._partitions.pop(name, None)
+                if partition is not None:
+                    partition.set_offline(ErrorCode.KAFKA_STORAGE_ERROR)
+                state_change_logger.info("broker %d: %s is offline, its disk failed", self.broker_id, name)
+        for name in lost:
+            self._role_changed(name)
+
+    def _check_epochs(self, controller_epoch: int, broker_epoch: int) -> None:
+        if controller_epoch < self._controller_epoch:
+            raise api_error(
+                ErrorCode.STALE_CONTROLLER_EPOCH,
+                f"controller epoch {controller_epoch} is older than {self._controller_epoch}",
+            )
+        if broker_epoch < self._broker_epoch:
+            raise api_error(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"broker epoch {broker_epoch} is of an earlier life than {self._broker_epoch}",
+            )
+        self._controller_epoch = ControllerEpoch(controller_epoch)
+
+
+def _partition_error(name: TopicPartition, code: ErrorCode) -> PartitionError:
+    return PartitionError(topic_name=name.topic, partition_index=name.partition, error_code=code)
