@@ -183,6 +183,20 @@ def test_nothing_beyond_the_high_watermark_is_read(
     assert read(topic).count() == 20
 
 
+def test_a_planned_read_outlives_the_leader(
+    read: Read, produce: Any, make_topic: MakeTopic, admin: Admin, spark_cluster: LocalCluster
+) -> None:
+    topic = make_topic(replica_assignment={0: [3, 1], 1: [1, 3]})
+    places = produce(topic, [record(number % 2, b"%d" % number) for number in range(2000)])
+    frame = read(topic, "partition int, offset bigint")
+    assert frame.count() == 2000
+    spark_cluster.kill(3)
+    try:
+        assert sorted(map(tuple, frame.collect())) == sorted(places)
+    finally:
+        spark_cluster.start_broker(3)
+
+
 def test_records_that_retention_took_fail_the_read_unless_that_is_allowed(
     read: Read, produce: Any, make_topic: MakeTopic, admin: Admin
 ) -> None:
