@@ -1,4 +1,4 @@
-"""The errors by which a replica refuses: other leader epochs, the wrong broker (KIP-320), too small an ISR."""
+"""The errors by which a replica refuses: another leader epoch, the wrong broker (KIP-320), a small ISR."""
 
 from __future__ import annotations
 
