@@ -19,8 +19,6 @@ from barnabas.protocol.errors import (
     api_error,
 )
 
-_WITHOUT_DEMO = sorted(set(_COMMANDS) - {"demo"})
-
 
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -28,7 +26,7 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("BARNABAS_BOOTSTRAP", raising=False)
 
 
-@pytest.mark.parametrize("command", _WITHOUT_DEMO)
+@pytest.mark.parametrize("command", sorted(_COMMANDS))
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
