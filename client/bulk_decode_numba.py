@@ -15,7 +15,7 @@ import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -70,14 +70,16 @@ def load_kernel() -> ModuleType:
     """
     import numba
 
-    configured = numba.config.CACHE_DIR
+    # Its settings are attributes that numba sets at run time, which no type checker can see.
+    config: Any = numba.config
+    configured = config.CACHE_DIR
     if not configured and not _has_own_cache_place():
-        numba.config.CACHE_DIR = _private_temporary_directory()
+        config.CACHE_DIR = _private_temporary_directory()
     try:
         # numba decides where to cache a function when it is declared, so the setting is needed just here.
         from barnabas.client import bulk_decode_kernel
     finally:
-        numba.config.CACHE_DIR = configured
+        config.CACHE_DIR = configured
     return bulk_decode_kernel
 
 
