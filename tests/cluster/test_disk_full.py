@@ -1,0 +1,130 @@
+"""A broker whose disk is really full, under load: others lead, nothing is lost, and with room it is back."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest
+
+from .raw_client import RawClient, batch_of
+from .test_failover import PARTITIONS, check_all, start_loaded
+from .tools import ClusterView, eventually
+
+StartCluster = Callable[..., LocalCluster]
+
+VICTIM = 1
+_VALUE_BYTES = 2_000
+_DISK_BYTES = 256 << 20
+_FILE_BYTES = 256 << 10
+_CHUNK = bytes(1 << 20)
+
+
+class Disk(Protocol):
+    """A way to take a running broker's disk space away, and to give it back before the next start."""
+
+    def fill(self, cluster: LocalCluster) -> None: ...
+
+    def make_room(self) -> None: ...
+
+
+class SmallDisk:
+    """A file system of its own below the broker's folder, filled to the last byte by another file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._other = folder / "other-file"
+
+    def mount(self) -> None:
+        """Skips the test where the system does not let us."""
+        self._folder.mkdir(parents=True)
+        made = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "tmpfs", str(self._folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode:
+            pytest.skip(f"mounting is not permitted here: {made.stderr.strip()}")
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", "--lazy", str(self._folder)], check=True)
+
+    def fill(self, cluster: LocalCluster) -> None:
+        with self._other.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+            while True:
+                file.write(_CHUNK)
+
+    def make_room(self) -> None:
+        self._other.unlink()
+
+
+class SmallFiles:
+    """The system refuses the broker every write beyond the first bytes of a file; a new process may again."""
+
+    def fill(self, cluster: LocalCluster) -> None:
+        pid = cluster.broker(VICTIM).running_process.pid
+        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (_FILE_BYTES, hard))
+
+    def make_room(self) -> None:
+        return
+
+
+@pytest.fixture(params=["small disk", "small files"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    if request.param == "small files":
+        yield SmallFiles()
+        return
+    mounted = SmallDisk(tmp_path / "cluster-1" / f"broker-{VICTIM}")
+    mounted.mount()
+    try:
+        yield mounted
+    finally:
+        mounted.unmount()
+
+
+def test_a_full_disk_costs_no_record_and_no_broker_and_with_room_the_replicas_are_back(
+    disk: Disk, start_cluster: StartCluster
+) -> None:
+    cluster = start_cluster()
+    view = ClusterView(cluster)
+    with start_loaded(cluster, value_bytes=_VALUE_BYTES) as load:
+        assert {VICTIM} < {partition.leader for partition in view.partitions("t")}
+        disk.fill(cluster)
+        eventually(
+            lambda: all(VICTIM != p.leader and VICTIM not in p.isr for p in view.partitions("t")),
+            30,
+            lambda: f"broker {VICTIM} is still there: {view.partitions('t')}",
+        )
+        load.wait_progress("with one disk full")
+        assert cluster.broker(VICTIM).is_alive
+        with RawClient(cluster.broker(VICTIM).endpoint) as client:
+            for partition in range(PARTITIONS):
+                refused = client.produce(partition, bytes(batch_of(b"v")))
+                assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            described = client.ask(DescribeReplicasRequest(topics=["t"]))
+            [topic] = described.topics
+            assert [(r.partition_index, r.is_offline) for r in topic.replicas] == [
+                (partition, True) for partition in range(PARTITIONS)
+            ]
+        with view.zookeeper() as zookeeper:
+            eventually(
+                lambda: zookeeper.get_children("/log_dir_event_notification") == [],
+                20,
+                "the notification is still there",
+            )
+        disk.make_room()
+        cluster.restart(VICTIM)
+        view.wait_isr("t", 3)
+        load.wait_progress("after its return")
+    print(f"longest pause: {load.longest_pause_s:.3f} s")
+    assert load.problems == []
+    check_all(cluster, load)
