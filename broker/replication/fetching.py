@@ -126,10 +126,16 @@ class DelayedFetch(DelayedOperation):
         self._partition_of = partition_of
         self._note_error = note_error
         self._answer = answer
+        self._was_just_read = True
 
     def try_complete(self) -> bool:
         """Cheap while one byte is enough, as for followers: only then are the ends looked at alone."""
+        if self._was_just_read:
+            # The first try follows the read that found too little; the one after the watching counts.
+            self._was_just_read = False
+            return False
         is_follower = self._params.is_follower
+        one_byte_is_enough = self._params.min_bytes <= 1
         grown = False
         for item in self._items:
             try:
@@ -138,11 +144,27 @@ class DelayedFetch(DelayedOperation):
                 return True
             if end < item.fetch_offset and is_follower:
                 return True
-            grown = grown or end > item.fetch_offset
-        if not grown or self._params.min_bytes <= 1:
-            return grown
+            if end > item.fetch_offset:
+                if one_byte_is_enough:
+                    return True
+                grown = True
+        if not grown:
+            return False
         found = read_all(self._partition_of, self._note_error, self._params, self._items)
         return found.is_urgent or found.bytes_read >= self._params.min_bytes
 
     def on_complete(self) -> None:
-        self._answer(read_all(self._partition_of, self._note_error, self._params, self._items))
+        items = self._items
+        if self._params.is_follower:
+            # What a follower knows already is left out of its answer, so it need not be read either.
+            items = [item for item in items if self._has_news(item)]
+        self._answer(read_all(self._partition_of, self._note_error, self._params, items))
+
+    def _has_news(self, item: FetchItem) -> bool:
+        try:
+            partition = self._partition_of(item.partition)
+        except ApiError:
+            return True
+        return partition.has_news(
+            item.current_leader_epoch, item.fetch_offset, item.high_watermark, item.log_start_offset
+        )

@@ -238,7 +238,10 @@ class Partition:
             log_start_offset = self.log.log_start_offset
             log_end_offset = self.log.log_end_offset
             high_watermark = self._high_watermark
-            if last_fetched_epoch >= 0:
+            # The newest epoch ends at the log's end: within it nothing can diverge.
+            if last_fetched_epoch >= 0 and not (
+                last_fetched_epoch == self.log.epoch_cache.latest_epoch and fetch_offset <= log_end_offset
+            ):
                 epoch = LeaderEpoch(last_fetched_epoch)
                 answer = EpochEnd(*self.log.epoch_cache.end_offset_for(epoch, log_end_offset))
                 if answer.epoch >= 0 and rules.diverges(epoch, fetch_offset, answer):
@@ -270,10 +273,29 @@ class Partition:
             return self._high_watermark
 
     def readable_end(self, current_leader_epoch: int, for_follower: bool) -> Offset:
-        """Up to where a fetch would read now; raises as `read`. Cheap: for waking delayed fetches."""
-        with self._lock:
-            self._check_leading(current_leader_epoch)
-            return self.log.log_end_offset if for_follower else self._high_watermark
+        """Up to where a fetch would read now; raises as `read`.
+
+        For waking delayed fetches, and so cheap: without the lock, because what is found is read again, under
+        the lock, before anybody is told.
+        """
+        self._check_leading(current_leader_epoch)
+        return self.log.log_end_offset if for_follower else self._high_watermark
+
+    def has_news(
+        self,
+        current_leader_epoch: int,
+        fetch_offset: Offset,
+        high_watermark: Offset,
+        log_start_offset: Offset,
+    ) -> bool:
+        """Whether a follower that knows this much would learn anything from a read. Without the lock."""
+        return (
+            self.log.log_end_offset != fetch_offset
+            or min(self._high_watermark, fetch_offset) != high_watermark
+            or self.log.log_start_offset != log_start_offset
+            or self._role is not Role.LEADER
+            or self._leader_epoch != current_leader_epoch
+        )
 
     def follower_fetched(
         self,

@@ -22,6 +22,7 @@ from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Purgatory, Reaper
 from barnabas.broker.replication.appending import AppendOutcome, DelayedProduce, Unacknowledged
 from barnabas.broker.replication.disk_failures import DiskFailures
+from barnabas.broker.replication.fence import Fence
 from barnabas.broker.replication.fetcher import FetcherManager
 from barnabas.broker.replication.fetching import (
     DelayedFetch,
@@ -70,7 +71,7 @@ class ReplicaManager:
         self._metadata = metadata
         self._now_ms = now_ms
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._fenced: str | None = None
+        self.fence = Fence()
         # Partitions that were appended to and whose followers have not been woken; see `wake_followers`.
         self._to_wake: deque[TopicPartition] = deque()
         # The long poll of each follower; bounded by the number of brokers.
@@ -147,17 +148,7 @@ class ReplicaManager:
     @property
     def fenced(self) -> str | None:
         """Why this broker refuses to write, or None."""
-        return self._fenced
-
-    def fence(self, reason: str) -> None:
-        if self._fenced is None:
-            logger.warning("refusing writes: %s", reason)
-        self._fenced = reason
-
-    def unfence(self) -> None:
-        if self._fenced is not None:
-            logger.info("accepting writes again")
-        self._fenced = None
+        return self.fence.reason
 
     def begin_life(self, broker_epoch: BrokerEpoch) -> None:
         """This broker has registered; what was meant for an earlier life is refused from now on."""
@@ -165,7 +156,7 @@ class ReplicaManager:
 
     def end_life(self, reason: str) -> None:
         """The registration is gone: refuse writes, and all that is still meant for the life that ended."""
-        self.fence(reason)
+        self.fence.registration_lost(reason)
         self._roles.end_life()
 
     @property
@@ -193,8 +184,8 @@ class ReplicaManager:
             outcome = AppendOutcome(name)
             outcomes.append(outcome)
             try:
-                if self._fenced is not None:
-                    raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, self._fenced)
+                if self.fence.reason is not None:
+                    raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, self.fence.reason)
                 partition = self.partition(name)
                 appended = partition.append_as_leader(
                     records,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset
@@ -17,8 +16,7 @@ UNKNOWN_OFFSET: Final = Offset(-1)
 NEVER_MS: Final = -math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class FollowerState:
+class FollowerState(NamedTuple):
     """What a leader knows of one follower, all of it from that follower's fetch requests.
 
     ``log_end_offset`` is the offset it asked for last (it has everything before), or -1 before its first
@@ -62,12 +60,7 @@ def after_fetch(
     ):
         caught_up_ms = max(caught_up_ms, follower.last_fetch_ms)
     return FollowerState(
-        log_end_offset=fetch_offset,
-        log_start_offset=log_start_offset,
-        last_fetch_ms=now_ms,
-        last_fetch_leader_log_end_offset=leader_log_end_offset,
-        last_caught_up_ms=caught_up_ms,
-        broker_epoch=broker_epoch,
+        fetch_offset, log_start_offset, now_ms, leader_log_end_offset, caught_up_ms, broker_epoch
     )
 
 
@@ -87,8 +80,7 @@ def after_election(
     caught_up_ms = now_ms if is_in_sync else NEVER_MS
     if is_new_leader or follower is None:
         return FollowerState(last_caught_up_ms=caught_up_ms)
-    return replace(
-        follower,
+    return follower._replace(
         last_fetch_leader_log_end_offset=leader_log_end_offset,
         last_fetch_ms=now_ms if is_in_sync else NEVER_MS,
         last_caught_up_ms=caught_up_ms,
