@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from barnabas.controller import events
+from barnabas.controller.context import Replica, ReplicaState
 from barnabas.controller.controller_writer import ControllerMoved
 from barnabas.controller.znodes import MalformedZnode, TopicAssignment
 from barnabas.protocol.errors import ErrorCode
@@ -404,17 +405,105 @@ def test_isr_changes_of_leaders_are_passed_on_and_cleared() -> None:
     assert cluster.zookeeper.notifications == {}
 
 
-def test_a_replica_whose_disk_failed_hands_its_leadership_over() -> None:
-    cluster = cluster_with_topic()
-    failed = PartitionError(topic_name="t", partition_index=0, error_code=int(ErrorCode.KAFKA_STORAGE_ERROR))
+def answer_lost(cluster: Cluster, broker: int, *lost: TopicPartition) -> None:
+    """A broker answers LeaderAndIsr: these are on a disk that failed."""
+    errors = [
+        PartitionError(
+            topic_name=tp.topic,
+            partition_index=tp.partition,
+            error_code=int(ErrorCode.KAFKA_STORAGE_ERROR),
+        )
+        for tp in lost
+    ]
     cluster.reign.handle(
         events.LeaderAndIsrAnswered(
             cluster.writer.epoch,
-            BrokerId(1),
-            cluster.epoch_of(1),
-            LeaderAndIsrResponse(error_code=0, partition_errors=[failed]),
+            BrokerId(broker),
+            cluster.epoch_of(broker),
+            LeaderAndIsrResponse(error_code=0, partition_errors=errors),
         )
     )
+
+
+def notify_disk_failure(cluster: Cluster, *brokers: int | None) -> None:
+    for broker in brokers:
+        name = f"log_dir_event_{len(cluster.zookeeper.failures)}"
+        cluster.zookeeper.failures[name] = None if broker is None else BrokerId(broker)
+    cluster.reign.handle(events.LogDirFailureNotified())
+
+
+def test_a_broker_that_lost_a_log_dir_is_asked_about_all_its_replicas() -> None:
+    cluster = cluster_with_topic()
+    states = dict(cluster.zookeeper.states)
+    cluster.channels.forget()
+    notify_disk_failure(cluster, 1)
+    assert set(cluster.channels.leadership(1)) == {T0, T1}
+    assert cluster.channels.leadership(2) == {}
+    assert cluster.zookeeper.failures == {}
+    assert cluster.zookeeper.states == states
+    answer_lost(cluster, 1, T0, T1)
+    assert cluster.zookeeper.states[T0] == state(2, (2, 3), epoch=1, version=1)
+    assert cluster.zookeeper.states[T1].isr == (2, 3)
+    assert cluster.channels.metadata(3)[T0].offline_replicas == [1]
+
+
+def test_a_notification_of_nobody_alive_is_cleared_and_asks_nobody() -> None:
+    cluster = cluster_with_topic()
+    die(cluster, 1)
+    cluster.channels.forget()
+    notify_disk_failure(cluster, 1, 9, None)
+    assert cluster.zookeeper.failures == {}
+    assert cluster.channels.batches == []
+
+
+def test_replicas_known_to_be_lost_are_not_asked_about_again() -> None:
+    cluster = cluster_with_topic()
+    answer_lost(cluster, 1, T0)
+    cluster.channels.forget()
+    notify_disk_failure(cluster, 1)
+    assert set(cluster.channels.leadership(1)) == {T1}
+    answer_lost(cluster, 1, T1)
+    assert cluster.zookeeper.states[T1].isr == (2, 3)
+
+
+def test_a_lost_replica_stays_lost_when_its_broker_was_wrongly_suspected() -> None:
+    cluster = cluster_with_topic()
+    answer_lost(cluster, 1, T0)
+    cluster.reign.handle(suspect(cluster, 1))
+    cluster.reign.handle(returned(cluster, 1))
+    answer_lost(cluster, 1, T0)
+    states = cluster.reign.context.replica_states
+    assert states[Replica(T0, BrokerId(1))] is ReplicaState.OFFLINE
+    assert states[Replica(T1, BrokerId(1))] is ReplicaState.ONLINE
+
+
+def test_a_lost_replica_is_back_when_its_broker_has_started_anew() -> None:
+    cluster = cluster_with_topic()
+    answer_lost(cluster, 1, T0, T1)
+    die(cluster, 1)
+    cluster.zookeeper.register(1)
+    cluster.channels.forget()
+    cluster.reign.handle(events.BrokerChange())
+    assert set(cluster.channels.leadership(1)) == {T0, T1}
+    cluster.zookeeper.shrink_isr(T0, 2, 3, 1)
+    cluster.reign.handle(events.IsrChangeNotified())
+    die(cluster, 2, 3)
+    assert cluster.zookeeper.states[T0].leader == 1
+
+
+def test_a_new_controller_clears_the_notifications_for_it_asks_every_broker_anyway() -> None:
+    cluster = cluster_with_topic()
+    cluster.zookeeper.failures["log_dir_event_0"] = BrokerId(1)
+    cluster.elect()
+    assert cluster.zookeeper.failures == {}
+    assert set(cluster.channels.leadership(1)) == {T0, T1}
+    answer_lost(cluster, 1, T0)
+    assert cluster.zookeeper.states[T0].leader == 2
+
+
+def test_a_replica_whose_disk_failed_hands_its_leadership_over() -> None:
+    cluster = cluster_with_topic()
+    answer_lost(cluster, 1, T0)
     assert cluster.zookeeper.states[T0] == state(2, (2, 3), epoch=1, version=1)
     assert cluster.zookeeper.states[T1].isr == (2, 3, 1)
     die(cluster, 2)

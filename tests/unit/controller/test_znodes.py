@@ -81,6 +81,9 @@ def test_the_rest_reads_back() -> None:
     assert znodes.decode_topic_config("/c", znodes.encode_topic_config({"a": "1"})) == {"a": "1"}
     changed = [TopicPartition("t", 0), TopicPartition("u", 7)]
     assert znodes.decode_isr_change("/i", znodes.encode_isr_change(changed)) == changed
+    data = znodes.encode_log_dir_event(BrokerId(3))
+    assert data == b'{"version":1,"broker":3,"event":1}'
+    assert znodes.decode_log_dir_event("/l", data) == 3
     assert znodes.decode_cluster_id("/cluster/id", znodes.encode_cluster_id("x")) == "x"
     assert znodes.decode_epoch("/e", znodes.encode_epoch(ControllerEpoch(9))) == 9
     found = znodes.decode_controller("/controller", znodes.encode_controller(BrokerId(4), 1), 77, 88)
@@ -97,6 +100,7 @@ DECODERS: list[Callable[[bytes], object]] = [
     lambda data: znodes.decode_partition_state("/odd", data, 0),
     lambda data: znodes.decode_controller("/odd", data, 1, 1),
     lambda data: znodes.decode_isr_change("/odd", data),
+    lambda data: znodes.decode_log_dir_event("/odd", data),
     lambda data: znodes.decode_cluster_id("/odd", data),
 ]
 

@@ -1,0 +1,472 @@
+"""A disk that fails or is full, on a replica manager over two real log dirs."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from barnabas.broker.handlers import describe_replicas
+from barnabas.broker.log import segment_file
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.purgatory import Reaper
+from barnabas.broker.replication.appending import AppendOutcome
+from barnabas.broker.replication.fetcher import (
+    FetcherManager,
+    FetcherSettings,
+    FollowedLeader,
+    LeaderFetcher,
+    _Followed,
+)
+from barnabas.broker.replication.fetching import FetchItem, FetchParams, FetchResult
+from barnabas.broker.replication.isr_changes import IsrStoreUnavailable
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import (
+    BrokerEpoch,
+    BrokerId,
+    Endpoint,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
+from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest, DescribeReplicasResponse
+from barnabas.protocol.messages.fetch import FetchPartitionResponse
+from barnabas.protocol.messages.inter_broker import (
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LiveBroker,
+    PartitionError,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaTopic,
+)
+
+ME, OTHER = BrokerId(1), BrokerId(2)
+TOPIC_ID = TopicId(uuid.UUID(int=9))
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+ACKS_ALL, ACKS_ONE = -1, 1
+DEADLINE_S = 20.0
+
+
+def raise_it(error: BaseException) -> None:
+    raise error
+
+
+def a_batch(base_offset: int = 0) -> bytearray:
+    batch = build_batch([(None, b"value")])
+    batch[:8] = base_offset.to_bytes(8)
+    return batch
+
+
+class Fetchers:
+    """Notes who is followed."""
+
+    def __init__(self) -> None:
+        self.followed: set[TopicPartition] = set()
+
+    def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
+        self.followed |= set(leaders)
+
+    def unfollow(self, names: Iterable[TopicPartition]) -> None:
+        self.followed -= set(names)
+
+    def start(self) -> None:
+        return
+
+    def stop(self) -> None:
+        return
+
+
+class Store:
+    """ZooKeeper's side: takes notifications, or is away."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+        self.notified: list[BrokerId] = []
+        self.told = threading.Event()
+
+    def update_isr(self, *_: Any, **__: Any) -> int:
+        raise AssertionError("no ISR changes here")
+
+    def notify_isr_change(self, partitions: Any) -> None:
+        raise AssertionError("no ISR changes here")
+
+    def notify_log_dir_failure(self, broker_id: BrokerId) -> None:
+        if self.is_away:
+            raise IsrStoreUnavailable("no connection")
+        self.notified.append(broker_id)
+        self.told.set()
+
+
+class Broker:
+    """Partitions t-0 and t-2 lie in the first log dir, t-1 in the second. Nothing runs but what is called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.dirs = [folder / "first", folder / "second"]
+        self.full: set[Path] = set()
+        self.logs = LogManager.open(
+            self.dirs, broker_id=ME, cluster_id="c", config_of=lambda topic: LogConfig(), now_ms=0
+        )
+        self.store, self.fetchers = Store(), Fetchers()
+        settings: Any = SimpleNamespace(
+            update=lambda topic, overrides: False, of=lambda topic: SimpleNamespace(min_insync_replicas=1)
+        )
+        fetchers: Any = self.fetchers
+        self.replicas = ReplicaManager(
+            ME,
+            self.logs,
+            MetadataCache(),
+            self.store,
+            Reaper(on_fatal=raise_it, clock_ms=lambda: 0),
+            topic_settings=settings,
+            make_fetchers=lambda manager: fetchers,
+            max_lag_ms=10_000,
+            on_fatal=raise_it,
+            now_ms=lambda: 0.0,
+        )
+        self.epoch = -1
+        assert self.lead(T0, T1, T2) == []
+        assert [self.dir_of(name) for name in (T0, T1, T2)] == [self.dirs[0], self.dirs[1], self.dirs[0]]
+
+    def dir_of(self, name: TopicPartition) -> Path:
+        return self.replicas.partition(name).log.folder.parent
+
+    def lead(self, *names: TopicPartition, leader: int = ME, is_new: bool = True) -> list[PartitionError]:
+        """LeaderAndIsr of the next leader epoch, with two replicas in sync."""
+        self.epoch += 1
+        states = [
+            LeaderAndIsrPartition(
+                partition_index=name.partition,
+                controller_epoch=1,
+                leader=leader,
+                leader_epoch=self.epoch,
+                isr=[ME, OTHER],
+                partition_epoch=self.epoch,
+                replicas=[ME, OTHER],
+                is_new=is_new,
+            )
+            for name in names
+        ]
+        return self.replicas.become_leader_or_follower(
+            LeaderAndIsrRequest(
+                controller_id=OTHER,
+                controller_epoch=1,
+                broker_epoch=1,
+                topic_states=[LeaderAndIsrTopic(topic_name="t", topic_id=TOPIC_ID, partition_states=states)],
+                live_brokers=[LiveBroker(broker_id=OTHER, host="localhost", port=1, broker_epoch=1)],
+            )
+        )
+
+    def delete(self, name: TopicPartition) -> list[PartitionError]:
+        return self.replicas.stop_replicas(
+            StopReplicaRequest(
+                controller_id=OTHER,
+                controller_epoch=1,
+                broker_epoch=1,
+                topic_states=[
+                    StopReplicaTopic(
+                        topic_name=name.topic,
+                        partition_states=[
+                            StopReplicaPartition(
+                                partition_index=name.partition, leader_epoch=-2, delete_partition=True
+                            )
+                        ],
+                    )
+                ],
+            )
+        )
+
+    def produce(self, name: TopicPartition, acks: int = ACKS_ONE) -> list[AppendOutcome]:
+        """The outcomes so far: empty while the produce waits."""
+        found: list[AppendOutcome] = []
+        self.replicas.append(acks, 30_000, [(name, memoryview(a_batch()))], found.extend)
+        return found
+
+    def fetch(self, name: TopicPartition, *, follower: int = -1, offset: int = 0) -> list[FetchResult]:
+        found: list[FetchResult] = []
+        params = FetchParams(BrokerId(follower), BrokerEpoch(-1), 30_000, 1, 1 << 20)
+        item = FetchItem(name, -1, Offset(offset), -1, Offset(0), 1 << 20)
+        self.replicas.fetch(params, [item], found.append)
+        return found
+
+    def error_of(self, name: TopicPartition) -> ErrorCode | None:
+        try:
+            self.replicas.partition(name)
+        except ApiError as error:
+            return error.code
+        return None
+
+
+@pytest.fixture
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    """Its disks take bytes unless the test says ``broker.full.add(dir)``."""
+    made = Broker(tmp_path)
+
+    def pwrite(descriptor: int, data: Any, position: int) -> int:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if any(path.is_relative_to(full) for full in made.full):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.pwrite(descriptor, data, position)
+
+    monkeypatch.setattr(segment_file, "pwrite", pwrite)
+    yield made
+    made.full.clear()
+    made.logs.close(0)
+
+
+def test_a_full_disk_refuses_the_append_and_its_partitions_are_lost_the_others_not(broker: Broker) -> None:
+    assert broker.produce(T0)[0].base_offset == 0
+    broker.full.add(broker.dirs[0])
+    [outcome] = broker.produce(T0)
+    assert (outcome.error, outcome.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    assert "No space left" in (outcome.message or "")
+    assert broker.replicas.disk_failures.work_off()
+    assert [broker.error_of(name) for name in (T0, T1, T2)] == [
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        None,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    ]
+    assert broker.produce(T2)[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.fetch(T2)[0].outcomes[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.produce(T1)[0].base_offset == 0
+    assert broker.store.notified == [ME]
+    assert list(broker.logs.offline_dirs) == [broker.dirs[0]]
+
+
+def test_a_dir_that_fails_again_is_no_news(broker: Broker) -> None:
+    broker.full.add(broker.dirs[0])
+    partition = broker.replicas.partition(T0)
+    broker.produce(T0)
+    broker.produce(T2)
+    assert broker.replicas.disk_failures.work_off()
+    broker.replicas.note_error(LogDirFailure(partition.log.folder, OSError(errno.EIO, "again")))
+    assert broker.replicas.disk_failures.work_off()
+    assert broker.store.notified == [ME]
+
+
+def test_an_error_that_is_not_the_disks_costs_nothing(broker: Broker) -> None:
+    [outcome] = broker.produce(TopicPartition("t", 7))
+    assert outcome.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert broker.replicas.disk_failures.work_off()
+    assert (broker.store.notified, broker.logs.offline_dirs) == ([], {})
+
+
+def test_all_that_waits_on_a_lost_partition_is_answered(broker: Broker) -> None:
+    waiting = broker.produce(T0, ACKS_ALL)
+    followed = broker.fetch(T2, follower=OTHER)
+    consumed = broker.fetch(T2)
+    assert (waiting, followed, consumed) == ([], [], [])
+    broker.full.add(broker.dirs[0])
+    broker.produce(T2)
+    broker.replicas.disk_failures.work_off()
+    assert [outcome.error for outcome in waiting] == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert [found.outcomes[0].error for found in (*followed, *consumed)] == [
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    ]
+
+
+def test_a_follower_is_followed_no_longer_and_holds_no_role(broker: Broker) -> None:
+    assert broker.lead(T0, T1, leader=OTHER) == []
+    assert broker.fetchers.followed == {T0, T1}
+    partition = broker.replicas.partition(T0)
+    broker.full.add(broker.dirs[0])
+    broker.produce(T2)
+    broker.replicas.disk_failures.work_off()
+    assert broker.fetchers.followed == {T1}
+    with pytest.raises(ApiError) as caught:
+        partition.follower_position(LeaderEpoch(broker.epoch))
+    assert caught.value.code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+async def test_a_fetch_that_cannot_be_appended_takes_the_dir_offline(broker: Broker) -> None:
+    assert broker.lead(T0, leader=OTHER) == []
+    broker.full.add(broker.dirs[0])
+    manager = FetcherManager(
+        ME,
+        broker.replicas.partition,
+        MetadataCache(),
+        FetcherSettings(500, 1, 1 << 20, 1 << 20, 100, 1_000),
+        broker_epoch=lambda: BrokerEpoch(1),
+        note_error=broker.replicas.note_error,
+        on_fatal=raise_it,
+    )
+    # Its thread is not started: the fetcher lives on this test's loop and is handed its answer.
+    manager._loop.close()
+    manager.spawn = lambda work: work.close()  # type: ignore[method-assign,assignment,return-value]
+    fetcher = LeaderFetcher(manager, OTHER, Endpoint("localhost", 1))
+    followed = _Followed(broker.replicas.partition(T0), LeaderEpoch(broker.epoch))
+    answer = FetchPartitionResponse(
+        partition_index=0, error_code=0, high_watermark=0, log_start_offset=0, records=memoryview(a_batch())
+    )
+    fetcher._apply_partition(followed, answer, 0.0)
+    assert followed.retry_at > 0
+    broker.replicas.disk_failures.work_off()
+    assert broker.error_of(T0) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.store.notified == [ME]
+
+
+def test_a_log_that_cannot_be_read_takes_the_dir_offline(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.produce(T0)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segment_file, "mmap", SimpleNamespace(mmap=refuse, ACCESS_READ=mmap.ACCESS_READ))
+        [found] = broker.fetch(T0, follower=OTHER)
+    assert found.outcomes[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    broker.replicas.disk_failures.work_off()
+    assert broker.error_of(T2) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_dir_that_fails_in_a_pass_is_lost_the_same_way(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise LogDirFailure(
+            broker.dirs[1] / "recovery-point-offset-checkpoint", OSError(errno.ENOSPC, "full")
+        )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.logs._dirs[broker.dirs[1]].recovery_points, "write", refuse)
+        broker.logs.checkpoint_pass(0)
+    broker.replicas.disk_failures.work_off()
+    assert [broker.error_of(name) for name in (T0, T1)] == [None, ErrorCode.KAFKA_STORAGE_ERROR]
+    assert broker.store.notified == [ME]
+
+
+def test_the_controller_learns_which_replicas_are_lost_from_the_answers(broker: Broker) -> None:
+    broker.full.add(broker.dirs[0])
+    broker.produce(T0)
+    broker.replicas.disk_failures.work_off()
+    errors = broker.lead(T0, T1, T2, is_new=False)
+    assert [(error.partition_index, error.error_code) for error in errors] == [
+        (0, ErrorCode.KAFKA_STORAGE_ERROR),
+        (2, ErrorCode.KAFKA_STORAGE_ERROR),
+    ]
+    assert broker.replicas.partition(T1).leader_epoch == broker.epoch
+
+
+def test_a_replica_that_cannot_be_created_is_offline_until_a_restart(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = TopicPartition("t", 3)
+
+    def refuse(path: Path) -> None:
+        raise LogDirFailure(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segment_file.SegmentFile, "create", refuse)
+        [error] = broker.lead(fresh)
+    assert error.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    broker.replicas.disk_failures.work_off()
+    assert broker.error_of(fresh) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(broker.logs.offline_dirs) == 1
+    # Not in the other dir either: at the next start it would lie in both.
+    [error] = broker.lead(fresh)
+    assert error.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_lost_replica_cannot_be_deleted(broker: Broker) -> None:
+    broker.full.add(broker.dirs[0])
+    broker.produce(T0)
+    broker.replicas.disk_failures.work_off()
+    [error] = broker.delete(T0)
+    assert error.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.delete(T1) == []
+
+
+def test_the_controller_is_told_as_soon_as_zookeeper_is_back(broker: Broker) -> None:
+    broker.store.is_away = True
+    broker.full.add(broker.dirs[0])
+    broker.produce(T0)
+    assert not broker.replicas.disk_failures.work_off()
+    assert broker.error_of(T0) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert not broker.replicas.disk_failures.work_off()
+    broker.store.is_away = False
+    assert broker.replicas.disk_failures.work_off()
+    assert broker.replicas.disk_failures.work_off()
+    assert broker.store.notified == [ME]
+
+
+def test_the_thread_does_all_of_it(broker: Broker) -> None:
+    broker.replicas.disk_failures.start()
+    broker.full.add(broker.dirs[0])
+    assert broker.produce(T0)[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.store.told.wait(DEADLINE_S)
+    assert broker.error_of(T2) == ErrorCode.KAFKA_STORAGE_ERROR
+    broker.replicas.disk_failures.stop()
+
+
+def test_a_thread_that_dies_is_fatal(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    fatal: list[BaseException] = []
+    done = threading.Event()
+
+    def on_fatal(error: BaseException) -> None:
+        fatal.append(error)
+        done.set()
+
+    def break_down(broker_id: BrokerId) -> None:
+        raise RuntimeError("a bug")
+
+    failures = broker.replicas.disk_failures
+    monkeypatch.setattr(failures, "_on_fatal", on_fatal)
+    monkeypatch.setattr(broker.store, "notify_log_dir_failure", break_down)
+    failures.start()
+    broker.full.add(broker.dirs[0])
+    broker.produce(T0)
+    assert done.wait(DEADLINE_S)
+    assert str(fatal[0]) == "a bug"
+
+
+def test_without_any_disk_the_broker_goes_on_answering(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.full |= set(broker.dirs)
+    broker.produce(T0)
+    broker.produce(T1)
+    broker.replicas.disk_failures.work_off()
+    assert "no log dir is left" in caplog.text
+    assert [broker.produce(name)[0].error for name in (T0, T1, T2)] == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
+    [error] = broker.lead(TopicPartition("t", 5))
+    assert error.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    broker.replicas.checkpoint_high_watermarks()
+    broker.replicas.shrink_isrs()
+    broker.replicas.retain()
+
+
+def test_described_replicas_say_what_is_offline_and_where_it_lay(broker: Broker) -> None:
+    broker.full.add(broker.dirs[0])
+    broker.produce(T0)
+    broker.replicas.disk_failures.work_off()
+    answers: list[DescribeReplicasResponse] = []
+    services: Any = SimpleNamespace(replicas=broker.replicas, config=SimpleNamespace(broker_id=ME))
+    request: Any = SimpleNamespace(body=DescribeReplicasRequest(topics=["t"]), respond=answers.append)
+    describe_replicas.handle(services, request)
+    [topic] = answers[0].topics
+    found: dict[int, tuple[bool, str]] = {
+        one.partition_index: (one.is_offline, one.log_dir) for one in topic.replicas
+    }
+    assert found == {
+        0: (True, str(broker.dirs[0])),
+        1: (False, str(broker.dirs[1])),
+        2: (True, str(broker.dirs[0])),
+    }
