@@ -14,7 +14,7 @@ from barnabas.protocol.invariants import InvariantViolation
 from tests.simulation.chaos import Chaos
 from tests.simulation.mutations import FOUND_BY_CHANCE, Mutation
 
-SEEDS = int(os.environ.get("BARNABAS_SIMULATION_SEEDS", "400"))
+SEEDS = int(os.environ.get("BARNABAS_SIMULATION_SEEDS", "800"))
 ONE_SEED = os.environ.get("BARNABAS_SIMULATION_SEED")
 CHUNKS = 8
 STEPS = 200

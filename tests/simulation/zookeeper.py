@@ -207,6 +207,3 @@ class SimIsrStore:
 
     def notify_log_dir_failure(self, broker_id: BrokerId) -> None:
         raise AssertionError("no disk fails here")
-
-    def notify_log_dir_failure(self, broker: BrokerId) -> None:
-        raise AssertionError("no disk fails here")

@@ -1,0 +1,246 @@
+"""A replica that follows: append, cut by epoch, begin anew; and a real log underneath."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
+from barnabas.broker.replication.following import apply_answer
+from barnabas.broker.replication.rules import EpochEnd
+from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import LeaderEpoch, Offset
+from barnabas.protocol.messages.fetch import EpochEndOffset, FetchPartitionResponse
+from tests.unit.broker.replication.building import (
+    TP,
+    append,
+    follow,
+    follower_of,
+    leader_of,
+    partition_of,
+    records_at,
+    refused,
+    state,
+)
+
+
+@pytest.mark.parametrize(("mark", "expected"), [(0, 0), (2, 2), (9, 3)])
+def test_its_high_watermark_is_the_leaders_but_never_past_its_own_end(mark: int, expected: int) -> None:
+    partition = follower_of()
+    assert follow(partition, 0, 3, mark=mark)
+    assert (partition.log_end_offset, partition.high_watermark) == (3, expected)
+
+
+def test_its_high_watermark_does_not_go_back() -> None:
+    partition = follower_of()
+    follow(partition, 0, 3, mark=3)
+    assert not follow(partition, 3, 0, mark=1)
+    assert partition.high_watermark == 3
+
+
+def test_records_that_do_not_continue_the_log_are_refused() -> None:
+    partition = follower_of()
+    follow(partition, 0, 3)
+    before = partition.view()
+    with pytest.raises(UnexpectedAppendOffset):
+        follow(partition, 5, 1)
+    assert partition.view() == before
+
+
+def test_the_log_start_follows_the_leaders_up_to_what_is_committed() -> None:
+    partition = follower_of()
+    follow(partition, 0, 5, mark=3, start=4)
+    assert partition.log.log_start_offset == 3
+    follow(partition, 5, 0, mark=5, start=4)
+    assert partition.log.log_start_offset == 4
+
+
+def test_what_was_meant_for_another_epoch_is_dropped() -> None:
+    partition = follower_of(epoch=1)
+    follow(partition, 0, 2, epoch=1)
+    partition.make_follower(state(leader=3, epoch=2))
+    before = partition.view()
+    answer = EpochEnd(LeaderEpoch(0), Offset(0))
+    for late in (
+        lambda: follow(partition, 2, 1, epoch=1),
+        lambda: partition.truncate_for(LeaderEpoch(1), answer),
+        lambda: partition.restart_at(LeaderEpoch(1), Offset(7)),
+        lambda: partition.follower_position(LeaderEpoch(1)),
+    ):
+        with refused(ErrorCode.FENCED_LEADER_EPOCH):
+            late()
+    assert partition.view() == before
+
+
+def test_a_leader_follows_nobody() -> None:
+    partition = leader_of(1, 2)
+    with refused(ErrorCode.FENCED_LEADER_EPOCH):
+        follow(partition, 0, 1, epoch=0)
+
+
+def test_a_new_follower_cuts_nothing_by_itself() -> None:
+    """Its high watermark may be stale: what lies above may be committed (KIP-101)."""
+    partition = follower_of()
+    follow(partition, 0, 5, mark=1)
+    partition.make_follower(state(leader=3, epoch=1))
+    assert (partition.high_watermark, partition.log_end_offset) == (1, 5)
+
+
+def test_it_cuts_where_the_histories_part_and_its_high_watermark_with_it() -> None:
+    partition = follower_of()
+    follow(partition, 0, 5, mark=4)
+    partition.make_follower(state(leader=3, epoch=2))
+    found = partition.truncate_for(LeaderEpoch(2), EpochEnd(LeaderEpoch(0), Offset(3)))
+    assert found == (3, True)
+    assert (partition.log_end_offset, partition.high_watermark) == (3, 3)
+
+
+def test_an_epoch_in_which_it_led_and_wrote_nothing_is_forgotten() -> None:
+    partition = leader_of(1, records=3)
+    partition.make_leader(state(epoch=5, isr=(1,)), 0.0)
+    partition.make_follower(state(leader=2, epoch=6))
+    assert partition.follower_position(LeaderEpoch(6)).last_epoch == 5
+    partition.truncate_for(LeaderEpoch(6), EpochEnd(LeaderEpoch(0), Offset(3)))
+    position = partition.follower_position(LeaderEpoch(6))
+    assert (position.last_epoch, position.log_end_offset) == (0, 3)
+
+
+def test_it_begins_anew_where_the_leaders_log_starts() -> None:
+    partition = follower_of()
+    follow(partition, 0, 5, mark=4)
+    partition.restart_at(LeaderEpoch(0), Offset(9))
+    position = partition.follower_position(LeaderEpoch(0))
+    assert position == (9, -1, 9, 9)
+    assert follow(partition, 9, 2, mark=10)
+
+
+# An answer as it comes from the wire
+
+
+def answered(**fields: object) -> FetchPartitionResponse:
+    return FetchPartitionResponse(**{"partition_index": 0, "error_code": 0, **fields})
+
+
+def apply(partition: object, data: FetchPartitionResponse) -> None:
+    apply_answer(partition, LeaderEpoch(0), data, wall_clock_ms=0)
+
+
+def test_an_answer_is_appended() -> None:
+    partition = follower_of()
+    apply(partition, answered(records=records_at(0, 2), high_watermark=1, log_start_offset=0))
+    assert (partition.log_end_offset, partition.high_watermark) == (2, 1)
+    apply(partition, answered(records=None, high_watermark=2, log_start_offset=0))
+    assert partition.high_watermark == 2
+
+
+def test_a_diverging_answer_cuts() -> None:
+    partition = follower_of()
+    follow(partition, 0, 5)
+    apply(partition, answered(diverging_epoch=EpochEndOffset(epoch=0, end_offset=2), high_watermark=9))
+    assert (partition.log_end_offset, partition.high_watermark) == (2, 0)
+
+
+def test_who_was_left_behind_begins_at_the_leaders_start() -> None:
+    partition = follower_of()
+    follow(partition, 0, 2)
+    out_of_range = int(ErrorCode.OFFSET_OUT_OF_RANGE)
+    apply(partition, answered(error_code=out_of_range, log_start_offset=7))
+    assert partition.log_end_offset == 7
+    with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
+        apply(partition, answered(error_code=out_of_range, log_start_offset=7))
+    with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
+        apply(partition, answered(error_code=out_of_range))
+    assert partition.log_end_offset == 7
+
+
+def test_an_error_of_the_leader_changes_nothing() -> None:
+    partition = follower_of()
+    follow(partition, 0, 2)
+    before = partition.view()
+    with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        apply(partition, answered(error_code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER), records=records_at(2, 1)))
+    assert partition.view() == before
+
+
+# With a real log
+
+
+def batch(*values: bytes) -> memoryview:
+    builder = RecordBatchBuilder()
+    for value in values:
+        builder.append(None, value, None, 0)
+    return memoryview(bytearray(builder.build()))
+
+
+def test_leader_and_follower_over_real_logs_end_up_byte_for_byte_equal(tmp_path: Path) -> None:
+    logs = [Log.open(TP, tmp_path / name, LogConfig(), now_ms=0) for name in ("leader", "follower")]
+    leader, follower = (partition_of(log) for log in logs)
+    leader.make_leader(state(isr=(1,)), 0.0)
+    follower.make_follower(state(leader=1))
+    for number in range(5):
+        leader.append_as_leader(batch(b"%d" % number, b"x"), require_all=True, now_ms=0.0, wall_clock_ms=0)
+
+    def copy(epoch: int) -> None:
+        while True:
+            position = follower.follower_position(LeaderEpoch(epoch))
+            read = leader.read(
+                current_leader_epoch=epoch,
+                fetch_offset=position.log_end_offset,
+                last_fetched_epoch=position.last_epoch,
+                max_bytes=100,
+                for_follower=True,
+                min_one_batch=True,
+            )
+            if read.diverging is not None:
+                follower.truncate_for(LeaderEpoch(epoch), read.diverging)
+                continue
+            follower.append_as_follower(
+                read.records,
+                leader_epoch=LeaderEpoch(epoch),
+                leader_high_watermark=read.high_watermark,
+                leader_log_start_offset=read.log_start_offset,
+                wall_clock_ms=0,
+            )
+            if not len(read.records):
+                return
+
+    copy(0)
+    # The follower leads for a moment and writes what nobody copies; then the first leads again.
+    follower.make_leader(state(leader=1, epoch=1, isr=(1,)), 0.0)
+    append_real(follower)
+    leader.make_leader(state(epoch=2, isr=(1,)), 0.0)
+    follower.make_follower(state(leader=1, epoch=2))
+    append_real(leader)
+    append_real(leader)
+    copy(2)
+    whole = [log.read(0, 1 << 20).records.tobytes() for log in logs]
+    assert whole[0] == whole[1]
+    assert follower.high_watermark == leader.high_watermark == 14
+    assert logs[0].epoch_cache.entries == logs[1].epoch_cache.entries
+    for log in logs:
+        log.close(0)
+
+
+def append_real(partition: object) -> None:
+    partition.append_as_leader(batch(b"a", b"b"), require_all=True, now_ms=0.0, wall_clock_ms=0)
+
+
+def test_an_append_in_memory_looks_like_a_real_one(tmp_path: Path) -> None:
+    """The log in memory must not promise what the real one does not keep."""
+    real = partition_of(Log.open(TP, tmp_path / "real", LogConfig(), now_ms=0))
+    real.make_leader(state(isr=(1,)), 0.0)
+    for _ in range(3):
+        real.append_as_leader(batch(b"v"), require_all=True, now_ms=0.0, wall_clock_ms=0)
+    simulated = leader_of(1)
+    for _ in range(3):
+        append(simulated)
+    assert simulated.log.epoch_cache.entries == real.log.epoch_cache.entries
+    for partition in (real, simulated):
+        partition.make_follower(state(leader=2, epoch=4))
+        partition.truncate_for(LeaderEpoch(4), EpochEnd(LeaderEpoch(0), Offset(2)))
+    assert simulated.follower_position(LeaderEpoch(4)) == real.follower_position(LeaderEpoch(4))
+    real.log.close(0)

@@ -1,0 +1,331 @@
+"""A replica that leads: its high watermark's four occasions, acknowledgements, reads, and the fences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_views import Role
+from barnabas.broker.replication.rules import EpochEnd
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import LeaderEpoch, Offset
+from tests.simulation.memory_log import MemoryLog, decode
+from tests.unit.broker.replication.building import (
+    FOUR,
+    LAG_MS,
+    THREE,
+    TP,
+    TWO,
+    append,
+    fetched,
+    leader_of,
+    partition_of,
+    refused,
+    state,
+)
+
+# The four occasions of the high watermark
+
+
+def test_an_append_commits_at_once_where_nobody_else_is_in_sync() -> None:
+    partition = leader_of(1)
+    appended = append(partition, 3)
+    assert appended.high_watermark_moved
+    assert (partition.high_watermark, appended.required_offset) == (3, 3)
+
+
+def test_an_append_waits_for_the_others_in_sync() -> None:
+    partition = leader_of(1, 2, 3)
+    assert not append(partition, 3).high_watermark_moved
+    assert partition.high_watermark == 0
+
+
+def test_a_fetch_moves_it_to_the_lowest_end_in_the_isr() -> None:
+    partition = leader_of(1, 2, 3, records=5)
+    assert not fetched(partition, TWO, 4).high_watermark_moved
+    assert fetched(partition, THREE, 3).high_watermark_moved
+    assert partition.high_watermark == 3
+    assert fetched(partition, THREE, 5).high_watermark_moved
+    assert partition.high_watermark == 4
+
+
+def test_a_lower_fetch_never_moves_it_back() -> None:
+    partition = leader_of(1, 2, records=5)
+    fetched(partition, TWO, 5)
+    assert not fetched(partition, TWO, 2).high_watermark_moved
+    assert partition.high_watermark == 5
+
+
+def test_becoming_leader_alone_in_the_isr_commits_all_that_is_there() -> None:
+    partition = partition_of()
+    partition.log.append_as_leader(leader_records(4), 0, 0)
+    partition.make_leader(state(epoch=3, isr=(1,)), 0.0)
+    assert partition.high_watermark == 4
+
+
+def leader_records(count: int) -> memoryview:
+    log = MemoryLog(TP)
+    partition = partition_of(log)
+    partition.make_leader(state(isr=(1,)), 0.0)
+    append(partition, count)
+    return log.read(0, 1 << 20, upper_bound_offset=count, min_one_batch=True).records
+
+
+def test_a_smaller_isr_moves_it_when_it_is_committed() -> None:
+    partition = leader_of(1, 2, 3, records=5)
+    fetched(partition, TWO, 5, now_ms=LAG_MS)
+    pending = partition.propose_shrink(LAG_MS + 1)
+    assert pending is not None
+    assert partition.high_watermark == 0
+    assert partition.commit_isr(pending, 1, LAG_MS + 1)
+    assert partition.high_watermark == 5
+
+
+# Acknowledgements
+
+
+def test_acks_all_is_refused_below_the_least_isr_and_writes_nothing() -> None:
+    partition = leader_of(1, 2, min_insync_replicas=3)
+    with refused(ErrorCode.NOT_ENOUGH_REPLICAS):
+        append(partition, require_all=True)
+    assert partition.log_end_offset == 0
+    append(partition, require_all=False)
+    assert partition.log_end_offset == 1
+
+
+def test_an_append_is_acknowledged_when_the_high_watermark_reaches_it() -> None:
+    partition = leader_of(1, 2)
+    appended = append(partition, 2)
+    epoch, required = appended.leader_epoch, appended.required_offset
+    assert partition.acknowledgement(epoch, required) is None
+    fetched(partition, TWO, 1)
+    assert partition.acknowledgement(epoch, required) is None
+    fetched(partition, TWO, 2)
+    assert partition.acknowledgement(epoch, required) is ErrorCode.NONE
+
+
+def test_an_isr_that_became_too_small_meanwhile_is_told() -> None:
+    partition = leader_of(1, 2, min_insync_replicas=2)
+    appended = append(partition, require_all=True)
+    pending = partition.propose_shrink(LAG_MS + 1)
+    assert pending is not None
+    partition.commit_isr(pending, 1, LAG_MS + 1)
+    settled = partition.acknowledgement(appended.leader_epoch, appended.required_offset)
+    assert settled is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+def test_an_append_outlives_a_new_epoch_of_the_same_leader() -> None:
+    partition = leader_of(1, 2, 3)
+    appended = append(partition)
+    partition.make_leader(state(epoch=1, isr=(1, 2)), 0.0)
+    assert partition.acknowledgement(appended.leader_epoch, appended.required_offset) is None
+    fetched(partition, TWO, 1)
+    assert partition.acknowledgement(appended.leader_epoch, appended.required_offset) is ErrorCode.NONE
+
+
+def test_an_append_ends_with_its_leadership_even_if_that_comes_back() -> None:
+    partition = leader_of(1, 2)
+    appended = append(partition)
+    partition.make_follower(state(leader=2, epoch=1))
+    gone = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition.acknowledgement(appended.leader_epoch, appended.required_offset) is gone
+    partition.make_leader(state(epoch=2, isr=(1,)), 0.0)
+    assert partition.high_watermark >= appended.required_offset
+    assert partition.acknowledgement(appended.leader_epoch, appended.required_offset) is gone
+
+
+# Reading
+
+
+def read(
+    partition: Partition,
+    offset: int,
+    *,
+    epoch: int = -1,
+    last: int = -1,
+    max_bytes: int = 1 << 20,
+    for_follower: bool = False,
+    min_one_batch: bool = True,
+) -> object:
+    return partition.read(
+        current_leader_epoch=epoch,
+        fetch_offset=Offset(offset),
+        last_fetched_epoch=last,
+        max_bytes=max_bytes,
+        for_follower=for_follower,
+        min_one_batch=min_one_batch,
+    )
+
+
+def test_a_consumer_reads_below_the_high_watermark_a_follower_to_the_end() -> None:
+    partition = leader_of(1, 2, records=5)
+    fetched(partition, TWO, 3)
+    assert [offset for offset, _ in decode(read(partition, 1).records)] == [1, 2]
+    assert len(read(partition, 3).records) == 0
+    found = read(partition, 3, for_follower=True)
+    assert [offset for offset, _ in decode(found.records)] == [3, 4]
+    assert (found.high_watermark, found.log_start_offset, found.log_end_offset) == (3, 0, 5)
+
+
+def test_limits_cut_a_read_but_the_first_batch_comes_whole_where_asked() -> None:
+    partition = leader_of(1, records=5)
+    assert len(decode(read(partition, 0, max_bytes=45).records)) == 2
+    assert len(decode(read(partition, 0, max_bytes=1).records)) == 1
+    assert len(read(partition, 0, max_bytes=1, min_one_batch=False).records) == 0
+
+
+@pytest.mark.parametrize("offset", [-1, 1, 6])
+def test_offsets_outside_the_log_are_refused(offset: int) -> None:
+    partition = leader_of(1, records=5)
+    partition.log.increment_log_start_offset(2)
+    with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
+        read(partition, offset)
+
+
+def test_another_history_is_answered_with_where_it_parts() -> None:
+    partition = leader_of(1, records=3)
+    partition.make_follower(state(leader=2, epoch=1))
+    partition.make_leader(state(epoch=4, isr=(1,)), 0.0)
+    append(partition, 2)
+    found = read(partition, 5, last=2, for_follower=True)
+    assert found.diverging == EpochEnd(LeaderEpoch(0), Offset(3))
+    assert len(found.records) == 0
+    assert read(partition, 4, last=0, for_follower=True).diverging == EpochEnd(LeaderEpoch(0), Offset(3))
+    assert read(partition, 3, last=0, for_follower=True).diverging is None
+    assert read(partition, 4, last=4, for_follower=True).diverging is None
+
+
+def test_the_end_of_an_epoch_is_told() -> None:
+    partition = leader_of(1, records=3)
+    partition.make_leader(state(epoch=4, isr=(1,)), 0.0)
+    append(partition, 2)
+    assert partition.epoch_end(4, LeaderEpoch(4)) == (4, 5)
+    assert partition.epoch_end(4, LeaderEpoch(3)) == (0, 3)
+    assert partition.epoch_end(4, LeaderEpoch(9)) == (-1, -1)
+
+
+# What a new leader does not know yet
+
+
+def test_a_new_leader_does_not_say_where_the_log_ends_before_it_knows() -> None:
+    partition = partition_of()
+    partition.log.append_as_leader(leader_records(4), 0, 0)
+    partition.make_leader(state(epoch=3, isr=(1, 2)), 0.0)
+    assert partition.high_watermark == 0
+    with refused(ErrorCode.OFFSET_NOT_AVAILABLE):
+        partition.latest_offset(3)
+    fetched(partition, TWO, 4)
+    assert partition.latest_offset(3) == 4
+    append(partition)
+    assert partition.latest_offset(3) == 4
+
+
+# Fences
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"), [(2, ErrorCode.FENCED_LEADER_EPOCH), (4, ErrorCode.UNKNOWN_LEADER_EPOCH)]
+)
+def test_requests_of_another_epoch_are_refused_both_ways(epoch: int, code: ErrorCode) -> None:
+    partition = partition_of()
+    partition.make_leader(state(epoch=3, isr=(1, 2)), 0.0)
+    append(partition, 2)
+    for request in (
+        lambda: read(partition, 0, epoch=epoch),
+        lambda: partition.readable_end(epoch, True),
+        lambda: partition.latest_offset(epoch),
+        lambda: partition.epoch_end(epoch, LeaderEpoch(0)),
+        lambda: partition.check_leading(epoch),
+        lambda: fetched(partition, TWO, 2, epoch=epoch),
+    ):
+        with refused(code):
+            request()
+    assert partition.high_watermark == 0
+    assert fetched(partition, TWO, 2, epoch=3).high_watermark_moved
+
+
+def test_who_does_not_lead_refuses() -> None:
+    partition = leader_of(1, records=2)
+    partition.make_follower(state(leader=2, epoch=1))
+    for request in (
+        lambda: read(partition, 0),
+        lambda: append(partition),
+        lambda: fetched(partition, TWO, 0),
+        lambda: partition.readable_end(-1, False),
+    ):
+        with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            request()
+
+
+def test_a_broker_without_a_replica_cannot_follow() -> None:
+    with refused(ErrorCode.UNKNOWN_LEADER_EPOCH):
+        fetched(leader_of(1, 2), FOUR, 0)
+
+
+def test_a_fetch_of_an_earlier_life_moves_nothing() -> None:
+    partition = leader_of(1, 2, records=5)
+    progress = fetched(partition, TWO, 5, broker_epoch=4, registered=5)
+    assert progress == (False, False)
+    assert partition.high_watermark == 0
+
+
+# Roles
+
+
+def test_an_older_state_is_refused_and_changes_nothing() -> None:
+    partition = leader_of(1, 2, 3, records=2)
+    partition.make_leader(state(epoch=3, isr=(1, 2)), 0.0)
+    before = partition.view()
+    for change in (
+        lambda: partition.make_leader(state(epoch=2), 0.0),
+        lambda: partition.make_follower(state(leader=2, epoch=2)),
+    ):
+        with refused(ErrorCode.STALE_CONTROLLER_EPOCH):
+            change()
+    assert partition.view() == before
+
+
+def test_a_known_state_is_no_news() -> None:
+    partition = leader_of(1, 2, 3)
+    before = partition.view()
+    assert not partition.make_leader(state(isr=(1,)), 0.0)
+    assert not partition.make_follower(state(leader=2))
+    assert partition.view() == before
+
+
+def test_without_a_role_the_same_epoch_is_news_but_an_older_one_is_not() -> None:
+    partition = leader_of(1, 2)
+    partition.make_leader(state(epoch=2), 0.0)
+    partition.set_offline()
+    assert partition.role is Role.NONE
+    with refused(ErrorCode.STALE_CONTROLLER_EPOCH):
+        partition.make_leader(state(epoch=1), 0.0)
+    assert partition.make_leader(state(epoch=2), 0.0)
+
+
+def test_a_disk_that_refuses_the_new_epoch_leaves_everything_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partition = partition_of()
+    partition.make_follower(state(leader=2, epoch=1))
+    before = partition.view()
+
+    def refuse(*_: object) -> None:
+        raise LogDirFailure(Path("disk"), OSError(28, "No space left on device"))
+
+    monkeypatch.setattr(type(partition.log.epoch_cache), "assign", refuse)
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        partition.make_leader(state(epoch=2), 0.0)
+    assert partition.view() == before
+
+
+def test_the_stored_high_watermark_is_bounded_by_the_log() -> None:
+    log = MemoryLog(TP)
+    log.append_as_leader(leader_records(5), 0, 0)
+    log.increment_log_start_offset(2)
+    assert partition_of(log, high_watermark=0).high_watermark == 2
+    assert partition_of(log, high_watermark=4).high_watermark == 4
+    assert partition_of(log, high_watermark=99).high_watermark == 5

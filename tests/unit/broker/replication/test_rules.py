@@ -1,0 +1,305 @@
+"""The rules of replication, one by one and against models that are too simple to be wrong."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.broker.replication import rules
+from barnabas.broker.replication.rules import EpochEnd, FollowerState, Truncation
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset
+from tests.simulation.memory_log import Entry, MemoryEpochs
+
+LAG_MS = 1_000.0
+
+
+def follower(end: int, caught_up_ms: float = -math.inf, broker_epoch: int = 5) -> FollowerState:
+    return FollowerState(
+        log_end_offset=Offset(end), last_caught_up_ms=caught_up_ms, broker_epoch=BrokerEpoch(broker_epoch)
+    )
+
+
+def fetched(state: FollowerState, offset: int, leader_end: int, now_ms: float) -> FollowerState:
+    return rules.after_fetch(
+        state,
+        fetch_offset=Offset(offset),
+        log_start_offset=Offset(0),
+        leader_log_end_offset=Offset(leader_end),
+        broker_epoch=BrokerEpoch(5),
+        now_ms=now_ms,
+    )
+
+
+# What a fetch says
+
+
+def test_who_asks_for_the_end_is_caught_up_now() -> None:
+    state = fetched(FollowerState(), 10, 10, 100.0)
+    assert state.last_caught_up_ms == 100.0
+    assert state.log_end_offset == 10
+
+
+def test_who_asks_for_the_end_of_the_last_time_was_caught_up_then() -> None:
+    state = fetched(FollowerState(), 0, 10, 100.0)
+    assert state.last_caught_up_ms == -math.inf
+    state = fetched(state, 10, 20, 200.0)
+    assert state.last_caught_up_ms == 100.0
+    state = fetched(state, 19, 30, 300.0)
+    assert state.last_caught_up_ms == 100.0
+
+
+def test_the_first_fetch_at_offset_zero_of_a_growing_log_is_not_caught_up() -> None:
+    assert fetched(FollowerState(), 0, 1, 100.0).last_caught_up_ms == -math.inf
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=30))
+def test_caught_up_time_is_the_latest_at_which_it_had_all_there_was(steps: list[tuple[int, int]]) -> None:
+    """Against the whole history: at its k-th fetch the leader's end was e_k, the follower asked for f_k."""
+    state, end, offset = FollowerState(), 0, 0
+    seen: list[tuple[float, int, int]] = []
+    for now, (grown, read) in enumerate(steps, 1):
+        end += grown
+        offset = min(end, offset + read)
+        state = fetched(state, offset, end, float(now))
+        seen.append((float(now), end, offset))
+    ends_known_then = [time for time, then_end, _ in seen if then_end <= offset]
+    # The rule remembers one fetch back, so it may know of less than the history, never of more.
+    latest = max(ends_known_then, default=-math.inf)
+    assert state.last_caught_up_ms <= latest
+    if offset == end:
+        assert state.last_caught_up_ms == float(len(steps))
+
+
+# The start of an epoch
+
+
+@pytest.mark.parametrize(("is_in_sync", "caught_up_ms"), [(True, 50.0), (False, -math.inf)])
+def test_a_new_leader_knows_no_follower(is_in_sync: bool, caught_up_ms: float) -> None:
+    state = rules.after_election(
+        follower(7),
+        is_new_leader=True,
+        is_in_sync=is_in_sync,
+        leader_log_end_offset=Offset(9),
+        now_ms=50.0,
+    )
+    assert (state.log_end_offset, state.last_caught_up_ms) == (-1, caught_up_ms)
+
+
+def test_a_leader_that_stays_keeps_what_it_knows() -> None:
+    state = rules.after_election(
+        follower(7), is_new_leader=False, is_in_sync=True, leader_log_end_offset=Offset(9), now_ms=50.0
+    )
+    assert (state.log_end_offset, state.last_fetch_leader_log_end_offset) == (7, 9)
+    assert state.last_caught_up_ms == 50.0
+
+
+# The high watermark
+
+ends = st.integers(-1, 30)
+
+
+@given(
+    st.integers(0, 30),
+    st.integers(0, 30),
+    st.dictionaries(
+        st.integers(2, 6).map(BrokerId), st.tuples(ends, st.sampled_from([-math.inf, 900.0])), max_size=5
+    ),
+    st.frozensets(st.integers(1, 6).map(BrokerId)),
+)
+def test_everything_below_the_high_watermark_is_on_all_that_count(
+    mark: int,
+    grown: int,
+    known: dict[BrokerId, tuple[int, float]],
+    maximal: frozenset[BrokerId],
+) -> None:
+    end = mark + grown
+    followers = {broker: follower(min(offset, end), caught) for broker, (offset, caught) in known.items()}
+    found = rules.next_high_watermark(
+        Offset(mark), Offset(end), followers, maximal, now_ms=1_000.0, max_lag_ms=LAG_MS
+    )
+    counting = [
+        state.log_end_offset
+        for broker, state in followers.items()
+        if broker in maximal or state.log_end_offset == end or state.last_caught_up_ms == 900.0
+    ]
+    assert found == max(mark, min([end, *counting]))
+    assert mark <= found <= end
+
+
+def test_one_that_was_never_heard_of_holds_the_high_watermark_where_it_is() -> None:
+    found = rules.next_high_watermark(
+        Offset(3),
+        Offset(9),
+        {BrokerId(2): FollowerState()},
+        frozenset({BrokerId(1), BrokerId(2)}),
+        now_ms=0.0,
+        max_lag_ms=LAG_MS,
+    )
+    assert found == 3
+
+
+def test_one_that_is_about_to_join_is_waited_for_until_it_lags() -> None:
+    followers = {BrokerId(2): follower(4, caught_up_ms=0.0)}
+
+    def mark(now_ms: float) -> int:
+        return rules.next_high_watermark(
+            Offset(2), Offset(9), followers, frozenset({BrokerId(1)}), now_ms=now_ms, max_lag_ms=LAG_MS
+        )
+
+    assert mark(LAG_MS) == 4
+    assert mark(LAG_MS + 1) == 9
+
+
+# Joining and leaving the ISR
+
+
+def may_join(state: FollowerState, registered: int | None = 5, mark: int = 4, start: int = 6) -> bool:
+    return rules.may_join_isr(
+        state,
+        high_watermark=Offset(mark),
+        leader_epoch_start_offset=Offset(start),
+        registered_broker_epoch=None if registered is None else BrokerEpoch(registered),
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "mark", "start", "joins"),
+    [(6, 4, 6, True), (5, 4, 6, False), (6, 7, 6, False), (7, 7, 6, True), (-1, 0, 0, False)],
+)
+def test_who_joins_has_what_is_committed_and_the_start_of_the_epoch(
+    end: int, mark: int, start: int, joins: bool
+) -> None:
+    assert may_join(follower(end), mark=mark, start=start) is joins
+
+
+@pytest.mark.parametrize(
+    ("broker_epoch", "registered", "joins"),
+    [(5, 5, True), (4, 5, False), (6, 5, False), (5, None, False), (-1, 5, True)],
+)
+def test_only_the_present_life_of_a_broker_joins(
+    broker_epoch: int, registered: int | None, joins: bool
+) -> None:
+    assert may_join(follower(10, broker_epoch=broker_epoch), registered) is joins
+
+
+def test_out_of_sync_is_who_lags_too_long_never_the_leader() -> None:
+    followers = {
+        BrokerId(2): follower(9),
+        BrokerId(3): follower(5, caught_up_ms=0.0),
+        BrokerId(4): follower(5, caught_up_ms=500.0),
+        BrokerId(6): follower(0),
+    }
+    found = rules.out_of_sync(
+        followers,
+        [BrokerId(number) for number in (1, 2, 3, 4, 5)],
+        BrokerId(1),
+        Offset(9),
+        now_ms=1_001.0,
+        max_lag_ms=LAG_MS,
+    )
+    # 2 has everything, 4 had so a moment ago, 5 was never heard of, 6 is not in the ISR.
+    assert found == {3, 5}
+
+
+# Where a follower cuts
+
+
+class History(NamedTuple):
+    """A log as a list of epochs, one per record, and the epoch cache that goes with it."""
+
+    log: list[Entry]
+    epochs: MemoryEpochs
+
+    @classmethod
+    def of(cls, log: list[Entry]) -> History:
+        epochs = MemoryEpochs()
+        for offset, entry in enumerate(log):
+            epochs.assign(entry.epoch, offset)
+        return cls(log, epochs)
+
+
+@st.composite
+def two_histories(draw: st.DrawFn) -> tuple[list[Entry], list[Entry]]:
+    """A leader's and a follower's log: equal up to a point, then each with epochs that only it has seen.
+
+    That is all that elections from the ISR can make: an epoch belongs to one leader, and whoever has a record
+    of it has all before it.
+    """
+    common = sorted(draw(st.lists(st.integers(0, 4), max_size=6)))
+    mine = draw(st.lists(st.sampled_from([5, 7, 9]), max_size=5))
+    theirs = draw(st.lists(st.sampled_from([6, 8, 10]), max_size=5))
+    tails = [sorted(mine), sorted(theirs)]
+    last = common[-1] if common else 0
+    if draw(st.booleans()):
+        # One of them is merely ahead in the last common epoch.
+        tails[draw(st.integers(0, 1))] = [last] * draw(st.integers(0, 3))
+    logs = [[Entry(epoch, offset) for offset, epoch in enumerate(common + tail)] for tail in tails]
+    return logs[0], logs[1]
+
+
+@given(two_histories())
+def test_truncation_ends_where_the_histories_part(logs: tuple[list[Entry], list[Entry]]) -> None:
+    leader, mine = History.of(logs[0]), logs[1]
+    agreed = 0
+    while agreed < min(len(leader.log), len(mine)) and leader.log[agreed] == mine[agreed]:
+        agreed += 1
+    # The leader has begun a newer epoch than any record, as every leader has.
+    leader.epochs.assign(20, len(leader.log))
+    for _ in range(20):
+        follower_epochs = History.of(mine).epochs
+        last_epoch = follower_epochs.latest_epoch
+        if last_epoch < 0:
+            break
+        answer = EpochEnd(*leader.epochs.end_offset_for(last_epoch, len(leader.log)))
+        if not rules.diverges(last_epoch, Offset(len(mine)), answer):
+            break
+        found = rules.truncation_for(answer, follower_epochs, Offset(len(mine)))
+        assert found.offset < len(mine), "every round cuts something"
+        mine = mine[: found.offset]
+    else:
+        pytest.fail("the histories are compared for ever")
+    assert mine == logs[1][: len(mine)]
+    assert mine == leader.log[: len(mine)], "what is kept is the leader's"
+    assert len(mine) == agreed, "and nothing that both have is thrown away"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        # Both know the epoch: the smaller of the two ends.
+        (EpochEnd(LeaderEpoch(2), Offset(15)), Truncation(Offset(15), True)),
+        (EpochEnd(LeaderEpoch(2), Offset(99)), Truncation(Offset(20), True)),
+        # The leader's epoch is one the follower has not seen: its next lower one ends here.
+        (EpochEnd(LeaderEpoch(1), Offset(15)), Truncation(Offset(10), False)),
+        # Older than all the follower knows.
+        (EpochEnd(LeaderEpoch(3), Offset(30)), Truncation(Offset(25), True)),
+        # The leader knows nothing of it.
+        (EpochEnd(LeaderEpoch(-1), Offset(-1)), Truncation(Offset(25), True)),
+        # Newer than all that this follower knows: it never had it.
+        (EpochEnd(LeaderEpoch(9), Offset(7)), Truncation(Offset(7), True)),
+    ],
+)
+def test_truncation_by_example(answer: EpochEnd, expected: Truncation) -> None:
+    epochs = MemoryEpochs()
+    for epoch, start in ((0, 0), (2, 10), (3, 20)):
+        epochs.assign(epoch, start)
+    assert rules.truncation_for(answer, epochs, Offset(25)) == expected
+
+
+@pytest.mark.parametrize(
+    ("last_epoch", "offset", "answer", "is_diverging"),
+    [
+        (3, 10, EpochEnd(LeaderEpoch(3), Offset(10)), False),
+        (3, 10, EpochEnd(LeaderEpoch(3), Offset(12)), False),
+        (3, 10, EpochEnd(LeaderEpoch(3), Offset(9)), True),
+        (3, 10, EpochEnd(LeaderEpoch(2), Offset(12)), True),
+    ],
+)
+def test_histories_diverge_when_the_epoch_is_unknown_or_ended_before(
+    last_epoch: int, offset: int, answer: EpochEnd, is_diverging: bool
+) -> None:
+    assert rules.diverges(LeaderEpoch(last_epoch), Offset(offset), answer) is is_diverging
