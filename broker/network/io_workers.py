@@ -71,7 +71,9 @@ class IoWorkers:
                     if not ready.request_done():
                         after_run()
                         break
-                    ready = queue.swap(ready)
+                    before, ready = ready, queue.swap(ready)
+                    if ready is not before:
+                        after_run()
         except BaseException as error:
             logger.critical("%s died", threading.current_thread().name, exc_info=True)
             self._on_fatal(error)
