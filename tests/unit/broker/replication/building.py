@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.purgatory import Reaper
+from barnabas.broker.replication.appending import AppendOutcome
+from barnabas.broker.replication.fetcher import FollowedLeader
+from barnabas.broker.replication.fetching import FetchItem, FetchParams, FetchResult
+from barnabas.broker.replication.isr_changes import IsrStoreUnavailable
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.replication.replica_views import FollowerProgress
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicPartition
-from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
-from tests.simulation.memory_log import RECORD, MemoryLog, encode
+from barnabas.protocol.messages.inter_broker import (
+    BrokerListener,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LiveBroker,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaTopic,
+    TopicConfigEntry,
+    UpdateMetadataBroker,
+    UpdateMetadataPartition,
+    UpdateMetadataRequest,
+    UpdateMetadataTopic,
+)
+from tests.simulation.memory_log import RECORD, MemoryLog, MemoryLogs, encode
 
 TP = TopicPartition("topic", 0)
 ME, TWO, THREE, FOUR = (BrokerId(number) for number in (1, 2, 3, 4))
 LAG_MS = 1_000.0
+TOPIC_ID = uuid.UUID(int=7)
 
 
 def partition_of(
@@ -117,3 +141,213 @@ def follow(
 def refused(code: ErrorCode) -> Any:
     """A block that must raise the error of that code."""
     return pytest.raises(ApiError, check=lambda error: error.code == code)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+
+    def __call__(self) -> float:
+        return self.now_ms
+
+
+class Fetchers:
+    """Remembers whom the manager was told to follow."""
+
+    def __init__(self) -> None:
+        self.followed: dict[TopicPartition, FollowedLeader] = {}
+        self.is_running = False
+
+    def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
+        self.followed.update(leaders)
+
+    def unfollow(self, names: Iterable[TopicPartition]) -> None:
+        for name in list(names):
+            self.followed.pop(name, None)
+
+    def start(self) -> None:
+        self.is_running = True
+
+    def stop(self) -> None:
+        self.is_running = False
+
+
+class Settings:
+    """The least ISR of each topic, as the controller sent it; 1 where it said nothing."""
+
+    def __init__(self) -> None:
+        self.by_topic: dict[str, int] = {}
+
+    def update(self, topic: str, overrides: Mapping[str, str]) -> bool:
+        before = self.by_topic.get(topic)
+        self.by_topic[topic] = int(overrides.get("min.insync.replicas", "1"))
+        return before != self.by_topic[topic]
+
+    def of(self, topic: str) -> SimpleNamespace:
+        return SimpleNamespace(min_insync_replicas=self.by_topic.get(topic, 1))
+
+
+class NoStore:
+    """ZooKeeper, out of reach."""
+
+    def update_isr(self, partition: TopicPartition, **arguments: Any) -> int:
+        raise IsrStoreUnavailable("not here")
+
+    def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
+        raise IsrStoreUnavailable("not here")
+
+    def notify_log_dir_failure(self, broker_id: BrokerId) -> None:
+        raise IsrStoreUnavailable("not here")
+
+
+def fatal(error: BaseException) -> None:
+    raise AssertionError(f"fatal: {error!r}")
+
+
+class Managed:
+    """Broker 1's replica manager with everything around it; no thread runs."""
+
+    def __init__(self, logs: MemoryLogs | None = None, store: Any = None) -> None:
+        self.clock = Clock()
+        self.logs = logs or MemoryLogs()
+        self.metadata = MetadataCache()
+        self.fetchers = Fetchers()
+        self.settings = Settings()
+        self.reaper = Reaper(on_fatal=fatal, clock_ms=lambda: int(self.clock.now_ms))
+        self.manager = ReplicaManager(
+            ME,
+            self.logs,
+            self.metadata,
+            store or NoStore(),
+            self.reaper,
+            topic_settings=self.settings,
+            make_fetchers=lambda manager: self.fetchers,
+            max_lag_ms=LAG_MS,
+            on_fatal=fatal,
+            now_ms=self.clock,
+        )
+
+    def tell(
+        self,
+        *states: LeaderAndIsrPartition,
+        topic: str = TP.topic,
+        topic_id: uuid.UUID = TOPIC_ID,
+        controller_epoch: int = 1,
+        broker_epoch: int = 0,
+        is_full: bool = False,
+        live: Sequence[int] = (1, 2, 3),
+        min_insync_replicas: int = 1,
+    ) -> list[ErrorCode]:
+        """A LeaderAndIsr arrives; the errors of its partitions."""
+        configs = [TopicConfigEntry(name="min.insync.replicas", value=str(min_insync_replicas))]
+        errors = self.manager.become_leader_or_follower(
+            LeaderAndIsrRequest(
+                controller_id=9,
+                controller_epoch=controller_epoch,
+                broker_epoch=broker_epoch,
+                is_full=is_full,
+                topic_states=[
+                    LeaderAndIsrTopic(
+                        topic_name=topic, topic_id=topic_id, partition_states=list(states), configs=configs
+                    )
+                ]
+                if states
+                else [],
+                live_brokers=[
+                    LiveBroker(broker_id=number, host="host", port=9000 + number) for number in live
+                ],
+            )
+        )
+        return [ErrorCode(error.error_code) for error in errors]
+
+    def stop_replica(
+        self, epoch: int, *, delete: bool = False, controller_epoch: int = 1, broker_epoch: int = 0
+    ) -> list[ErrorCode]:
+        """A StopReplica for the one partition arrives."""
+        stopped = StopReplicaPartition(
+            partition_index=TP.partition, leader_epoch=epoch, delete_partition=delete
+        )
+        errors = self.manager.stop_replicas(
+            StopReplicaRequest(
+                controller_id=9,
+                controller_epoch=controller_epoch,
+                broker_epoch=broker_epoch,
+                topic_states=[StopReplicaTopic(topic_name=TP.topic, partition_states=[stopped])],
+            )
+        )
+        return [ErrorCode(error.error_code) for error in errors]
+
+    def know(self, epochs: Mapping[int, int], *states: UpdateMetadataPartition) -> None:
+        """The controller says who lives, with which broker epoch, and who leads."""
+        self.metadata.update(metadata(epochs, *states))
+
+    def produce(self, acks: int = -1, count: int = 1, timeout_ms: int = 1_000) -> list[list[AppendOutcome]]:
+        """A produce request; what it is answered with will be in the list."""
+        answers: list[list[AppendOutcome]] = []
+        self.manager.append(acks, timeout_ms, [(TP, encode(*range(count)))], answers.append)
+        self.manager.wake_followers()
+        return answers
+
+    def fetch(
+        self,
+        offset: int,
+        *,
+        replica: int = -1,
+        max_wait_ms: int = 0,
+        min_bytes: int = 1,
+        epoch: int = -1,
+        mark: int = -1,
+        broker_epoch: int = 5,
+        max_bytes: int = 1 << 20,
+        partition: TopicPartition = TP,
+    ) -> list[FetchResult]:
+        """A fetch; what it is answered with will be in the list."""
+        answers: list[FetchResult] = []
+        item = FetchItem(partition, epoch, Offset(offset), -1, Offset(0), max_bytes, Offset(mark))
+        params = FetchParams(BrokerId(replica), BrokerEpoch(broker_epoch), max_wait_ms, min_bytes, 1 << 20)
+        self.manager.fetch(params, [item], answers.append)
+        return answers
+
+    def pass_time(self, ms: float) -> None:
+        self.clock.now_ms += ms
+        self.reaper.expire_due(int(self.clock.now_ms))
+
+
+def metadata(
+    epochs: Mapping[int, int],
+    *states: UpdateMetadataPartition,
+    topic: str = TP.topic,
+    topic_id: uuid.UUID = TOPIC_ID,
+    controller_epoch: int = 1,
+    is_full: bool = False,
+    broker_epoch: int = 0,
+) -> UpdateMetadataRequest:
+    return UpdateMetadataRequest(
+        controller_id=2,
+        controller_epoch=controller_epoch,
+        broker_epoch=broker_epoch,
+        topic_states=[UpdateMetadataTopic(topic_name=topic, topic_id=topic_id, partition_states=list(states))]
+        if states
+        else [],
+        live_brokers=[
+            UpdateMetadataBroker(
+                broker_id=number,
+                broker_epoch=epoch,
+                endpoints=[BrokerListener(listener="INTERNAL", host="host", port=9000 + number)],
+            )
+            for number, epoch in epochs.items()
+        ],
+        is_full=is_full,
+    )
+
+
+def led_by(leader: int, epoch: int = 0, index: int = 0) -> UpdateMetadataPartition:
+    return UpdateMetadataPartition(
+        partition_index=index,
+        controller_epoch=1,
+        leader=leader,
+        leader_epoch=epoch,
+        isr=[1, 2],
+        partition_epoch=0,
+        replicas=[1, 2, 3],
+    )

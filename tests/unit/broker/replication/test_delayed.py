@@ -1,0 +1,290 @@
+"""Produce with acks=all and long-polled fetches: each is answered once, by the event or the deadline."""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas.broker.replication.fetching import FetchItem, FetchParams
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
+from tests.simulation.memory_log import RECORD, decode, encode
+from tests.unit.broker.replication.building import LAG_MS, THREE, TP, TWO, Managed, state
+
+
+@pytest.fixture
+def led() -> Managed:
+    """Broker 1 leads, brokers 1, 2 and 3 are in sync."""
+    managed = Managed()
+    managed.know({1: 0, 2: 5, 3: 5})
+    assert managed.tell(state()) == []
+    return managed
+
+
+def purgatories_are_empty(managed: Managed) -> bool:
+    manager = managed.manager
+    waiting = [manager.produce_purgatory, manager.follower_purgatory, manager.consumer_purgatory]
+    return all(purgatory.waiting == 0 and purgatory.watched_keys == 0 for purgatory in waiting)
+
+
+# Produce
+
+
+def test_acks_all_is_answered_when_the_last_in_sync_has_it(led: Managed) -> None:
+    answers = led.produce(count=2)
+    led.fetch(2, replica=TWO)
+    assert answers == []
+    led.fetch(2, replica=THREE)
+    ((outcome,),) = answers
+    assert (outcome.error, outcome.base_offset, outcome.partition) == (ErrorCode.NONE, 0, TP)
+    led.pass_time(10_000)
+    led.fetch(2, replica=THREE)
+    assert len(answers) == 1
+    assert purgatories_are_empty(led)
+
+
+def test_acks_1_and_0_wait_for_nobody(led: Managed) -> None:
+    for acks in (1, 0):
+        ((outcome,),) = led.produce(acks=acks)
+        assert outcome.error is ErrorCode.NONE
+    assert purgatories_are_empty(led)
+
+
+def test_the_deadline_answers_with_what_is_not_settled(led: Managed) -> None:
+    other = TopicPartition("topic", 1)
+    alone = state(isr=(1,))
+    alone.partition_index = 1
+    led.tell(alone)
+    answers: list[list[object]] = []
+    led.manager.append(-1, 500, [(TP, encode(1)), (other, encode(1))], answers.append)
+    led.pass_time(499)
+    assert answers == []
+    led.pass_time(1)
+    assert [outcome.error for outcome in answers[0]] == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE]
+    led.fetch(1, replica=TWO)
+    led.fetch(1, replica=THREE)
+    assert len(answers) == 1
+
+
+def test_a_lost_leadership_answers_at_once(led: Managed) -> None:
+    answers = led.produce()
+    led.tell(state(leader=2, epoch=1))
+    assert [outcome.error for outcome in answers[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    led.pass_time(10_000)
+    assert len(answers) == 1
+
+
+def test_a_follower_that_dies_delays_nobody_and_fails_nothing(led: Managed) -> None:
+    answers = led.produce()
+    led.fetch(1, replica=TWO)
+    assert answers == []
+    led.tell(state(epoch=1, isr=(1, 2)))
+    assert [outcome.error for outcome in answers[0]] == [ErrorCode.NONE]
+
+
+def test_a_deleted_partition_answers_at_once(led: Managed) -> None:
+    answers = led.produce()
+    assert led.stop_replica(-2, delete=True) == []
+    assert [outcome.error for outcome in answers[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_errors_are_told_per_partition_and_the_rest_is_written(led: Managed) -> None:
+    led.tell(state(isr=(1,), epoch=1))
+    answers: list[list[object]] = []
+    batches = [(TopicPartition("nowhere", 0), encode(1)), (TP, memoryview(b"")), (TP, encode(1))]
+    led.manager.append(-1, 500, batches, answers.append)
+    assert [outcome.error for outcome in answers[0]] == [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.NONE,
+    ]
+    assert led.manager.partition(TP).log_end_offset == 1
+
+
+def test_too_small_an_isr_is_told_before_anything_is_written() -> None:
+    managed = Managed()
+    managed.tell(state(isr=(1, 2)), min_insync_replicas=3)
+    ((outcome,),) = managed.produce()
+    assert outcome.error is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert "min.insync.replicas is 3" in str(outcome.message)
+    ((outcome,),) = managed.produce(acks=1)
+    assert (outcome.error, outcome.base_offset) == (ErrorCode.NONE, 0)
+
+
+def test_a_fenced_broker_writes_nothing(led: Managed) -> None:
+    led.manager.end_life("the session has expired")
+    ((outcome,),) = led.produce(acks=1)
+    assert outcome.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert outcome.message is not None
+    assert "the session has expired" in outcome.message
+    assert led.manager.partition(TP).log_end_offset == 0
+
+
+def test_stopping_answers_what_waits(led: Managed) -> None:
+    produced = led.produce()
+    polled = led.fetch(5, max_wait_ms=10_000, epoch=-1) or led.fetch(0, max_wait_ms=10_000)
+    led.manager.produce_purgatory.shut_down()
+    led.manager.consumer_purgatory.shut_down()
+    assert [outcome.error for outcome in produced[0]] == [ErrorCode.REQUEST_TIMED_OUT]
+    assert len(polled) == 1
+
+
+# Fetch
+
+
+def commit(managed: Managed, end: int) -> None:
+    for follower in (TWO, THREE):
+        managed.fetch(end, replica=follower)
+
+
+def test_a_consumer_is_woken_when_the_high_watermark_moves_not_by_the_append(led: Managed) -> None:
+    answers = led.fetch(0, max_wait_ms=1_000)
+    led.produce(acks=1)
+    assert answers == []
+    commit(led, 1)
+    (found,) = answers
+    assert [offset for offset, _ in decode(found.outcomes[0].read.records)] == [0]
+    led.pass_time(10_000)
+    assert len(answers) == 1
+    assert purgatories_are_empty(led)
+
+
+def test_a_follower_is_woken_by_the_append(led: Managed) -> None:
+    answers = led.fetch(0, replica=TWO, max_wait_ms=1_000)
+    assert answers == []
+    led.produce(acks=1, count=3)
+    (found,) = answers
+    assert found.bytes_read == 3 * RECORD.size
+    assert purgatories_are_empty(led)
+
+
+def test_a_fetch_waits_for_the_bytes_it_asks_for(led: Managed) -> None:
+    answers = led.fetch(0, max_wait_ms=1_000, min_bytes=2 * RECORD.size)
+    led.produce(acks=1)
+    commit(led, 1)
+    assert answers == []
+    led.produce(acks=1)
+    commit(led, 2)
+    assert [found.bytes_read for found in answers] == [2 * RECORD.size]
+
+
+def test_the_deadline_answers_with_what_there_is(led: Managed) -> None:
+    answers = led.fetch(0, max_wait_ms=300, min_bytes=1_000)
+    led.produce(acks=1)
+    commit(led, 1)
+    led.pass_time(299)
+    assert answers == []
+    led.pass_time(1)
+    assert [found.bytes_read for found in answers] == [RECORD.size]
+
+
+def test_enough_is_answered_at_once_and_so_is_an_error(led: Managed) -> None:
+    led.produce(acks=1)
+    commit(led, 1)
+    assert [found.bytes_read for found in led.fetch(0, max_wait_ms=1_000)] == [RECORD.size]
+    (found,) = led.fetch(7, max_wait_ms=1_000)
+    assert found.outcomes[0].error is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert found.outcomes[0].log_start_offset == 0
+    (found,) = led.fetch(0, max_wait_ms=1_000, partition=TopicPartition("nowhere", 0))
+    assert found.outcomes[0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    (found,) = led.fetch(0, max_wait_ms=1_000, epoch=4)
+    assert found.outcomes[0].error is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert purgatories_are_empty(led)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "leader", "code"),
+    [(-1, 2, ErrorCode.NOT_LEADER_OR_FOLLOWER), (0, 1, ErrorCode.FENCED_LEADER_EPOCH)],
+)
+@pytest.mark.parametrize("replica", [-1, TWO])
+def test_a_change_of_leadership_answers_what_waits(
+    led: Managed, replica: int, epoch: int, leader: int, code: ErrorCode
+) -> None:
+    answers = led.fetch(0, replica=replica, max_wait_ms=1_000, epoch=epoch)
+    assert answers == []
+    led.tell(state(leader=leader, epoch=1))
+    (found,) = answers
+    assert found.outcomes[0].error is code
+
+
+def test_a_follower_has_one_long_poll_a_newer_fetch_has_the_older_answered(led: Managed) -> None:
+    first = led.fetch(0, replica=TWO, max_wait_ms=1_000)
+    other = led.fetch(0, replica=THREE, max_wait_ms=1_000)
+    second = led.fetch(0, replica=TWO, max_wait_ms=1_000)
+    assert [found.bytes_read for found in first] == [0]
+    assert (other, second) == ([], [])
+    # A nudge: a fetch of nothing.
+    nudged: list[object] = []
+    params = FetchParams(TWO, BrokerEpoch(5), 0, 1, 1 << 20)
+    led.manager.fetch(params, [], nudged.append)
+    assert (len(second), len(nudged), len(first)) == (1, 1, 1)
+    assert other == []
+
+
+def test_a_consumer_may_have_many_long_polls(led: Managed) -> None:
+    first, second = led.fetch(0, max_wait_ms=1_000), led.fetch(0, max_wait_ms=1_000)
+    assert (first, second) == ([], [])
+    led.produce(acks=1)
+    commit(led, 1)
+    assert (len(first), len(second)) == (1, 1)
+
+
+def test_a_request_limit_is_shared_by_its_partitions_but_the_first_batch_comes_whole(led: Managed) -> None:
+    names = [TP, TopicPartition("topic", 1), TopicPartition("topic", 2)]
+    for index, name in enumerate(names):
+        alone = state(isr=(1,), epoch=1)
+        alone.partition_index = index
+        led.tell(alone)
+        led.manager.append(1, 0, [(name, encode(1, 2, 3))], lambda outcomes: None)
+    answers: list[object] = []
+    items = [FetchItem(name, -1, Offset(0), -1, Offset(0), 1 << 20) for name in names]
+
+    def fetch(max_bytes: int) -> list[int]:
+        answers.clear()
+        led.manager.fetch(FetchParams(BrokerId(-1), BrokerEpoch(-1), 0, 1, max_bytes), items, answers.append)
+        return [len(outcome.read.records) // RECORD.size for outcome in answers[0].outcomes]
+
+    assert fetch(1 << 20) == [3, 3, 3]
+    assert fetch(4 * RECORD.size) == [3, 1, 0]
+    assert fetch(1) == [1, 0, 0]
+
+
+# What a follower's fetch does besides
+
+
+def test_a_fetch_from_an_earlier_life_is_answered_but_counts_for_nothing(led: Managed) -> None:
+    led.produce(acks=1)
+    led.fetch(1, replica=TWO)
+    led.know({1: 0, 2: 5, 3: 6})
+    led.fetch(1, replica=THREE, broker_epoch=5)
+    assert led.manager.partition(TP).high_watermark == 0
+    led.fetch(1, replica=THREE, broker_epoch=6)
+    assert led.manager.partition(TP).high_watermark == 1
+
+
+def test_a_follower_that_has_caught_up_is_proposed_for_the_isr(led: Managed) -> None:
+    led.produce(acks=1)
+    led.tell(state(epoch=1, isr=(1, 2)))
+    partition = led.manager.partition(TP)
+    led.fetch(0, replica=THREE)
+    assert partition.isr.maximal == {1, 2}
+    led.fetch(1, replica=THREE)
+    assert partition.isr.maximal == {1, 2, 3}
+    assert partition.isr.in_sync_replicas == {1, 2}
+
+
+def test_a_broker_without_a_replica_is_told_so(led: Managed) -> None:
+    (found,) = led.fetch(0, replica=8, max_wait_ms=1_000)
+    assert found.outcomes[0].error is ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def test_laggards_are_proposed_to_leave(led: Managed) -> None:
+    led.produce(acks=1)
+    led.pass_time(LAG_MS)
+    led.fetch(1, replica=TWO)
+    led.manager.shrink_isrs()
+    led.pass_time(1)
+    partition = led.manager.partition(TP)
+    assert partition.isr.maximal == {1, 2, 3}
+    led.manager.shrink_isrs()
+    assert partition.isr.proposed == {1, 2}
+    assert not led.manager.isr_changes.work_off()

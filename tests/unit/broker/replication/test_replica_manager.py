@@ -1,0 +1,250 @@
+"""What the controller says to a broker: roles, older and newer ones, strays, recreated topics, deletions."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.replication.replica_views import Role
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import Endpoint, Offset, TopicId, TopicPartition
+from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
+from tests.simulation.memory_log import MemoryLogs
+from tests.unit.broker.replication.building import TP, TWO, Managed, led_by, refused, state
+
+OTHER_ID = uuid.UUID(int=8)
+SECOND = TopicPartition(TP.topic, 1)
+
+
+@pytest.fixture
+def managed() -> Managed:
+    return Managed()
+
+
+def second(**arguments: object) -> LeaderAndIsrPartition:
+    found = state(**arguments)
+    found.partition_index = SECOND.partition
+    return found
+
+
+def test_it_leads_and_follows_as_told(managed: Managed) -> None:
+    assert managed.tell(state(), second(leader=2)) == []
+    assert managed.manager.partition(TP).role is Role.LEADER
+    assert managed.manager.partition(SECOND).role is Role.FOLLOWER
+    followed = managed.fetchers.followed
+    assert list(followed) == [SECOND]
+    assert followed[SECOND] == (TWO, Endpoint("host", 9002), 0)
+    assert managed.manager.leader_count == 1
+
+
+def test_a_new_leader_fetches_no_longer(managed: Managed) -> None:
+    managed.tell(state(leader=2))
+    managed.tell(state(epoch=1))
+    assert managed.fetchers.followed == {}
+    managed.tell(state(leader=3, epoch=2))
+    assert managed.fetchers.followed[TP].broker_id == 3
+
+
+@pytest.mark.parametrize("leader", [-1, 3])
+def test_without_a_live_leader_there_is_nobody_to_fetch_from(managed: Managed, leader: int) -> None:
+    managed.tell(state(leader=leader), live=(1, 2))
+    assert managed.fetchers.followed[TP].endpoint is None
+    assert managed.manager.partition(TP).role is Role.FOLLOWER
+
+
+def test_an_older_state_is_refused_for_its_partition_alone(managed: Managed) -> None:
+    managed.tell(state(epoch=5), second(epoch=1))
+    assert managed.tell(state(leader=2, epoch=4), second(leader=2, epoch=2)) == [
+        ErrorCode.STALE_CONTROLLER_EPOCH
+    ]
+    assert managed.manager.partition(TP).is_leader
+    assert list(managed.fetchers.followed) == [SECOND]
+
+
+def test_a_known_state_changes_nothing(managed: Managed) -> None:
+    managed.tell(state(leader=2))
+    before = managed.fetchers.followed.pop(TP)
+    assert managed.tell(state(leader=2)) == []
+    assert managed.fetchers.followed == {}
+    managed.tell(state(leader=2, epoch=1))
+    assert managed.fetchers.followed[TP].leader_epoch > before.leader_epoch
+
+
+def test_a_replaced_controller_is_refused_as_a_whole(managed: Managed) -> None:
+    managed.tell(state(), controller_epoch=4)
+    with refused(ErrorCode.STALE_CONTROLLER_EPOCH):
+        managed.tell(state(leader=2, epoch=9), controller_epoch=3)
+    with refused(ErrorCode.STALE_CONTROLLER_EPOCH):
+        managed.stop_replica(9, controller_epoch=3)
+    assert managed.manager.partition(TP).is_leader
+    assert managed.tell(state(leader=2, epoch=9), controller_epoch=4) == []
+
+
+def test_what_is_meant_for_an_earlier_life_is_refused(managed: Managed) -> None:
+    managed.manager.begin_life(20)
+    with refused(ErrorCode.STALE_BROKER_EPOCH):
+        managed.tell(state(), broker_epoch=19)
+    with refused(ErrorCode.STALE_BROKER_EPOCH):
+        managed.stop_replica(-2, delete=True, broker_epoch=19)
+    assert managed.tell(state(), broker_epoch=20) == []
+    managed.manager.end_life("expired")
+    with refused(ErrorCode.STALE_BROKER_EPOCH):
+        managed.tell(state(epoch=1), broker_epoch=20)
+    managed.manager.begin_life(31)
+    assert managed.tell(state(epoch=1), broker_epoch=31) == []
+
+
+def test_settings_of_the_topic_come_along(managed: Managed) -> None:
+    managed.tell(state(), min_insync_replicas=2)
+    partition = managed.manager.partition(TP)
+    assert partition.min_insync_replicas == 2
+    managed.tell(state(), min_insync_replicas=3)
+    assert partition.min_insync_replicas == 3
+
+
+# Strays and recreated topics
+
+
+def stray(logs: MemoryLogs, name: TopicPartition, topic_id: int = 7) -> None:
+    logs.get_or_create(name, TopicId(uuid.UUID(int=topic_id)), 0)
+
+
+def test_a_full_request_deletes_what_it_does_not_name() -> None:
+    logs = MemoryLogs()
+    gone = TopicPartition("gone", 3)
+    for name in (TP, gone):
+        stray(logs, name)
+    managed = Managed(logs)
+    managed.tell(second(leader=2))
+    managed.tell(state(), is_full=False)
+    assert logs.deleted == []
+    assert managed.tell(state(), is_full=True) == []
+    assert sorted(logs.deleted) == sorted([gone, SECOND])
+    assert [partition.partition for partition in managed.manager.partitions()] == [TP]
+    assert SECOND not in managed.fetchers.followed
+
+
+def test_a_stray_that_cannot_be_deleted_hinders_nothing_else() -> None:
+    logs = MemoryLogs()
+    stray(logs, TopicPartition("gone", 3))
+
+    def refuse(name: TopicPartition, now_ms: int) -> bool:
+        raise LogDirFailure(Path("disk"), OSError(5, "Input/output error"))
+
+    logs.delete = refuse  # type: ignore[method-assign]
+    managed = Managed(logs)
+    managed.tell(state(), second(leader=2), is_full=True)
+    assert managed.manager.partition(TP).is_leader
+    assert list(managed.fetchers.followed) == [SECOND]
+
+
+def test_a_topic_that_was_made_anew_starts_from_nothing() -> None:
+    logs = MemoryLogs()
+    stray(logs, TP)
+    managed = Managed(logs)
+    assert managed.tell(state(), topic_id=OTHER_ID) == [ErrorCode.INCONSISTENT_TOPIC_ID]
+    assert logs.deleted == []
+    assert managed.tell(state(), topic_id=OTHER_ID, is_full=True) == []
+    assert logs.deleted == [TP]
+    assert logs.logs[TP].topic_id == OTHER_ID
+    assert managed.manager.partition(TP).is_leader
+
+
+# StopReplica
+
+
+def test_a_stopped_replica_keeps_its_log_and_may_be_taken_up_again(managed: Managed) -> None:
+    managed.tell(state(leader=2, epoch=3))
+    assert managed.stop_replica(3) == []
+    assert managed.fetchers.followed == {}
+    assert managed.manager.partition(TP).role is Role.NONE
+    assert managed.logs.deleted == []
+    assert managed.tell(state(leader=2, epoch=3)) == []
+    assert managed.manager.partition(TP).role is Role.FOLLOWER
+
+
+def test_an_older_stop_is_refused(managed: Managed) -> None:
+    managed.tell(state(leader=2, epoch=3))
+    assert managed.stop_replica(2, delete=True) == [ErrorCode.FENCED_LEADER_EPOCH]
+    assert managed.manager.partition(TP).role is Role.FOLLOWER
+    assert list(managed.fetchers.followed) == [TP]
+
+
+def test_a_deletion_counts_in_every_epoch_and_again(managed: Managed) -> None:
+    managed.tell(state(epoch=3))
+    partition = managed.manager.partition(TP)
+    assert managed.stop_replica(-2, delete=True) == []
+    assert partition.role is Role.NONE
+    assert managed.logs.deleted == [TP]
+    assert managed.manager.partitions() == []
+    assert managed.stop_replica(-2, delete=True) == []
+
+
+# Finding partitions
+
+
+def test_what_is_elsewhere_is_told_apart_from_what_is_nowhere(managed: Managed) -> None:
+    with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        managed.manager.partition(TP)
+    managed.know({1: 0, 2: 5}, led_by(2))
+    with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        managed.manager.partition(TP)
+    with refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        managed.manager.partition(SECOND)
+
+
+# High watermarks over a restart
+
+
+def test_high_watermarks_survive_a_restart_also_before_a_role_is_given() -> None:
+    logs = MemoryLogs()
+    managed = Managed(logs)
+    managed.tell(state(isr=(1,)))
+    managed.produce(count=4)
+    managed.manager.checkpoint_high_watermarks()
+    again = Managed(logs)
+    again.manager.checkpoint_high_watermarks()
+    assert logs.high_watermarks == {TP: Offset(4)}
+    again.tell(state(leader=2, epoch=1))
+    assert again.manager.partition(TP).high_watermark == 4
+
+
+def test_a_deleted_replica_leaves_no_high_watermark_behind() -> None:
+    logs = MemoryLogs()
+    logs.high_watermarks = {TP: Offset(9)}
+    stray(logs, TP)
+    managed = Managed(logs)
+    managed.stop_replica(-2, delete=True)
+    managed.manager.checkpoint_high_watermarks()
+    assert logs.high_watermarks == {}
+
+
+# A disk that fails
+
+
+def test_a_failing_append_is_told_and_the_disk_reported(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managed.tell(state(isr=(1,)))
+    failure = LogDirFailure(Path("disk"), OSError(28, "No space left on device"))
+
+    def refuse(*_: object) -> None:
+        raise failure
+
+    noted: list[object] = []
+    monkeypatch.setattr(managed.manager.disk_failures, "note", noted.append)
+    monkeypatch.setattr(managed.manager.partition(TP).log, "append_as_leader", refuse)
+    ((outcome,),) = managed.produce()
+    assert outcome.error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert noted == [failure]
+    assert managed.manager.partition(TP).high_watermark == 0
+
+
+def test_threads_start_and_end_together(managed: Managed) -> None:
+    managed.manager.start()
+    assert managed.fetchers.is_running
+    managed.manager.stop()
+    assert not managed.fetchers.is_running
