@@ -208,6 +208,9 @@ class Channel:
         return await answer
 
     async def _connected(self, deadline: float, message: RequestOf[Any]) -> Connection:
+        if self._connection is not None and not self._connection.is_usable:
+            # It has ended and the loop has not told us yet; it never would if our caller tried in a loop.
+            self.lost(self._connection, None)
         if self._state is not ChannelState.CONNECTED:
             await self._within(self.connect(), deadline, message)
         if self._connection is None:

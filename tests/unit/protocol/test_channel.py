@@ -558,6 +558,21 @@ async def test_a_channel_finds_its_peer_when_it_comes_up(channel_to: MakeChannel
         await late.stop()
 
 
+async def test_a_request_on_a_connection_that_is_just_closing_goes_out_on_a_new_one(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    closed: list[Exception | None] = []
+    channel = channel_to(server.endpoint, on_close=lambda _, error: closed.append(error))
+    await channel.request(ApiVersionsRequest())
+    # As after the peer's end of stream: the loop tells the channel at its next turn only, and a caller that
+    # tried again and again would never let it.
+    channel._connection._transport.close()  # type: ignore[union-attr]
+    answer = await channel.request(ApiVersionsRequest())
+    assert answer.error_code == 0
+    assert len(server.peers) == 2
+    assert len(closed) == 1
+
+
 async def test_a_peer_that_accepts_and_hangs_up_is_backed_off_from(
     server: Server, channel_to: MakeChannel
 ) -> None:
