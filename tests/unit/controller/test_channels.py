@@ -92,6 +92,20 @@ def test_a_connection_is_made_before_there_is_anything_to_say(rig: Rig) -> None:
     assert rig.broker.requests == []
 
 
+def test_a_batch_sent_while_the_connection_is_closing_goes_out_on_the_next_one(rig: Rig) -> None:
+    wait_until(lambda: rig.channels._links[ONE]._channel.is_connected)
+
+    def send_and_close() -> None:
+        # In this order the link has its turn before the loop has told it of the end.
+        link = rig.channels._links[ONE]
+        link.send(batch_of(0))
+        link._channel._connection._transport.close()  # type: ignore[union-attr]
+
+    rig.channels._loop.call_soon_threadsafe(send_and_close)
+    wait_until(lambda: rig.partitions_told() == [0], "the link does not try again")
+    assert rig.broker.connections_made == 2
+
+
 def test_a_batch_goes_out_in_order_with_the_epochs_of_both_sides(rig: Rig) -> None:
     stop = {TopicPartition("u", 0): StopReplicaPartition(partition_index=0, leader_epoch=1)}
     rig.channels.send(ONE, batch_of(0, stop_replicas=stop))
