@@ -110,13 +110,13 @@ class MetadataCache:
             touched = set(before.topics) if request.is_full else set()
             for state in request.topic_states:
                 touched.add(state.topic_name)
-                known = topics.get(state.topic_name)
                 topic_id = TopicId(state.topic_id)
+                known = before.topics.get(state.topic_name)
                 # The same name with another id is another topic: nothing of the old one may shine through.
-                same = known is not None and known.topic_id == topic_id
-                partitions = dict(known.partitions) if known is not None and same else {}
+                same = known.partitions if known is not None and known.topic_id == topic_id else _NOTHING
+                partitions = {} if request.is_full else dict(same)
                 for partition in state.partition_states:
-                    earlier = partitions.get(partition.partition_index)
+                    earlier = same.get(partition.partition_index)
                     if earlier is None or partition.leader_epoch > earlier.leader_epoch:
                         trusted.add(partition.leader)
                     if partition.leader == LEADER_DURING_DELETE:

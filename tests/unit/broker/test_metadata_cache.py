@@ -1,0 +1,160 @@
+"""What a broker believes of the cluster: updates, topics made anew, and suspicions from first to last."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+
+import pytest
+
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import NO_BROKER, BrokerId, Endpoint, TopicId
+from barnabas.protocol.messages.inter_broker import LEADER_DURING_DELETE
+from tests.unit.broker.replication.building import TOPIC_ID, led_by, metadata
+
+ALL = {1: 10, 2: 20, 3: 30}
+TWO = BrokerId(2)
+
+
+@pytest.fixture
+def cache() -> MetadataCache:
+    """Topic "topic" with two partitions, led by 1 and 2."""
+    cache = MetadataCache()
+    cache.update(metadata(ALL, led_by(1), led_by(2, index=1)))
+    return cache
+
+
+def leader(cache: MetadataCache, index: int = 1) -> int:
+    return cache.leader_of(cache.current.partitions_of("topic")[index])[0]
+
+
+def test_it_knows_nothing_at_first() -> None:
+    cache = MetadataCache()
+    assert cache.current.controller_id == NO_BROKER
+    assert dict(cache.current.partitions_of("topic")) == {}
+    assert cache.current.broker_epoch(TWO) is None
+    assert cache.current.endpoint(TWO, "INTERNAL") is None
+
+
+def test_an_update_says_who_lives_and_who_leads(cache: MetadataCache) -> None:
+    current = cache.current
+    assert (current.controller_id, current.controller_epoch) == (2, 1)
+    assert current.endpoint(TWO, "INTERNAL") == Endpoint("host", 9002)
+    assert current.endpoint(TWO, "EXTERNAL") is None
+    assert current.broker_epoch(TWO) == 20
+    assert [leader(cache, 0), leader(cache, 1)] == [1, 2]
+    assert current.topic_names == {TOPIC_ID: "topic"}
+
+
+def test_a_partial_update_changes_what_it_names_and_replaces_the_brokers(cache: MetadataCache) -> None:
+    cache.update(metadata({1: 10, 3: 30}, led_by(3, epoch=1)))
+    assert sorted(cache.current.brokers) == [1, 3]
+    assert leader(cache, 0) == 3
+    assert leader(cache, 1) == NO_BROKER, "a leader that does not live is none"
+    cache.update(metadata({1: 10, 3: 30}, led_by(1), topic="other", topic_id=uuid.UUID(int=9)))
+    assert sorted(cache.current.topics) == ["other", "topic"]
+
+
+def test_a_full_update_forgets_what_it_does_not_name(cache: MetadataCache) -> None:
+    touched: list[list[str]] = []
+    cache.on_update(lambda names: touched.append(sorted(names)))
+    cache.update(metadata(ALL, led_by(1), topic="other", topic_id=uuid.UUID(int=9), is_full=True))
+    assert list(cache.current.topics) == ["other"]
+    assert touched == [["other", "topic"]]
+    cache.update(metadata(ALL, led_by(1), topic="other", topic_id=uuid.UUID(int=9), is_full=True))
+    assert sorted(cache.current.partitions_of("other")) == [0]
+
+
+def test_a_snapshot_that_was_taken_does_not_change(cache: MetadataCache) -> None:
+    before = cache.current
+    cache.update(metadata({1: 10}, led_by(1, epoch=1)))
+    assert before.partitions_of("topic")[0].leader_epoch == 0
+    assert len(before.brokers) == 3
+
+
+def test_a_replaced_controller_is_refused(cache: MetadataCache) -> None:
+    cache.update(metadata(ALL, controller_epoch=4))
+    before = cache.current
+    with pytest.raises(ApiError) as caught:
+        cache.update(metadata({1: 10}, led_by(3, epoch=9), controller_epoch=3))
+    assert caught.value.code == ErrorCode.STALE_CONTROLLER_EPOCH
+    assert cache.current is before
+
+
+def test_a_topic_made_anew_shows_nothing_of_the_old(cache: MetadataCache) -> None:
+    fresh = uuid.UUID(int=8)
+    cache.update(metadata(ALL, led_by(3), topic_id=fresh))
+    assert sorted(cache.current.partitions_of("topic")) == [0]
+    assert cache.current.topic_names == {fresh: "topic"}
+    assert cache.current.topics["topic"].topic_id == fresh
+
+
+def test_a_topic_that_is_deleted_goes_partition_by_partition(cache: MetadataCache) -> None:
+    cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE)))
+    assert sorted(cache.current.partitions_of("topic")) == [1]
+    cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE, index=1)))
+    assert cache.current.topics == {}
+    assert TopicId(TOPIC_ID) not in cache.current.topic_names
+    cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE, index=1)))
+
+
+def test_listeners_hear_of_what_was_touched_after_it_shows() -> None:
+    cache = MetadataCache()
+    seen: list[tuple[list[str], bool]] = []
+
+    def listen(names: Iterable[str]) -> None:
+        seen.append((sorted(names), "topic" in cache.current.topics))
+
+    cache.on_update(listen)
+    cache.update(metadata(ALL, led_by(1)))
+    cache.update(metadata(ALL))
+    assert seen == [(["topic"], True), ([], True)]
+
+
+# Suspicions
+
+
+def test_a_suspect_leads_nothing_until_it_answers(cache: MetadataCache) -> None:
+    cache.suspect(TWO)
+    assert cache.suspects == {2}
+    assert [leader(cache, 0), leader(cache, 1)] == [1, NO_BROKER]
+    cache.suspect(TWO)
+    cache.trust(BrokerId(3))
+    assert leader(cache) == NO_BROKER
+    cache.trust(TWO)
+    assert leader(cache) == 2
+    assert cache.suspects == frozenset()
+
+
+def test_a_suspicion_outlives_what_says_nothing_new(cache: MetadataCache) -> None:
+    cache.suspect(TWO)
+    cache.update(metadata(ALL))
+    cache.update(metadata(ALL, led_by(3, epoch=1)))
+    cache.update(metadata(ALL, led_by(2, index=1)))
+    assert leader(cache) == NO_BROKER
+    cache.update(metadata(ALL, led_by(1), led_by(2, index=1), controller_epoch=2, is_full=True))
+    assert leader(cache) == NO_BROKER, "a new controller repeats what the one before had said"
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        pytest.param(metadata(ALL, led_by(2, epoch=1, index=1)), id="elected in a newer epoch"),
+        pytest.param(metadata(ALL, led_by(2), topic="other"), id="leads a new topic"),
+        pytest.param(metadata(ALL | {2: 21}), id="registered anew"),
+        pytest.param(metadata({1: 10, 3: 30}), id="dropped by the controller"),
+    ],
+)
+def test_a_suspicion_ends_when_the_controller_knows_more(cache: MetadataCache, news: object) -> None:
+    cache.suspect(TWO)
+    cache.update(news)  # type: ignore[arg-type]
+    assert cache.suspects == frozenset()
+
+
+def test_who_comes_back_after_being_dropped_is_not_suspected(cache: MetadataCache) -> None:
+    cache.suspect(TWO)
+    cache.update(metadata({1: 10, 3: 30}))
+    assert leader(cache) == NO_BROKER
+    cache.update(metadata(ALL | {2: 21}))
+    assert leader(cache) == 2
