@@ -41,6 +41,16 @@ def not_enough_replicas(partition: TopicPartition, in_sync: int, required: int) 
     )
 
 
+def not_available(
+    partition: TopicPartition, high_watermark: Offset, epoch: LeaderEpoch, start_offset: Offset
+) -> ApiError:
+    return api_error(
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        f"{partition}: high watermark {high_watermark} has not reached the start {start_offset} "
+        f"of leader epoch {epoch} yet",
+    )
+
+
 def out_of_range(
     partition: TopicPartition, offset: Offset, log_start_offset: Offset, log_end_offset: Offset
 ) -> ApiError:

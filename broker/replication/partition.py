@@ -30,7 +30,7 @@ from barnabas.broker.replication.replica_views import (
     Role,
 )
 from barnabas.broker.replication.rules import EpochEnd, FollowerState
-from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import (
     NO_BROKER,
     NO_CONTROLLER_EPOCH,
@@ -265,10 +265,8 @@ class Partition:
         with self._lock:
             self._check_leading(current_leader_epoch)
             if self._high_watermark < self._leader_epoch_start_offset:
-                raise api_error(
-                    ErrorCode.OFFSET_NOT_AVAILABLE,
-                    f"{self.partition}: high watermark {self._high_watermark} has not reached the start "
-                    f"{self._leader_epoch_start_offset} of leader epoch {self._leader_epoch} yet",
+                raise fencing.not_available(
+                    self.partition, self._high_watermark, self._leader_epoch, self._leader_epoch_start_offset
                 )
             return self._high_watermark
 
@@ -282,17 +280,13 @@ class Partition:
         return self.log.log_end_offset if for_follower else self._high_watermark
 
     def has_news(
-        self,
-        current_leader_epoch: int,
-        fetch_offset: Offset,
-        high_watermark: Offset,
-        log_start_offset: Offset,
+        self, current_leader_epoch: int, fetch_offset: Offset, high_watermark: Offset, log_start: Offset
     ) -> bool:
         """Whether a follower that knows this much would learn anything from a read. Without the lock."""
         return (
             self.log.log_end_offset != fetch_offset
             or min(self._high_watermark, fetch_offset) != high_watermark
-            or self.log.log_start_offset != log_start_offset
+            or self.log.log_start_offset != log_start
             or self._role is not Role.LEADER
             or self._leader_epoch != current_leader_epoch
         )
@@ -330,15 +324,9 @@ class Partition:
                 now_ms=now_ms,
             )
             self._followers[follower] = updated
-            moved = False
-            if updated.log_end_offset != known.log_end_offset:
-                moved = self._advance_high_watermark(now_ms)
-            joins = (
-                follower not in self._isr.maximal
-                and isinstance(self._isr, CommittedIsr)
-                and self._may_join(updated, registered_broker_epoch)
-            )
-            return FollowerProgress(moved, joins)
+            grew = updated.log_end_offset != known.log_end_offset
+            moved = grew and self._advance_high_watermark(now_ms)
+            return FollowerProgress(moved, self._may_join(follower, updated, registered_broker_epoch))
 
     def epoch_end(self, current_leader_epoch: int, epoch: LeaderEpoch) -> EpochEnd:
         """Where this leader's history of an epoch ends; epoch and offset are -1 when it is unknown."""
@@ -367,7 +355,7 @@ class Partition:
             state = self._followers.get(follower)
             if self._role is not Role.LEADER or not isinstance(self._isr, CommittedIsr) or state is None:
                 return None
-            if follower in self._isr.in_sync_replicas or not self._may_join(state, registered_broker_epoch):
+            if not self._may_join(follower, state, registered_broker_epoch):
                 return None
             self._isr = PendingExpand(self._isr, frozenset({follower}))
             return self._isr
@@ -398,8 +386,11 @@ class Partition:
             self._isr = CommittedIsr(pending.proposed, partition_epoch)
             return self._advance_high_watermark(now_ms)
 
-    def _may_join(self, state: FollowerState, registered_broker_epoch: BrokerEpoch | None) -> bool:
-        return rules.may_join_isr(
+    def _may_join(
+        self, follower: BrokerId, state: FollowerState, registered_broker_epoch: BrokerEpoch | None
+    ) -> bool:
+        is_settled = isinstance(self._isr, CommittedIsr) and follower not in self._isr.in_sync_replicas
+        return is_settled and rules.may_join_isr(
             state,
             high_watermark=self._high_watermark,
             leader_epoch_start_offset=self._leader_epoch_start_offset,
@@ -407,10 +398,8 @@ class Partition:
         )
 
     def _advance_high_watermark(self, now_ms: float) -> bool:
-        if self._role is not Role.LEADER:
-            return False
         log_end_offset = self.log.log_end_offset
-        if self._high_watermark == log_end_offset:
+        if self._role is not Role.LEADER or self._high_watermark == log_end_offset:
             return False
         found = rules.next_high_watermark(
             self._high_watermark,
@@ -446,20 +435,17 @@ class Partition:
         """
         with self._lock:
             self._check_following(leader_epoch)
-            appended = False
+            before = self.log.log_end_offset
             if len(records) > 0:
-                before = self.log.log_end_offset
                 self.log.append_as_follower(records, wall_clock_ms)
-                appended = self.log.log_end_offset > before
             high_watermark = min(leader_high_watermark, self.log.log_end_offset)
             if high_watermark > self._high_watermark:
                 self._set_high_watermark(Offset(high_watermark))
-            if leader_log_start_offset > self.log.log_start_offset:
-                # Never past the high watermark: what is not known to be committed may not be dropped.
-                self.log.increment_log_start_offset(
-                    Offset(min(leader_log_start_offset, self._high_watermark))
-                )
-            return appended
+            # Never past the high watermark: what is not known to be committed may not be dropped.
+            log_start_offset = Offset(min(leader_log_start_offset, self._high_watermark))
+            if log_start_offset > self.log.log_start_offset:
+                self.log.increment_log_start_offset(log_start_offset)
+            return self.log.log_end_offset > before
 
     def truncate_for(self, leader_epoch: LeaderEpoch, leader_answer: EpochEnd) -> rules.Truncation:
         """Cut this follower's log to where its history agrees with the leader's."""
@@ -480,11 +466,9 @@ class Partition:
         """What this follower's next fetch says of it."""
         with self._lock:
             self._check_following(leader_epoch)
+            log = self.log
             return FollowerPosition(
-                self.log.log_end_offset,
-                self.log.epoch_cache.latest_epoch,
-                self.log.log_start_offset,
-                self._high_watermark,
+                log.log_end_offset, log.epoch_cache.latest_epoch, log.log_start_offset, self._high_watermark
             )
 
     def _check_following(self, leader_epoch: LeaderEpoch) -> None:
@@ -501,8 +485,7 @@ class Partition:
         self.log.truncate_to(Offset(max(offset, self.log.log_start_offset)))
         # The order is kept by cutting the high watermark with the log; what lies above it was never committed
         # by a leader whose history this replica shares.
-        if self._high_watermark > self.log.log_end_offset:
-            self._high_watermark = self.log.log_end_offset
+        self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
         invariant(self.log.log_end_offset <= max(offset, self.log.log_start_offset), "truncation went astray")
 
     def set_offline(self, refusal: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
