@@ -29,7 +29,8 @@ class Dispatcher:
     def __call__(self, request: Request) -> None:
         view = request.frame.view
         if not codec_msgpack.is_native(view):
-            request.close_connection(f"not a native request: its first byte is {view[0]:#04x}")
+            begins = f"begins with byte {view[0]:#04x}" if len(view) else "is empty"
+            request.close_connection(f"not a native request: it {begins}")
             return
         try:
             head = codec_msgpack.decode_request(view)

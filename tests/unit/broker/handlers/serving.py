@@ -1,0 +1,187 @@
+"""A broker's handlers behind their dispatcher: real logs, the real codec, but no socket and no thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from barnabas.broker.config import config_from
+from barnabas.broker.handlers.dispatcher import Dispatcher
+from barnabas.broker.handlers.services import Services
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.network.request import Buffers, Request
+from barnabas.broker.purgatory import Purgatory
+from barnabas.broker.slow_work import SlowWorkRefused
+from barnabas.protocol import codec_msgpack
+from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.frames import LENGTH_BYTES, Frame
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
+from barnabas.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    DeletableTopicResult,
+    DeleteTopicState,
+)
+from tests.unit.broker.replication.building import ME, Managed
+
+INTERNAL, EXTERNAL = "INTERNAL", "EXTERNAL"
+CORRELATION_ID = 77
+
+
+class Connection:
+    """One request's way back: the answer's bytes, or the reason why the connection was closed."""
+
+    id = "client-1"
+    peer_host = "127.0.0.1"
+
+    def __init__(self, listener: str, response_type: Any) -> None:
+        self.listener_name = listener
+        self.closed: str | None = None
+        self.answers: list[bytes] = []
+        self._response_type = response_type
+
+    def answer(self, request: Request, buffers: Buffers) -> None:
+        self._once()
+        self.answers.append(b"".join(bytes(buffer) for buffer in buffers))
+
+    def answer_with_close(self, request: Request, reason: str) -> None:
+        self._once()
+        self.closed = reason
+
+    def _once(self) -> None:
+        assert not self.answers
+        assert self.closed is None
+
+    @property
+    def is_answered(self) -> bool:
+        return bool(self.answers) or self.closed is not None
+
+    @property
+    def response(self) -> Any:
+        """The one answer, decoded."""
+        (whole,) = self.answers
+        opened = codec_msgpack.open_response(memoryview(whole)[LENGTH_BYTES:])
+        assert opened.correlation_id == CORRELATION_ID
+        return opened.body(self._response_type)
+
+
+class Inline:
+    """Slow work, done at once; or refused, as by a full queue."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+
+    def submit(self, failed: Callable[[Exception], None], work: Callable[..., Any], *args: Any) -> None:
+        if self.is_full:
+            raise SlowWorkRefused("500 requests wait for ZooKeeper already")
+        try:
+            work(*args)
+        except OSError as error:
+            failed(error)
+
+
+class Topics:
+    """What making and deleting topics in ZooKeeper will answer."""
+
+    def __init__(self) -> None:
+        self.created: list[CreatableTopicResult] = []
+        self.deleted: list[DeletableTopicResult] = []
+        self.failure: OSError | None = None
+        self.asked: list[Any] = []
+
+    def create(self, topics: Sequence[CreatableTopic], *, validate_only: bool) -> list[CreatableTopicResult]:
+        self.asked.append(([topic.name for topic in topics], validate_only))
+        if self.failure is not None:
+            raise self.failure
+        return self.created
+
+    def delete(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]:
+        self.asked.append([topic.name for topic in topics])
+        return self.deleted
+
+
+class ControllerBeside:
+    """The controller of this process."""
+
+    def __init__(self) -> None:
+        self.is_active = True
+        self.remaining: list[TopicPartition] = []
+        self.code = ErrorCode.NONE
+        self.asked: list[tuple[BrokerId, BrokerEpoch]] = []
+
+    def controlled_shutdown(self, broker_id: BrokerId, broker_epoch: BrokerEpoch, answer: Any) -> None:
+        self.asked.append((broker_id, broker_epoch))
+        answer(self.code, self.remaining)
+
+
+class Serving:
+    """Broker 1: its handlers, and everything that they need."""
+
+    def __init__(self, folder: Path) -> None:
+        self.logs = LogManager.open(
+            [folder],
+            broker_id=ME,
+            cluster_id="cluster",
+            config_of=lambda topic: LogConfig(),
+            now_ms=0,
+        )
+        self.managed = Managed(self.logs)  # type: ignore[arg-type]
+        self.topics = Topics()
+        self.controller = ControllerBeside()
+        self.slow = Inline()
+        config = config_from(
+            {
+                "broker.id": "1",
+                "zookeeper.connect": "localhost:2181",
+                "log.dirs": str(folder),
+                "listeners": f"{INTERNAL}://127.0.0.1:0,{EXTERNAL}://127.0.0.1:0",
+                "listener.security.protocol.map": f"{INTERNAL}:PLAINTEXT,{EXTERNAL}:PLAINTEXT",
+                "inter.broker.listener.name": INTERNAL,
+                "fetch.max.bytes": "2048",
+            }
+        )
+        self.topic_purgatory = Purgatory("topics", self.managed.reaper)
+        metadata = self.managed.metadata
+        metadata.on_update(lambda names: [self.topic_purgatory.check_and_complete(name) for name in names])
+        self._dispatch = Dispatcher(
+            Services(
+                config=config,
+                cluster_id="cluster",
+                replicas=self.managed.manager,
+                metadata=metadata,
+                topic_purgatory=self.topic_purgatory,
+                topics=self.topics,
+                controller=self.controller,
+                slow_work=self.slow,
+            )
+        )
+
+    def close(self) -> None:
+        self.logs.close(0)
+
+    def send(self, body: Any, listener: str = EXTERNAL) -> Connection:
+        """A request comes in by a listener."""
+        whole = b"".join(
+            bytes(buffer) for buffer in codec_msgpack.encode_request(CORRELATION_ID, "test", body)
+        )
+        return self.send_payload(whole[LENGTH_BYTES:], listener, body.response_type)
+
+    def send_payload(self, payload: bytes, listener: str = EXTERNAL, response_type: Any = None) -> Connection:
+        connection = Connection(listener, response_type)
+        self._dispatch(Request(connection, Frame(memoryview(bytearray(payload))), 0))
+        return connection
+
+    def call(self, body: Any, listener: str = EXTERNAL) -> Any:
+        """A request and its immediate answer."""
+        return self.send(body, listener).response
+
+
+def batch(*values: bytes, timestamp_ms: int = 0) -> bytes:
+    """As a producer sends it; each record one millisecond younger than the one before."""
+    builder = RecordBatchBuilder()
+    for index, value in enumerate(values):
+        builder.append(None, value, None, timestamp_ms + index)
+    return bytes(builder.build())

@@ -1,0 +1,167 @@
+"""CreateTopics and DeleteTopics: answered when it shows in the metadata, or at the deadline; once."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from barnabas.broker.clocks import monotonic_ms
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+from tests.unit.broker.handlers.serving import Connection, Serving
+from tests.unit.broker.replication.building import TOPIC_ID, led_by, metadata
+
+LIVE = {1: 10, 2: 20}
+
+
+def create(serving: Serving, *, timeout_ms: int = 60_000, validate_only: bool = False) -> Connection:
+    return serving.send(
+        CreateTopicsRequest(
+            topics=[CreatableTopic(name="topic", num_partitions=2)],
+            timeout_ms=timeout_ms,
+            validate_only=validate_only,
+        )
+    )
+
+
+def made(name: str = "topic", error: ErrorCode = ErrorCode.NONE) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=name, topic_id=TOPIC_ID, error_code=error, num_partitions=2, replication_factor=1
+    )
+
+
+def delete(serving: Serving, timeout_ms: int = 60_000) -> Connection:
+    return serving.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="topic")], timeout_ms=timeout_ms))
+
+
+def deleted(error: ErrorCode = ErrorCode.NONE) -> DeletableTopicResult:
+    return DeletableTopicResult(name="topic", topic_id=TOPIC_ID, error_code=error)
+
+
+def codes(connection: Connection) -> list[int]:
+    response = connection.response
+    found = response.topics if hasattr(response, "topics") else response.responses
+    return [topic.error_code for topic in found]
+
+
+def expire(serving: Serving, *, after_ms: int) -> None:
+    """Let the reaper do what is due that much later than now."""
+    serving.managed.reaper.expire_due(int(monotonic_ms()) + after_ms)
+
+
+# Creating
+
+
+def test_a_topic_is_there_when_every_partition_has_a_live_leader(serving: Serving) -> None:
+    serving.topics.created = [made()]
+    connection = create(serving)
+    assert serving.topics.asked == [(["topic"], False)]
+    for news in (
+        metadata(LIVE, led_by(1)),
+        metadata(LIVE, led_by(1), led_by(3, index=1)),
+        metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=9)),
+    ):
+        serving.managed.metadata.update(news)
+        assert not connection.is_answered
+    serving.managed.metadata.update(metadata(LIVE, led_by(2, epoch=1, index=1)))
+    (topic,) = connection.response.topics
+    assert (topic.error_code, topic.topic_id, topic.num_partitions) == (ErrorCode.NONE, TOPIC_ID, 2)
+    expire(serving, after_ms=60_001)
+    assert len(connection.answers) == 1
+    assert serving.topic_purgatory.waiting == 0
+
+
+def test_a_topic_of_the_same_name_but_another_id_is_not_the_one(serving: Serving) -> None:
+    serving.managed.metadata.update(metadata(LIVE, led_by(1), led_by(2, index=1), topic_id=uuid.UUID(int=9)))
+    serving.topics.created = [made()]
+    connection = create(serving)
+    assert not connection.is_answered
+    serving.managed.metadata.update(metadata(LIVE, led_by(1), led_by(2, index=1)))
+    assert codes(connection) == [ErrorCode.NONE]
+
+
+def test_the_deadline_says_that_it_is_made_but_not_served(serving: Serving) -> None:
+    serving.topics.created = [made(), made("bad", ErrorCode.INVALID_TOPIC_EXCEPTION)]
+    connection = create(serving)
+    expire(serving, after_ms=0)
+    assert not connection.is_answered
+    expire(serving, after_ms=60_001)
+    assert codes(connection) == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.INVALID_TOPIC_EXCEPTION]
+    assert "not every partition has a leader" in connection.response.topics[0].error_message
+
+
+def test_what_was_refused_is_not_waited_for(serving: Serving) -> None:
+    serving.topics.created = [made(error=ErrorCode.TOPIC_ALREADY_EXISTS)]
+    assert codes(create(serving)) == [ErrorCode.TOPIC_ALREADY_EXISTS]
+
+
+def test_a_mere_question_is_not_waited_for(serving: Serving) -> None:
+    serving.topics.created = [made()]
+    assert codes(create(serving, validate_only=True)) == [ErrorCode.NONE]
+    assert serving.topics.asked == [(["topic"], True)]
+
+
+def test_only_the_controllers_broker_makes_and_deletes_topics(serving: Serving) -> None:
+    serving.controller.is_active = False
+    for connection in (create(serving), delete(serving)):
+        assert codes(connection) == [ErrorCode.NOT_CONTROLLER]
+    assert serving.topics.asked == []
+
+
+def test_a_failure_is_told_by_closing(serving: Serving) -> None:
+    serving.topics.failure = OSError("ZooKeeper is on fire")
+    connection = create(serving)
+    assert connection.closed is not None
+    assert "ZooKeeper is on fire" in connection.closed
+
+
+@pytest.mark.parametrize("send", [create, delete])
+def test_one_too_many_is_told_by_closing(serving: Serving, send: object) -> None:
+    serving.slow.is_full = True
+    connection = send(serving)  # type: ignore[operator]
+    assert connection.closed is not None
+    assert "wait for ZooKeeper" in connection.closed
+
+
+# Deleting
+
+
+def test_a_topic_is_gone_when_the_metadata_has_forgotten_it(serving: Serving) -> None:
+    serving.managed.metadata.update(metadata(LIVE, led_by(1)))
+    serving.topics.deleted = [deleted()]
+    connection = delete(serving)
+    serving.managed.metadata.update(metadata(LIVE))
+    assert not connection.is_answered
+    serving.managed.metadata.update(metadata(LIVE, led_by(-2)))
+    assert codes(connection) == [ErrorCode.NONE]
+
+
+def test_a_topic_made_anew_meanwhile_is_not_the_deleted_one(serving: Serving) -> None:
+    serving.managed.metadata.update(metadata(LIVE, led_by(1)))
+    serving.topics.deleted = [deleted()]
+    connection = delete(serving)
+    serving.managed.metadata.update(metadata(LIVE, led_by(1), topic_id=uuid.UUID(int=9)))
+    assert codes(connection) == [ErrorCode.NONE]
+
+
+def test_a_deletion_that_takes_long_is_under_way(serving: Serving) -> None:
+    serving.managed.metadata.update(metadata(LIVE, led_by(1)))
+    serving.topics.deleted = [deleted()]
+    connection = delete(serving)
+    expire(serving, after_ms=60_001)
+    assert codes(connection) == [ErrorCode.REQUEST_TIMED_OUT]
+    assert "under way" in connection.response.responses[0].error_message
+
+
+def test_a_refused_deletion_is_answered_at_once(serving: Serving) -> None:
+    serving.managed.metadata.update(metadata(LIVE, led_by(1)))
+    serving.topics.deleted = [deleted(ErrorCode.TOPIC_DELETION_DISABLED)]
+    assert codes(delete(serving)) == [ErrorCode.TOPIC_DELETION_DISABLED]
