@@ -120,7 +120,7 @@ class ControllerBeside:
 class Serving:
     """Broker 1: its handlers, and everything that they need."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, real_clock: Callable[[], float] | None = None) -> None:
         self.logs = LogManager.open(
             [folder],
             broker_id=ME,
@@ -128,7 +128,7 @@ class Serving:
             config_of=lambda topic: LogConfig(),
             now_ms=0,
         )
-        self.managed = Managed(self.logs)  # type: ignore[arg-type]
+        self.managed = Managed(self.logs, real_clock=real_clock)  # type: ignore[arg-type]
         self.topics = Topics()
         self.controller = ControllerBeside()
         self.slow = Inline()
@@ -161,6 +161,11 @@ class Serving:
 
     def close(self) -> None:
         self.logs.close(0)
+
+    def process(self, request: Request) -> None:
+        """What a socket server's workers call."""
+        self._dispatch(request)
+        self.managed.manager.wake_followers()
 
     def send(self, body: Any, listener: str = EXTERNAL) -> Connection:
         """A request comes in by a listener."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -205,15 +205,21 @@ def fatal(error: BaseException) -> None:
 
 
 class Managed:
-    """Broker 1's replica manager with everything around it; no thread runs."""
+    """Broker 1's replica manager with everything around it; no thread runs, and time passes as told."""
 
-    def __init__(self, logs: MemoryLogs | None = None, store: Any = None) -> None:
+    def __init__(
+        self,
+        logs: MemoryLogs | None = None,
+        store: Any = None,
+        real_clock: Callable[[], float] | None = None,
+    ) -> None:
         self.clock = Clock()
+        now_ms = real_clock or self.clock
         self.logs = logs or MemoryLogs()
         self.metadata = MetadataCache()
         self.fetchers = Fetchers()
         self.settings = Settings()
-        self.reaper = Reaper(on_fatal=fatal, clock_ms=lambda: int(self.clock.now_ms))
+        self.reaper = Reaper(on_fatal=fatal, clock_ms=lambda: int(now_ms()))
         self.manager = ReplicaManager(
             ME,
             self.logs,
@@ -224,7 +230,7 @@ class Managed:
             make_fetchers=lambda manager: self.fetchers,
             max_lag_ms=LAG_MS,
             on_fatal=fatal,
-            now_ms=self.clock,
+            now_ms=now_ms,
         )
 
     def tell(

@@ -1,0 +1,248 @@
+"""The fetchers' thread against a real leader: handlers, logs and sockets are those of a broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.network.server import ListenAddress, ServerSettings, SocketServer
+from barnabas.broker.replication.fetcher import FetcherManager, FetcherSettings, FollowedLeader
+from barnabas.broker.replication.partition import Partition
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import BrokerEpoch, Endpoint, LeaderEpoch, TopicPartition
+from tests.unit.broker.handlers.serving import INTERNAL, Serving, batch
+from tests.unit.broker.replication.building import ME, TP, TWO, fatal, partition_of, state
+
+DEADLINE_S = 20.0
+LONG_POLL_MS = 120_000
+SECOND = TopicPartition(TP.topic, 1)
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        pause.wait(0.002)
+
+
+class Leader(Serving):
+    """Broker 1 leads both partitions; 1 and 2 are in sync. It may be stopped and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, monotonic_ms)
+        self._server: SocketServer | None = None
+        self.port = 0
+        self.managed.know({1: 0, 2: 5})
+        for index in (TP.partition, SECOND.partition):
+            self.tell(index)
+
+    def tell(self, index: int, epoch: int = 0, leader: int = 1) -> None:
+        told = state(leader=leader, epoch=epoch, isr=(1, 2), replicas=(1, 2))
+        told.partition_index = index
+        assert self.managed.tell(told) == []
+
+    def start(self) -> None:
+        server = SocketServer(
+            [ListenAddress(INTERNAL, "127.0.0.1", self.port)],
+            self.process,
+            settings=ServerSettings(num_network_threads=1, num_io_threads=2),
+            on_fatal=fatal,
+        )
+        server.start()
+        self._server, self.port = server, server.ports[INTERNAL]
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop(0)
+            self._server = None
+
+    def log(self, name: TopicPartition = TP) -> Log:
+        return self.managed.manager.partition(name).log
+
+    def append(self, *values: bytes, to: TopicPartition = TP) -> None:
+        manager = self.managed.manager
+        manager.append(1, 0, [(to, memoryview(bytearray(batch(*values))))], lambda outcomes: None)
+        manager.wake_followers()
+
+
+class Follower:
+    """Broker 2, with its fetchers' thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.metadata = MetadataCache()
+        self.partitions: dict[TopicPartition, Partition] = {}
+        for name in (TP, SECOND):
+            log = Log.open(name, folder / str(name), LogConfig(), now_ms=0)
+            self.partitions[name] = partition_of(log, broker=TWO)
+        self.fetchers = FetcherManager(
+            TWO,
+            self._partition,
+            self.metadata,
+            FetcherSettings(
+                max_wait_ms=LONG_POLL_MS,
+                min_bytes=1,
+                max_bytes=1 << 20,
+                response_max_bytes=1 << 20,
+                backoff_ms=20,
+                socket_timeout_ms=60_000,
+            ),
+            broker_epoch=lambda: BrokerEpoch(5),
+            note_error=lambda error: None,
+            on_fatal=fatal,
+        )
+        self.fetchers.start()
+
+    def _partition(self, name: TopicPartition) -> Partition:
+        if name not in self.partitions:
+            raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return self.partitions[name]
+
+    def follow(self, leader: Leader, *names: TopicPartition, epoch: int = 0) -> None:
+        for name in names:
+            told = state(leader=1, epoch=epoch, isr=(1, 2), replicas=(1, 2))
+            told.partition_index = name.partition
+            self.partitions[name].make_follower(told)
+        endpoint = Endpoint("127.0.0.1", leader.port)
+        self.fetchers.follow({name: FollowedLeader(ME, endpoint, LeaderEpoch(epoch)) for name in names})
+
+    def has_all_of(self, leader: Leader, name: TopicPartition = TP) -> bool:
+        return self.partitions[name].log_end_offset == leader.log(name).log_end_offset
+
+    def close(self) -> None:
+        self.fetchers.stop()
+        for partition in self.partitions.values():
+            partition.log.close(0)
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Iterator[Leader]:
+    leader = Leader(tmp_path / "leader")
+    leader.managed.reaper.start()
+    leader.start()
+    yield leader
+    leader.stop()
+    leader.managed.reaper.stop()
+    leader.close()
+
+
+@pytest.fixture
+def follower(tmp_path: Path) -> Iterator[Follower]:
+    (tmp_path / "follower").mkdir()
+    follower = Follower(tmp_path / "follower")
+    yield follower
+    follower.close()
+
+
+def whole(log: Log) -> bytes:
+    return log.read(log.log_start_offset, 1 << 20).records.tobytes()
+
+
+def test_a_follower_copies_byte_for_byte_and_its_fetches_commit(leader: Leader, follower: Follower) -> None:
+    leader.append(b"a", b"b")
+    follower.follow(leader, TP)
+    wait_for(lambda: follower.has_all_of(leader), "the first records")
+    for number in range(20):
+        leader.append(b"%d" % number)
+    wait_for(lambda: follower.has_all_of(leader), "all records")
+    assert whole(follower.partitions[TP].log) == whole(leader.log())
+    wait_for(lambda: leader.managed.manager.partition(TP).high_watermark == 22, "the commit")
+    leader.append(b"last")
+    wait_for(lambda: follower.partitions[TP].high_watermark >= 22, "the high watermark to arrive")
+
+
+def test_a_partition_followed_later_need_not_wait_for_the_long_poll(
+    leader: Leader, follower: Follower
+) -> None:
+    follower.follow(leader, TP)
+    leader.append(b"a")
+    wait_for(lambda: follower.has_all_of(leader), "the first partition")
+    leader.append(b"x", to=SECOND)
+    follower.follow(leader, SECOND)
+    wait_for(lambda: follower.has_all_of(leader, SECOND), "the second partition")
+
+
+def test_another_history_is_cut(leader: Leader, follower: Follower) -> None:
+    leader.append(b"a", b"b")
+    follower.follow(leader, TP)
+    wait_for(lambda: follower.has_all_of(leader), "the first records")
+    follower.fetchers.unfollow([TP])
+    alone = follower.partitions[TP]
+    alone.make_leader(state(leader=2, epoch=1, isr=(2,), replicas=(1, 2)), 0.0)
+    for _ in range(3):
+        alone.append_as_leader(
+            memoryview(bytearray(batch(b"mine"))), require_all=False, now_ms=0.0, wall_clock_ms=0
+        )
+    leader.tell(TP.partition, epoch=1, leader=2)
+    leader.tell(TP.partition, epoch=2)
+    leader.append(b"theirs")
+    follower.follow(leader, TP, epoch=2)
+    wait_for(lambda: follower.has_all_of(leader), "the leader's history")
+    assert whole(alone.log) == whole(leader.log())
+    assert alone.log.epoch_cache.entries == leader.log().epoch_cache.entries
+
+
+def test_a_follower_left_behind_begins_at_the_leaders_start(leader: Leader, follower: Follower) -> None:
+    for number in range(5):
+        leader.append(b"%d" % number)
+    leader.log().increment_log_start_offset(3)
+    follower.follow(leader, TP)
+    wait_for(lambda: follower.has_all_of(leader), "what is left")
+    assert follower.partitions[TP].log.log_start_offset == 3
+    assert whole(follower.partitions[TP].log) == whole(leader.log())
+
+
+def test_a_leader_whose_port_refuses_is_suspected_until_it_answers(
+    leader: Leader, follower: Follower
+) -> None:
+    follower.follow(leader, TP)
+    leader.append(b"a")
+    wait_for(lambda: follower.has_all_of(leader), "the first record")
+    leader.stop()
+    wait_for(lambda: follower.metadata.suspects == {ME}, "the suspicion")
+    leader.append(b"b")
+    leader.start()
+    wait_for(lambda: follower.has_all_of(leader), "the second record")
+    wait_for(lambda: not follower.metadata.suspects, "the end of the suspicion")
+
+
+def test_a_leader_that_does_not_know_its_epoch_yet_is_asked_again(leader: Leader, follower: Follower) -> None:
+    leader.append(b"a")
+    follower.follow(leader, TP, epoch=1)
+    follower.follow(leader, SECOND)
+    leader.append(b"x", to=SECOND)
+    wait_for(lambda: follower.has_all_of(leader, SECOND), "the partition beside it")
+    assert follower.partitions[TP].log_end_offset == 0
+    leader.tell(TP.partition, epoch=1)
+    wait_for(lambda: follower.has_all_of(leader), "the one that was refused")
+
+
+def test_what_is_not_followed_any_more_is_not_copied(leader: Leader, follower: Follower) -> None:
+    follower.follow(leader, TP, SECOND)
+    leader.append(b"a")
+    wait_for(lambda: follower.has_all_of(leader), "the first record")
+    follower.fetchers.unfollow([TP])
+    follower.partitions[TP].make_follower(state(leader=3, epoch=1, isr=(1, 2), replicas=(1, 2)))
+    leader.append(b"b")
+    leader.append(b"x", to=SECOND)
+    wait_for(lambda: follower.has_all_of(leader, SECOND), "the one still followed")
+    assert follower.partitions[TP].log_end_offset == 1
+
+
+def test_following_what_does_not_exist_hurts_nothing(leader: Leader, follower: Follower) -> None:
+    nowhere = TopicPartition("nowhere", 0)
+    endpoint = Endpoint("127.0.0.1", leader.port)
+    follower.fetchers.follow({nowhere: FollowedLeader(ME, endpoint, LeaderEpoch(0))})
+    follower.fetchers.follow({TP: FollowedLeader(ME, None, LeaderEpoch(0))})
+    follower.fetchers.unfollow([nowhere, TP])
+    leader.append(b"a")
+    follower.follow(leader, TP)
+    wait_for(lambda: follower.has_all_of(leader), "the record")
