@@ -114,7 +114,7 @@ class Broker:
             replicas = self._start_replicas(logs, topic_settings)
             self._start_handlers(cluster_id, replicas)
             self._start_scheduler(logs, replicas)
-            # Whoever still takes this broker for its earlier life is told otherwise from the first request on.
+            # Who still takes this broker for its earlier life is told otherwise from the first request on.
             earlier = self._store.brokers().get(config.broker_id)
             if earlier is not None:
                 replicas.begin_life(BrokerEpoch(earlier.broker_epoch + 1))
@@ -313,15 +313,15 @@ class Broker:
         if replicas is None or self._stopping:
             return
         if event is SessionEvent.SILENT:
-            replicas.fence("ZooKeeper has not been heard of for a session timeout")
-        elif event is SessionEvent.RESUMED and not self._must_register:
-            replicas.unfence()
+            replicas.fence.silent("ZooKeeper has not been heard of for a session timeout")
         elif event is SessionEvent.EXPIRED:
             self._must_register = True
             replicas.end_life("the ZooKeeper session has expired")
         elif event in (SessionEvent.RENEWED, SessionEvent.RESUMED):
-            # Still fenced: the controller first says anew what this broker leads.
-            self._register_again(replicas)
+            replicas.fence.heard()
+            if self._must_register:
+                # Still fenced: the controller first says anew what this broker leads.
+                self._register_again(replicas)
 
     def _register_again(self, replicas: ReplicaManager) -> None:
         """Register in a new session. When that fails, the next event of the session comes back here."""

@@ -30,7 +30,7 @@ def handle_leader_and_isr(services: Services, request: ApiRequest) -> None:
         return
     if body.broker_epoch >= services.replicas.broker_epoch >= 0:
         # The controller knows this life of the broker and has said what it leads: it may lead again.
-        services.replicas.unfence()
+        services.replicas.fence.confirmed()
     request.respond(LeaderAndIsrResponse(error_code=0, partition_errors=errors))
 
 
