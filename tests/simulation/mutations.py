@@ -13,6 +13,7 @@ from barnabas.broker.replication.isr import PendingExpand, PendingShrink
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrConflict
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
+from barnabas.broker.replication.role_changes import RoleChanges
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_BROKER_EPOCH
 from tests.simulation.zookeeper import SimZooKeeper
@@ -61,6 +62,11 @@ def broker_epochs_of_fetches_are_not_checked(setattr_: SetAttr) -> None:
 
 def older_states_of_the_controller_are_taken(setattr_: SetAttr) -> None:
     setattr_(Partition, "_is_news", lambda self, state: True)
+
+
+def a_replaced_controller_is_obeyed(setattr_: SetAttr) -> None:
+    setattr_(RoleChanges, "_check_epochs", lambda self, controller_epoch, broker_epoch: None)
+    older_states_of_the_controller_are_taken(setattr_)
 
 
 def a_conflict_takes_the_change_back(setattr_: SetAttr) -> None:

@@ -267,21 +267,35 @@ def a_controller_wakes_from_a_pause() -> None:
     world = World(3)
     world.produce(A)
     world.settle()
-    old, said_late = world.reign, world.channels[-1]
+    old, channels = world.reign, world.channels[-1]
     world.suspect(A)
     _control(world)
     assert world.state.leader == B
+    unsaid = {broker: list(link.waiting) for broker, link in channels.links.items()}
+    assert unsaid[B]
+    assert unsaid[C]
+    for link in channels.links.values():
+        link.waiting.clear()
+    # Another controller is elected, sees everybody alive, and then the new leader fail.
     world.elect_controller()
     world.settle()
+    world.suspect(B)
+    _control(world)
+    _tell(world, A, C)
+    world.clear_suspicion(B)
+    world.settle()
     before = world.state
-    event = events.BrokerSuspected(old.epoch, B, old.context.broker_epoch(B))
+    assert before.leader != B
+    # The first one wakes.
+    event = events.BrokerSuspected(old.epoch, C, old.context.broker_epoch(C))
     with pytest.raises(ControllerMoved):
         old.handle(event)
-    for broker in world.brokers:
-        views = world.brokers[broker].partition.view()
-        while world.deliver_control(said_late, broker):
+    for broker, link in channels.links.items():
+        view = world.brokers[broker].partition.view()
+        link.waiting.extend(unsaid[broker])
+        while world.deliver_control(channels, broker):
             world.check()
-        assert world.brokers[broker].partition.view() == views
+        assert world.brokers[broker].partition.view() == view
     assert world.state == before
     _end(world)
 
@@ -297,7 +311,7 @@ HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
         mutations.a_joining_replica_is_not_waited_for,
     ),
     a_laggard_joins_a_new_leader: (mutations.followers_join_below_the_start_of_the_epoch,),
-    a_controller_wakes_from_a_pause: (),
+    a_controller_wakes_from_a_pause: (mutations.a_replaced_controller_is_obeyed,),
 }
 
 
