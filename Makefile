@@ -1,13 +1,14 @@
 # make setup   make .venv as requirements.lock says (nothing to do when it is up to date)
 # make test    everything that must hold: lint, types, tests          (.ci/run calls exactly this)
 # make demo    the main job on real data: produce, kill a broker, consume, read into Spark
+# make chaos   a cluster under random faults, judged at the end (CHAOS_SECONDS=300, CHAOS_SEED=… to repeat)
 # make bench   the figures in the README, measured here
 # make lint | format | lock | clean
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format demo bench lock clean
+.PHONY: help setup test lint format demo chaos bench lock clean
 
 # The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
 PYTHON ?= $(shell for found in python3.11 python3 python3.12 python3.13 python; do \
@@ -50,6 +51,9 @@ format: setup
 
 demo: setup
 	$(BIN)/barnabas demo
+
+chaos: setup
+	CHAOS_SECONDS=$${CHAOS_SECONDS:-300} $(BIN)/python -m pytest -s tests/chaos $(PYTEST_ARGS)
 
 bench: setup
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -1,0 +1,62 @@
+"""A cluster under load and under attack: whatever is done to it, it keeps what it has acknowledged.
+
+``make chaos`` runs it for long: ``CHAOS_SECONDS`` says how long, ``CHAOS_SEED`` repeats the choices of an
+earlier run (not their timing). Each run prints its seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+
+from barnabas.deploy.local import LocalCluster
+
+from ..cluster.tools import ClusterView
+from .checker import check
+from .nemesis import Nemesis
+from .workload import Load, read_everything, replica_logs
+
+StartCluster = Callable[..., LocalCluster]
+
+SECONDS = float(os.environ.get("CHAOS_SECONDS", "15"))
+PARTITIONS = 6
+HEALING_S = 60.0
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(SECONDS + 240)
+def test_nothing_acknowledged_is_lost_whatever_is_done_to_the_cluster(start_cluster: StartCluster) -> None:
+    seed = int(os.environ.get("CHAOS_SEED") or random.randrange(1 << 32))
+    print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)
+    cluster = start_cluster(
+        own_zookeeper=True,
+        settings={"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "4000"},
+    )
+    view = ClusterView(cluster)
+    view.create_topic("t", PARTITIONS, 3, min_insync_replicas="2", segment_bytes="65536")
+    load = Load(
+        cluster.bootstrap,
+        "t",
+        PARTITIONS,
+        records_per_s=400,
+        request_timeout_ms=2_000,
+        delivery_timeout_ms=40_000,
+    )
+    with load:
+        nemesis = Nemesis(cluster, seed)
+        nemesis.run(SECONDS)
+        view.wait_isr("t", 3, HEALING_S)
+        load.wait_progress(f"after healing (seed {seed})", timeout_s=HEALING_S)
+    view.wait_isr("t", 3, HEALING_S)
+    history = load.history
+    history.finally_read = read_everything(cluster.bootstrap, load.partitions, timeout_s=120)
+    cluster.stop()
+    history.replicas = replica_logs(cluster, load.partitions)
+    verdict = check(history)
+    print(f"{verdict}; {len(history.reads)} reads, longest pause {load.longest_pause_s:.1f} s", flush=True)
+    assert verdict.is_good, f"seed {seed}:\n{verdict}\n" + "\n".join(nemesis.steps)
+    assert verdict.acknowledged > 100
+    assert len(history.reads) > 0
