@@ -53,10 +53,10 @@ def main() -> int:
 
 
 def _recycled(options: Options) -> list[Figure]:
-    """Three brokers again, on memory that the machine has handed out before."""
-    from benchmarks.produce import three_brokers
+    """Produce again, on memory that the machine has handed out before."""
+    from benchmarks import produce
 
-    found = three_brokers(dataclasses.replace(options, recycled=True))
+    found = produce.measure(dataclasses.replace(options, recycled=True))
     return [dataclasses.replace(one, name=f"{one.name} (recycled)") for one in found]
 
 
