@@ -33,7 +33,7 @@ class IndexFile:
 
     entry: ClassVar[struct.Struct]
 
-    __slots__ = ("_count", "_state", "base_offset", "is_dirty", "path")
+    __slots__ = ("_count", "_is_gone", "_state", "base_offset", "is_dirty", "path")
 
     def __init__(self, path: Path, base_offset: int, *, is_new: bool) -> None:
         """An empty index, or the one whose file may be there. Raises LogDirFailure."""
@@ -41,6 +41,7 @@ class IndexFile:
         self.base_offset = base_offset
         self.is_dirty = False
         """Whether the memory holds what the file does not."""
+        self._is_gone = False
         self._state: tuple[Buffer, int] | None = (bytearray(), 0) if is_new else None
         self._count = 0 if is_new else self._count_on_disk()
 
@@ -91,6 +92,7 @@ class IndexFile:
 
     def remove(self) -> None:
         """Delete the file. Raises OSError."""
+        self._is_gone = True
         self.path.unlink(missing_ok=True)
 
     def _count_on_disk(self) -> int:
@@ -115,6 +117,9 @@ class IndexFile:
                 with open(self.path, "rb") as file:
                     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except (OSError, ValueError) as error:
+                if self._is_gone:
+                    # A reader that still holds a segment which retention has deleted: it searches without.
+                    return bytearray(), 0
                 cause = error if isinstance(error, OSError) else OSError(str(error))
                 raise LogDirFailure(self.path, cause) from error
             self._state = mapped, min(self._count, len(mapped) // self.entry.size)

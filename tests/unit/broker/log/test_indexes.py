@@ -120,3 +120,18 @@ def test_entries_must_rise(tmp_path: Path) -> None:
     with pytest.raises(InvariantViolation, match="does not follow"):
         index.append(BASE + 5, 20)
     assert index.count == 1
+
+
+def test_a_reader_of_a_deleted_segment_searches_without_its_index(tmp_path: Path) -> None:
+    """That file is gone on purpose; taken for a failure of the disk it would take the log dir offline."""
+    path = tmp_path / "00000000000000000000.index"
+    index = OffsetIndex(path, 0, is_new=True)
+    index.append(5, 100)
+    index.seal()
+    sealed = OffsetIndex(path, 0, is_new=False)
+    assert sealed.lookup(7).position == 100
+    sealed = OffsetIndex(path, 0, is_new=False)
+    sealed.remove()
+    assert sealed.lookup(7).position == 0
+    vanished = OffsetIndex(path, 0, is_new=False)
+    assert vanished.count == 0
