@@ -276,6 +276,7 @@ class LeaderFetcher:
                 continue
             finally:
                 self._is_waiting = False
+            self._is_lost = False
             self._manager.metadata.trust(self.leader)
             self._apply(answer, loop.time())
 
@@ -295,7 +296,9 @@ class LeaderFetcher:
             await asyncio.sleep(_FIRST_RETRY_MS / 1000)
         elif not isinstance(error.__cause__, OSError):
             # The connection was lost just now, or the back-off has not passed; the next attempt tells more.
-            logger.info("fetching from broker %d: %s", self.leader, error)
+            level = logging.DEBUG if self._is_lost else logging.INFO
+            self._is_lost = True
+            logger.log(level, "fetching from broker %d: %s", self.leader, error)
             await asyncio.sleep(_FIRST_RETRY_MS / 1000)
         else:
             logger.warning("fetching from broker %d: %s", self.leader, error)
