@@ -8,7 +8,8 @@ flight, to a partition of one leader as the goals have it, and to three leaders 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import uvloop
@@ -23,7 +24,6 @@ from benchmarks.support import (
     Options,
     broker_pids,
     cpu_seconds,
-    recycle_memory,
     run,
     running_cluster,
     tell,
@@ -73,12 +73,27 @@ async def _round(cluster: LocalCluster, work: Work) -> Round:
     return Round(moved / seconds / MB, count / seconds, cpu / moved * GB, cpu / count * 1e6)
 
 
-def measure_round(cluster: LocalCluster, options: Options, work: Work) -> Round:
+def measure_round(cluster: LocalCluster, work: Work) -> Round:
     """One round on a topic of its own."""
-    if options.recycled:
-        copies = len(cluster.broker_ids) if work.acks == ACKS_ALL else 1
-        recycle_memory(cluster.directory, work.total_bytes * copies)
     return uvloop.run(_round(cluster, work))
+
+
+def clusters(options: Options, brokers: int) -> Iterator[tuple[LocalCluster, Path]]:
+    """A cluster for every round, and a folder beside it: one for all, or, recycled, one after another.
+
+    Then each round has the pages that the round before gave back when its files were removed; a first round,
+    which had none, has to be thrown away: that is the one more than the options ask for.
+    """
+    if options.recycled:
+        for number in range(options.rounds + 1):
+            tell(f"{brokers} broker(s), recycled, round {number} of {options.rounds}")
+            with temporary_folder(options) as folder, running_cluster(options, brokers=brokers) as cluster:
+                yield cluster, folder
+        return
+    with temporary_folder(options) as folder, running_cluster(options, brokers=brokers) as cluster:
+        for number in range(options.rounds):
+            tell(f"{brokers} broker(s), round {number + 1} of {options.rounds}")
+            yield cluster, folder
 
 
 def one_broker(options: Options) -> list[Figure]:
@@ -86,16 +101,16 @@ def one_broker(options: Options) -> list[Figure]:
     total = options.amount(1 << 30, 1 << 28)
     large = Work(1_048_576 - 100, total, 1, 4, [1])
     small = Work(16_384, options.amount(1 << 29, 1 << 27), 1, 4, [1] * 4)
-    floors, larges, smalls = [], [], []
-    with temporary_folder(options) as folder, running_cluster(options, brokers=1) as cluster:
-        for number in range(options.rounds):
-            tell(f"one broker, round {number + 1} of {options.rounds}")
-            # What the floor writes is removed only at the end, lest the broker get its pages for nothing.
-            if options.recycled:
-                recycle_memory(folder, total)
-            floors.append(floor.move(folder, total))
-            larges.append(measure_round(cluster, options, large))
-            smalls.append(measure_round(cluster, options, small))
+    floors: list[floor.Moved] = []
+    larges: list[Round] = []
+    smalls: list[Round] = []
+    for cluster, folder in clusters(options, 1):
+        # What the floor writes stays as long as the broker's files, lest its pages help the broker.
+        floors.append(floor.move(folder, total))
+        larges.append(measure_round(cluster, large))
+        smalls.append(measure_round(cluster, small))
+    # The one round too many, if there was one, came first.
+    floors, larges, smalls = floors[-options.rounds :], larges[-options.rounds :], smalls[-options.rounds :]
     ratios = [one.mb_per_s / least.mb_per_s for one, least in zip(larges, floors, strict=True)]
     return [
         Figure.of("floor: socket into file, one thread", [one.mb_per_s for one in floors], "MB/s"),
@@ -122,15 +137,13 @@ def three_brokers(options: Options) -> list[Figure]:
         "RF 3, acks=all, 16 KB, 3 leaders x 4 in flight": Work(16_384, total // 4, ACKS_ALL, 4, [1, 2, 3]),
     }
     found: dict[str, list[Round]] = {name: [] for name in works}
-    with running_cluster(options) as cluster:
-        for number in range(options.rounds):
-            tell(f"three brokers, round {number + 1} of {options.rounds}")
-            for name, work in works.items():
-                found[name].append(measure_round(cluster, options, work))
+    for cluster, _ in clusters(options, 3):
+        for name, work in works.items():
+            found[name].append(measure_round(cluster, work))
     memory = "recycled memory" if options.recycled else "memory as it comes"
     figures = []
     for name, work in works.items():
-        rounds, is_goal = found[name], len(work.leaders) == 1
+        rounds, is_goal = found[name][-options.rounds :], len(work.leaders) == 1
         if work.batch_bytes > 100_000:
             figures += [
                 Figure.of(

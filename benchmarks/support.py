@@ -224,7 +224,7 @@ def parser_for(description: str) -> argparse.ArgumentParser:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="short runs: a rough figure in a few seconds")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="medians of so many (default: 3)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="medians of so many (default: 3; quick: 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument(
         "--dir",
@@ -249,15 +249,16 @@ def parser_for(description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--recycled",
         action="store_true",
-        help="write and delete a file of the same size before each measured write (docs/performance.md)",
+        help="write into memory that was used and given back just before (docs/performance.md)",
     )
     return parser
 
 
 def options_of(arguments: argparse.Namespace) -> Options:
     """The options as parsed; ends the program when they make no sense."""
-    if arguments.rounds < 1:
-        raise SystemExit(f"--rounds {arguments.rounds}: expected at least 1")
+    rounds = arguments.rounds if arguments.rounds is not None else (1 if arguments.quick else 3)
+    if rounds < 1:
+        raise SystemExit(f"--rounds {rounds}: expected at least 1")
     directory = arguments.dir
     if directory is None:
         directory = Path(os.environ.get("TMPDIR") or Path(__file__).parents[1] / "build")
@@ -266,7 +267,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         raise SystemExit(f"--dir {directory}: there is no such folder")
     return Options(
         quick=arguments.quick,
-        rounds=1 if arguments.quick and arguments.rounds == 3 else arguments.rounds,
+        rounds=rounds,
         directory=directory.absolute(),
         settings=dict(arguments.set),
         pin=arguments.pin,
