@@ -8,12 +8,13 @@ An admin client belongs to the event loop that it was started on.
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import AdminConfig
@@ -72,6 +73,9 @@ class BrokerReplicas(NamedTuple):
     error: BarnabasError | None
 
 
+_KNOWN_POLL_S: Final = 0.01
+
+
 class Admin:
     """Settings as in `AdminConfig`, by name or as one ``config``; see the module."""
 
@@ -110,7 +114,7 @@ class Admin:
         timeout_ms: int | None = None,
         validate_only: bool = False,
     ) -> dict[str, CreatedTopic]:
-        """Make topics and wait until each partition has a leader.
+        """Make topics and wait until each partition has a leader and every broker that answers says so.
 
         Raises the topic's own error when one topic is asked for, else TopicErrors when any failed.
         """
@@ -134,8 +138,35 @@ class Admin:
                 created[result.name] = CreatedTopic(
                     result.name, TopicId(result.topic_id), result.num_partitions, result.replication_factor
                 )
+        if created and not validate_only:
+            await self._wait_until_known(created, time.monotonic() + timeout_ms / 1000)
         _raise_errors(errors, created, len(wanted))
         return created
+
+    async def _wait_until_known(self, created: Mapping[str, CreatedTopic], deadline: float) -> None:
+        """Wait until no broker denies the topics, so that whichever is asked next, by whomever, knows them.
+
+        The controller has answered already; the others hear of a new topic milliseconds later. A broker that
+        does not answer is passed over, and so is one that still does not know at the deadline: the topics are
+        made all the same.
+        """
+        cluster = self._open()
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in created], allow_auto_topic_creation=False
+        )
+        for node_id in list(cluster.nodes):
+            while time.monotonic() < deadline:
+                try:
+                    answer = await cluster.request(node_id, request)
+                except BarnabasError:
+                    break
+                known = {topic.name: topic for topic in answer.topics if topic.error_code == ErrorCode.NONE}
+                if all(
+                    name in known and known[name].topic_id == topic.topic_id
+                    for name, topic in created.items()
+                ):
+                    break
+                await asyncio.sleep(_KNOWN_POLL_S)
 
     async def delete_topics(self, names: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
         """Delete topics and their records. Raises as `create_topics`."""
