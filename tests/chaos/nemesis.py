@@ -1,7 +1,8 @@
 """Does one bad thing after another to a cluster, chosen by chance from a seed, and heals it in the end.
 
 Faults: brokers killed, stopped, paused and started again, ZooKeeper killed and paused, ``/controller``
-deleted, in any order and on top of each other; all brokers may be away at once. What was done stands in
+deleted, a leader cut off from its followers and then killed, in any order and on top of each other; all
+brokers may be away at once. What was done stands in
 `steps`. A broker that ends though nobody ended it is a fault of its own.
 
 One thread; `run` blocks. How long a fault lasts is part of the fault, so it is a wait and no condition.
@@ -28,11 +29,13 @@ _SERVES = " serves {"
 class Nemesis:
     """See the module. The cluster must have a ZooKeeper of its own."""
 
-    def __init__(self, cluster: LocalCluster, seed: int) -> None:
+    def __init__(self, cluster: LocalCluster, seed: int, settle: Callable[[], None]) -> None:
+        """`settle` waits until a healed cluster is well; it fails when that takes too long."""
         if not isinstance(cluster.zookeeper, ZooKeeper):
             raise TypeError("the cluster's ZooKeeper is somebody else's; it may not be harmed")
         self.steps: list[str] = []
         self._cluster = cluster
+        self._settle = settle
         self._zookeeper = cluster.zookeeper
         self._chance = random.Random(seed)
         self._began = time.monotonic()
@@ -47,11 +50,11 @@ class Nemesis:
             act()
             self._pause.wait(self._chance.choice((0.0, 0.1, 0.5, 1.0, 3.0)))
             self._check_nobody_died()
+        self._say("heal for good")
         self.heal()
 
     def heal(self) -> None:
-        """ZooKeeper and every broker run again, whatever was done to them."""
-        self._say("heal")
+        """ZooKeeper and every broker run again, whatever was done to them; returns when all is well."""
         if self._zookeeper.running_process.state == "paused":
             self._zookeeper.resume()
         if not self._zookeeper.is_alive:
@@ -62,6 +65,7 @@ class Nemesis:
             elif broker.state == "gone":
                 self._start(broker.id)
         self._check_nobody_died()
+        self._settle()
 
     def _choices(self) -> list[tuple[str, Callable[[], object]]]:
         """What can be done as things stand; what is broken is mended as readily as more is broken."""
@@ -80,6 +84,10 @@ class Nemesis:
             found += [("resume zookeeper", self._zookeeper.resume)] * 3
         else:
             found += [("start zookeeper", self._zookeeper.restart)] * 3
+        if state == "running" and all(broker.state == "running" for broker in self._cluster.brokers):
+            found += [
+                (f"strand broker {id}", lambda id=id: self._strand(id)) for id in self._cluster.broker_ids
+            ]
         for broker in self._cluster.brokers:
             if broker.state == "running":
                 offer("kill broker", self._cluster.kill, broker.id)
@@ -90,6 +98,17 @@ class Nemesis:
             elif state == "running":
                 found += [(f"start broker {broker.id}", lambda id=broker.id: self._start(id))] * 4
         return found
+
+    def _strand(self, broker_id: int) -> None:
+        """Let a broker write what nobody copies, kill it, and let the others go on without that."""
+        others = [other for other in self._cluster.broker_ids if other != broker_id]
+        for other in others:
+            self._cluster.pause(other)
+        # Shorter than a session, so that the others may lead at once.
+        self._pause.wait(self._chance.choice((0.1, 0.5, 1.0)))
+        self._cluster.kill(broker_id)
+        for other in others:
+            self._cluster.resume(other)
 
     def _stop(self, broker_id: int) -> None:
         # Without ZooKeeper or a controller a stopping broker asks in vain; it is killed in the end.

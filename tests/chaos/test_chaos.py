@@ -41,15 +41,18 @@ def test_nothing_acknowledged_is_lost_whatever_is_done_to_the_cluster(start_clus
         cluster.bootstrap,
         "t",
         PARTITIONS,
-        records_per_s=400,
+        records_per_s=800,
         request_timeout_ms=2_000,
         delivery_timeout_ms=40_000,
     )
-    with load:
-        nemesis = Nemesis(cluster, seed)
-        nemesis.run(SECONDS)
+
+    def settle() -> None:
         view.wait_isr("t", 3, HEALING_S)
         load.wait_progress(f"after healing (seed {seed})", timeout_s=HEALING_S)
+
+    with load:
+        nemesis = Nemesis(cluster, seed, settle)
+        nemesis.run(SECONDS)
     view.wait_isr("t", 3, HEALING_S)
     history = load.history
     history.finally_read = read_everything(cluster.bootstrap, load.partitions, timeout_s=120)
