@@ -44,6 +44,9 @@ class Nemesis:
     def run(self, duration_s: float) -> None:
         """Harm the cluster for so long, then heal it."""
         self._began = time.monotonic()
+        # A run of any length has tried this, of all faults the one that finds most.
+        self._say("strand a broker")
+        self._strand(self._chance.choice(self._cluster.broker_ids))
         while time.monotonic() < self._began + duration_s:
             name, act = self._chance.choice(self._choices())
             self._say(name)
