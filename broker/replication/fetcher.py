@@ -218,6 +218,8 @@ class LeaderFetcher:
             pool=manager.pool,
         )
         self._changed = asyncio.Event()
+        # Whether the loss of the connection has been said; once is enough.
+        self._is_lost = False
         self._is_waiting = False
         # What the fetch under way asks for: an answer is not for what was added since.
         self._asked: dict[TopicPartition, _Followed] = {}
