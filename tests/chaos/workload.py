@@ -53,6 +53,10 @@ class Load:
         self._stopping = threading.Event()
         self._is_abandoned = False
         self._acknowledged: Counter[TopicPartition] = Counter()
+        self._were_read: Counter[TopicPartition] = Counter()
+        self._progress = {"acknowledged": self._acknowledged}
+        if read:
+            self._progress["read"] = self._were_read
         self._last_acknowledged: dict[TopicPartition, float] = {}
         self._longest_pause: dict[TopicPartition, float] = {}
         works = [self._write] + [self._read] * read
@@ -81,11 +85,16 @@ class Load:
         return self.history
 
     def wait_progress(self, when: str, *, records: int = 20, timeout_s: float = 30.0) -> None:
-        """Wait until every partition has that many more records acknowledged."""
-        marks = dict(self._acknowledged)
+        """Wait until every partition has that many more records acknowledged, and the reader got as many."""
+        counters = [(what, count, dict(count)) for what, count in self._progress.items()]
 
-        def behind() -> list[TopicPartition]:
-            return [p for p in self.partitions if self._acknowledged[p] < marks.get(p, 0) + records]
+        def behind() -> list[str]:
+            return [
+                f"{partition} ({what} {count[partition]}, before {marks.get(partition, 0)})"
+                for what, count, marks in counters
+                for partition in self.partitions
+                if count[partition] < marks.get(partition, 0) + records
+            ]
 
         def has_progressed() -> bool:
             return not behind()
@@ -93,7 +102,7 @@ class Load:
         eventually(
             has_progressed,
             timeout_s,
-            lambda: f"no progress {when} on {', '.join(map(str, behind()))}; problems: {self.problems[-5:]}",
+            lambda: f"no progress {when} on {', '.join(behind())}; problems: {self.problems[-5:]}",
         )
 
     @property
@@ -150,10 +159,10 @@ class Load:
                     self.problems.append(f"the reader: {error!r}")
                     self._stopping.wait(_TICK_S)
                     continue
-                self.history.reads += [
-                    (TopicPartition(record.topic, record.partition), record.offset, number_of(record.value))
-                    for record in records
-                ]
+                for record in records:
+                    partition = TopicPartition(record.topic, record.partition)
+                    self.history.reads.append((partition, record.offset, number_of(record.value)))
+                    self._were_read[partition] += 1
 
 
 def read_everything(
