@@ -26,7 +26,7 @@ from typing import Final, NoReturn
 from barnabas.broker.clocks import wall_clock_ms
 from barnabas.broker.config import BrokerConfig, validate_topic_config
 from barnabas.broker.controlled_shutdown import request_controlled_shutdown
-from barnabas.broker.handlers.dispatcher import Dispatcher
+from barnabas.broker.handlers.dispatcher import Dispatcher, is_short
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.logging_setup import set_up_logging
@@ -73,6 +73,7 @@ class Broker:
             self._process,
             settings=ServerSettings.from_config(config),
             on_fatal=on_fatal,
+            is_short=is_short,
             after_run=self._after_run,
         )
         self._store = ClusterStore(

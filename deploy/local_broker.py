@@ -28,6 +28,8 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "zookeeper.session.timeout.ms": "4000",
     # When the whole cluster stops, the last broker asks in vain: it need not ask for seconds.
     "controlled.shutdown.retry.backoff.ms": "200",
+    # On few cores each further network thread costs more in handing the interpreter lock over than it earns.
+    "num.network.threads": "1",
 }
 """What a cluster on one machine sets apart from Kafka's defaults; ``--set`` wins over it."""
 

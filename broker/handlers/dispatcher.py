@@ -7,6 +7,7 @@ escapes a handler is a bug of ours: the worker pool logs it and closes that one 
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.registry import HANDLERS
@@ -17,6 +18,20 @@ from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.schema import ApiKey
 
 logger = logging.getLogger(__name__)
+
+
+# Where the API key stands in a native head: behind the array marker and the five bytes of the head's length.
+_API_KEY_AT: Final = 6
+_SHORT: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA})
+
+
+def is_short(request: Request) -> bool:
+    """Whether a request, not decoded yet, will not wait for anything but the page cache.
+
+    Keys up to 127 are a byte of their own in msgpack, so one look is enough.
+    """
+    view = request.frame.view
+    return len(view) > _API_KEY_AT and view[_API_KEY_AT] in _SHORT and codec_msgpack.is_native(view)
 
 
 class Dispatcher:

@@ -27,6 +27,7 @@ from typing import Protocol, cast
 
 from barnabas.broker.network.request import Buffers, Request
 from barnabas.broker.network.request_queue import RequestQueue
+from barnabas.broker.network.request_runner import RequestRunner
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.frames import BufferPool, FrameReceiver
 from barnabas.protocol.invariants import invariant
@@ -69,6 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         *,
         owner: Owner,
         queue: RequestQueue,
+        runner: RequestRunner,
         pool: BufferPool,
         limits: ConnectionLimits,
         on_lost: Callable[[], None],
@@ -79,6 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_active_ns = time.monotonic_ns()
         self._owner = owner
         self._queue = queue
+        self._runner = runner
         self._limits = limits
         self._on_lost = on_lost
         self._receiver = FrameReceiver(pool, limits.max_frame_bytes)
@@ -127,13 +130,40 @@ class Connection(asyncio.BufferedProtocol):
             self._slots.extend(requests)
             self._pending.extend(requests)
             self._in_flight_bytes += received_bytes
+            runs_here = False
             if self._scheduled:
                 self._queue_full = self._queue.add(None, len(requests), self._owner.wake_for_room)
+            elif self._may_run() and self._runner.is_short(self._pending[0]):
+                runs_here = self._scheduled = True
+                self._queue_full = self._queue.add(None, len(self._pending), self._owner.wake_for_room)
             else:
                 self._queue_full = self._schedule_if_possible()
             may_read = self._may_read()
+        if runs_here:
+            self._run_here()
         if self._queue_full or not may_read or not self._reading:
             self._set_reading()
+
+    def _run_here(self) -> None:
+        """Run what is short on this thread, as a worker would; hand the rest over where a long one comes."""
+        runner = self._runner
+        try:
+            while True:
+                request = self.take_request()
+                self._queue.discount(1)
+                if request is not None:
+                    runner.handle(request)
+                if not self.request_done():
+                    break
+                with self._lock:
+                    if not runner.is_short(self._pending[0]):
+                        # Counted already; only its turn is missing.
+                        self._queue.add(self, 0, self._owner.wake_for_room)
+                        break
+            runner.after_run()
+        except BaseException as error:
+            logger.critical("a request on the network thread of %s broke the broker", self.id, exc_info=True)
+            runner.on_fatal(error)
 
     def eof_received(self) -> bool:
         self._close_reason = self._close_reason or "closed by the peer"

@@ -10,17 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 
-from barnabas.broker.network.request import Request
 from barnabas.broker.network.request_queue import RequestQueue, Waiter
-from barnabas.protocol.invariants import InvariantViolation
+from barnabas.broker.network.request_runner import RequestRunner
 
 logger = logging.getLogger(__name__)
-
-
-def _nothing() -> None:
-    """What follows a run when nobody asked for more."""
 
 
 class IoWorkers:
@@ -33,16 +27,12 @@ class IoWorkers:
     def __init__(
         self,
         queue: RequestQueue,
-        process: Callable[[Request], None],
+        runner: RequestRunner,
         *,
         threads: int,
-        on_fatal: Callable[[BaseException], None],
-        after_run: Callable[[], None] | None = None,
     ) -> None:
         self._queue = queue
-        self._process = process
-        self._after_run = after_run or _nothing
-        self._on_fatal = on_fatal
+        self._runner = runner
         self._threads = [
             threading.Thread(target=self._run, name=f"io-worker-{number}", daemon=True)
             for number in range(threads)
@@ -61,34 +51,19 @@ class IoWorkers:
 
     def _run(self) -> None:
         waiter = Waiter()
-        queue, handle, after_run = self._queue, self._handle, self._after_run
+        queue, runner = self._queue, self._runner
         try:
             while (ready := queue.take(waiter)) is not None:
                 while True:
                     request = ready.take_request()
                     if request is not None:
-                        handle(request)
+                        runner.handle(request)
                     if not ready.request_done():
-                        after_run()
+                        runner.after_run()
                         break
                     before, ready = ready, queue.swap(ready)
                     if ready is not before:
-                        after_run()
+                        runner.after_run()
         except BaseException as error:
             logger.critical("%s died", threading.current_thread().name, exc_info=True)
-            self._on_fatal(error)
-
-    def _handle(self, request: Request) -> None:
-        try:
-            self._process(request)
-        except InvariantViolation:
-            raise
-        except Exception as error:
-            logger.exception(
-                "a request of %s on %s, %d bytes, failed",
-                request.connection_id,
-                request.listener_name,
-                request.size_bytes,
-            )
-            if not request.answered:
-                request.close_connection(f"its request failed: {error!r}")
+            self._runner.on_fatal(error)

@@ -69,6 +69,9 @@ class NetworkThread:
         return not self._thread.is_alive()
 
     def _call(self, callback: Callable[..., object], *values: Any) -> None:
+        if threading.get_ident() == self._thread.ident:
+            self._loop.call_soon(callback, *values)
+            return
         try:
             self._loop.call_soon_threadsafe(callback, *values)
         except RuntimeError:

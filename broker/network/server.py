@@ -21,6 +21,7 @@ from barnabas.broker.network.io_workers import IoWorkers
 from barnabas.broker.network.network_thread import NetworkThread
 from barnabas.broker.network.request import Request
 from barnabas.broker.network.request_queue import RequestQueue
+from barnabas.broker.network.request_runner import RequestRunner
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.frames import BufferPool
 
@@ -79,7 +80,8 @@ class ServerSettings:
 class SocketServer:
     """One per broker. `process` runs on the workers and answers each request once, then or later.
 
-    `after_run` is called by a worker that has done all that one connection had ready. `on_fatal` is called
+    `is_short` tells which requests a network thread runs itself (none by default); it sees them undecoded.
+    `after_run` is called by a thread that has run all that one connection had ready. `on_fatal` is called
     from a thread of the server that dies; the broker must then go down.
     """
 
@@ -90,6 +92,7 @@ class SocketServer:
         *,
         settings: ServerSettings,
         on_fatal: Callable[[BaseException], None],
+        is_short: Callable[[Request], bool] | None = None,
         after_run: Callable[[], None] | None = None,
     ) -> None:
         self._addresses = list(listeners)
@@ -99,9 +102,8 @@ class SocketServer:
         self._pool = BufferPool()
         self._quota = ConnectionQuota(settings.max_connections, settings.max_connections_per_ip)
         self._queue = RequestQueue(settings.queued_max_requests)
-        self._workers = IoWorkers(
-            self._queue, process, threads=settings.num_io_threads, on_fatal=on_fatal, after_run=after_run
-        )
+        self._runner = RequestRunner(process, on_fatal=on_fatal, is_short=is_short, after_run=after_run)
+        self._workers = IoWorkers(self._queue, self._runner, threads=settings.num_io_threads)
         self._bound: list[tuple[str, socket.socket]] = []
         self._ports: dict[str, int] = {}
         self._acceptor: Acceptor | None = None
@@ -191,6 +193,7 @@ class SocketServer:
             listener_name,
             owner=thread,
             queue=self._queue,
+            runner=self._runner,
             pool=self._pool,
             limits=settings.limits,
             on_lost=lambda: self._quota.leave(host),

@@ -113,9 +113,34 @@ class Holding:
 Serve = Callable[..., Served]
 
 
+def _all_short(request: Request) -> bool:
+    return True
+
+
+def _some_short(request: Request) -> bool:
+    """Short by the last byte, so that short and long requests take turns on every connection."""
+    return request.frame.view[-1] % 2 == 0
+
+
+RUNS_ON = {"workers": None, "network threads": _all_short, "both": _some_short}
+
+
+@pytest.fixture(params=list(RUNS_ON))
+def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
+    """``serve(process, setting=value, …)``: a server on a free port, stopped after the test.
+
+    Each test runs with handlers on the workers, on the network threads, and on both in turn.
+    """
+    yield from _serving(RUNS_ON[request.param])
+
+
 @pytest.fixture
-def serve() -> Iterator[Serve]:
-    """``serve(process, setting=value, …)``: a server on a free port, stopped after the test."""
+def serve_by_workers() -> Iterator[Serve]:
+    """As `serve`, for handlers that block: those are never short."""
+    yield from _serving(None)
+
+
+def _serving(is_short: Callable[[Request], bool] | None) -> Iterator[Serve]:
     running: list[Served] = []
 
     def start(process: Callable[[Request], None] = echo, **settings: object) -> Served:
@@ -126,6 +151,7 @@ def serve() -> Iterator[Serve]:
             process,
             settings=ServerSettings(**merged),  # type: ignore[arg-type]
             on_fatal=fatal.append,
+            is_short=is_short,
         )
         running.append(Served(server, fatal))
         server.start()
@@ -193,6 +219,22 @@ def test_one_handler_at_a_time_per_connection_and_in_order(serve: Serve) -> None
     sender.join(DEADLINE_S)
 
 
+def test_short_requests_run_on_the_network_thread_and_others_on_a_worker() -> None:
+    threads: dict[bytes, str] = {}
+
+    def process(request: Request) -> None:
+        threads[bytes(request.frame.view)] = threading.current_thread().name
+        echo(request)
+
+    for start in _serving(_some_short):
+        client = start(process).client()
+        client.send(b"0", b"1", b"2", b"4", b"5")
+        assert [client.receive() for _ in range(5)] == [b"0", b"1", b"2", b"4", b"5"]
+        assert threads[b"0"].startswith("network")
+        # What waits behind a long request goes with it, so that the order is kept.
+        assert threads[b"1"].startswith("io-worker")
+
+
 def test_responses_keep_the_order_when_an_earlier_one_is_deferred(serve: Serve) -> None:
     holding = Holding()
 
@@ -258,7 +300,7 @@ def test_a_handler_may_close_the_connection(serve: Serve, caplog: pytest.LogCapt
     wait_for(lambda: "closed: spoke out of turn" in caplog.text, "the logged reason")
 
 
-def test_a_full_queue_stops_reading_and_goes_on_later(serve: Serve) -> None:
+def test_a_full_queue_stops_reading_and_goes_on_later(serve_by_workers: Serve) -> None:
     gate = threading.Event()
 
     def process(request: Request) -> None:
@@ -266,7 +308,7 @@ def test_a_full_queue_stops_reading_and_goes_on_later(serve: Serve) -> None:
         echo(request)
 
     size, count = 60_000, 400
-    served = serve(process, queued_max_requests=4)
+    served = serve_by_workers(process, queued_max_requests=4)
     clients = [served.client() for _ in range(3)]
     payloads = [bytes([number % 251]) * size for number in range(count)]
     senders = [threading.Thread(target=client.send, args=payloads) for client in clients]
@@ -405,7 +447,7 @@ def test_a_peer_that_resets_in_the_middle_leaves_nothing_behind(serve: Serve) ->
     assert served.server.queued_requests == 0
 
 
-def test_a_peer_that_goes_while_its_requests_wait_frees_the_queue(serve: Serve) -> None:
+def test_a_peer_that_goes_while_its_requests_wait_frees_the_queue(serve_by_workers: Serve) -> None:
     gate, entered = threading.Event(), threading.Event()
 
     def process(request: Request) -> None:
@@ -413,7 +455,7 @@ def test_a_peer_that_goes_while_its_requests_wait_frees_the_queue(serve: Serve) 
         assert gate.wait(DEADLINE_S)
         echo(request)
 
-    served = serve(process)
+    served = serve_by_workers(process)
     client = served.client()
     client.send(*[b"x"] * 50)
     assert entered.wait(DEADLINE_S)

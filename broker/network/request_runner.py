@@ -1,0 +1,62 @@
+"""Runs one request, and keeps its failures where they belong.
+
+An exception that escapes the handler is logged and costs its connection alone. An `InvariantViolation` goes
+up to whoever runs the request, who calls `on_fatal`: going on could lose data.
+
+Most requests are short: a few dozen microseconds, no waiting but for the page cache. Handing one to a worker
+and its answer back costs more than that, for on each way the interpreter lock has to change threads. So a
+network thread runs short requests itself, and the workers are for those that may take long. Which are short
+is for the handlers' side to say. Any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from barnabas.broker.network.request import Request
+from barnabas.protocol.invariants import InvariantViolation
+
+logger = logging.getLogger(__name__)
+
+
+def _nothing() -> None:
+    """What follows a run when nobody asked for more."""
+
+
+def _never(request: Request) -> bool:
+    """Without anybody who can tell, no request is short."""
+    return False
+
+
+class RequestRunner:
+    """One per server. `is_short` and `after_run` as `SocketServer` has them."""
+
+    def __init__(
+        self,
+        process: Callable[[Request], None],
+        *,
+        on_fatal: Callable[[BaseException], None],
+        is_short: Callable[[Request], bool] | None = None,
+        after_run: Callable[[], None] | None = None,
+    ) -> None:
+        self._process = process
+        self.on_fatal = on_fatal
+        self.is_short = is_short or _never
+        self.after_run = after_run or _nothing
+
+    def handle(self, request: Request) -> None:
+        """Run the handler. Raises only what must end the broker."""
+        try:
+            self._process(request)
+        except InvariantViolation:
+            raise
+        except Exception as error:
+            logger.exception(
+                "a request of %s on %s, %d bytes, failed",
+                request.connection_id,
+                request.listener_name,
+                request.size_bytes,
+            )
+            if not request.answered:
+                request.close_connection(f"its request failed: {error!r}")
