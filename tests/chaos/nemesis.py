@@ -88,9 +88,10 @@ class Nemesis:
         else:
             found += [("start zookeeper", self._zookeeper.restart)] * 3
         if state == "running" and all(broker.state == "running" for broker in self._cluster.brokers):
-            found += [
-                (f"strand broker {id}", lambda id=id: self._strand(id)) for id in self._cluster.broker_ids
-            ]
+            for id in self._cluster.broker_ids:
+                found += [(f"strand broker {id}", lambda id=id: self._strand(id))] * 2
+        else:
+            found += [("heal", self.heal)] * 4
         for broker in self._cluster.brokers:
             if broker.state == "running":
                 offer("kill broker", self._cluster.kill, broker.id)

@@ -60,6 +60,7 @@ def test_nothing_acknowledged_is_lost_whatever_is_done_to_the_cluster(start_clus
     history.replicas = replica_logs(cluster, load.partitions)
     verdict = check(history)
     print(f"{verdict}; {len(history.reads)} reads, longest pause {load.longest_pause_s:.1f} s", flush=True)
+    print(f"{len(load.problems)} problems: {load.problems[:5]}", flush=True)
     assert verdict.is_good, f"seed {seed}:\n{verdict}\n" + "\n".join(nemesis.steps)
     assert verdict.acknowledged > 100
     assert len(history.reads) > 0
