@@ -32,6 +32,8 @@ from barnabas.protocol.messages.produce import (
 
 log = logging.getLogger(__name__)
 
+_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+"""Codes that smaller batches may cure: above ``max.message.bytes``, or larger than a segment."""
 _LEADERSHIP: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -208,7 +210,7 @@ class Sender:
     def _refused(self, queue: PartitionQueue, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
         code = answer.error_code
         error = api_error(code, f"{queue.tp}: {answer.error_message or 'refused by the broker'}")
-        if code == ErrorCode.MESSAGE_TOO_LARGE and batch.may_split and batch.record_count > 1:
+        if code in _TOO_LARGE and batch.may_split and batch.record_count > 1:
             log.info("%s: a batch of %d records is too large and is halved", queue.tp, batch.record_count)
             self._accumulator.split(queue, batch)
             return

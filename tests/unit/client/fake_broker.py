@@ -91,6 +91,7 @@ class FakeCluster:
         self.controller_id = 1
         self.hidden_nodes: set[int] = set()
         self.max_batch_bytes = 1 << 30
+        self.too_large = ErrorCode.MESSAGE_TOO_LARGE
         self.metadata_override: Answer | None = None
         self.changed = asyncio.Condition()
 
@@ -248,7 +249,7 @@ class FakeBroker:
         if partition.leader != self.node_id:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
         if len(records) > self.cluster.max_batch_bytes:
-            return ErrorCode.MESSAGE_TOO_LARGE, -1
+            return self.cluster.too_large, -1
         return 0, partition.append(records)
 
     async def _fetch(self, body: Any) -> Any:

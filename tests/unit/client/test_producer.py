@@ -395,9 +395,13 @@ async def test_callbacks_are_told_of_success_and_failure_and_may_fail_themselves
         assert [str(context["exception"]) for context in reported] == ["the user's own fault"]
 
 
-async def test_a_batch_that_is_too_large_is_split_and_every_future_and_callback_follows() -> None:
+@pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE])
+async def test_a_batch_that_is_too_large_is_split_and_every_future_and_callback_follows(
+    code: ErrorCode,
+) -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("t")
+        cluster.too_large = code
         cluster.max_batch_bytes = 400
         told: list[int] = []
         async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
