@@ -267,7 +267,9 @@ class ReplicaManager:
         purgatory = self.consumer_purgatory
         if params.is_follower:
             purgatory = self.follower_purgatory
-            self._parked[params.replica_id] = delayed
+            # Only for brokers that exist: a stranger could make up ever new ids.
+            if params.replica_id in self._metadata.current.brokers:
+                self._parked[params.replica_id] = delayed
         purgatory.try_complete_else_watch(delayed, [item.partition for item in items])
 
     def _note_progress(self, params: FetchParams, found: FetchResult) -> FetchResult:
