@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple
 
 from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.config import ConsumerConfig
@@ -143,8 +143,10 @@ class Fetcher:
                 wait_ms = min(wait_ms, _WAIT_WHILE_OTHERS_ARE_FULL_MS)
             self._spawn(self._fetch(node_id, asked, share, wait_ms), None)
 
-    def _spawn(self, work: object, done: Callable[[asyncio.Task[None]], None] | None) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = self._loop.create_task(work)  # type: ignore[arg-type]
+    def _spawn(
+        self, work: Coroutine[Any, Any, None], done: Callable[[asyncio.Task[None]], None] | None
+    ) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
         if done is not None:
