@@ -15,15 +15,25 @@ MAX_CLIENT_ID_SHOWN: Final = 64
 
 
 class ApiRequest:
-    """One decoded request. `respond` may be called later and on any thread, but exactly once."""
+    """One decoded request. `respond` may be called later and on any thread, but exactly once.
 
-    __slots__ = ("_request", "api_key", "body", "client_id", "correlation_id")
+    ``api_version`` is the version of Kafka's wire protocol in which it came, None for the native one.
+    """
+
+    __slots__ = ("_request", "api_key", "api_version", "body", "client_id", "correlation_id")
 
     def __init__(
-        self, request: Request, api_key: ApiKey, correlation_id: int, client_id: str, body: Any
+        self,
+        request: Request,
+        api_key: ApiKey,
+        correlation_id: int,
+        client_id: str,
+        body: Any,
+        api_version: int | None = None,
     ) -> None:
         self._request = request
         self.api_key = api_key
+        self.api_version = api_version
         self.correlation_id = correlation_id
         self.client_id = client_id
         self.body = body
