@@ -143,6 +143,8 @@ class ErrorCode(IntEnum):
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
     FETCH_SESSION_TOPIC_ID_ERROR = 106
+    MISMATCHED_ENDPOINT_TYPE = 114
+    UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
 class _Meaning(NamedTuple):
@@ -247,6 +249,8 @@ _MEANINGS: dict[ErrorCode, _Meaning] = {
     _E.FETCH_SESSION_TOPIC_ID_ERROR: _Meaning(
         True, "topic ids were used inconsistently in the fetch session"
     ),
+    _E.MISMATCHED_ENDPOINT_TYPE: _Meaning(False, "this is not an endpoint of the type asked for"),
+    _E.UNSUPPORTED_ENDPOINT_TYPE: _Meaning(False, "endpoints of this type are unknown here"),
 }
 
 

@@ -11,6 +11,7 @@ shorter array, is still understood.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, ClassVar, Final, Generic, TypeVar, dataclass_transform
@@ -33,7 +34,15 @@ class ApiKey(IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
     DESCRIBE_REPLICAS = 240
 
 
@@ -178,36 +187,23 @@ NATIVE_ONLY: Final = (0, -1)
 APIS: Final[dict[int, Api]] = {}
 
 
-@dataclass_transform(
-    kw_only_default=True,
-    field_specifiers=(
-        boolean,
-        int8,
-        int16,
-        int32,
-        int64,
-        string,
-        topic_uuid,
-        records,
-        struct,
-        array,
-    ),
-)
+Q = TypeVar("Q", bound=RequestOf[Any])
+
+
 def request(
     key: ApiKey, response: type[Any], *, versions: tuple[int, int], flexible_since: int | None = None
-) -> Any:
-    """Declare a request, name its response, and enter both into `APIS`."""
+) -> Callable[[type[Q]], type[Q]]:
+    """Make a declared `message` a request: name its response, and enter both into `APIS`."""
 
-    def declare(cls: type[T]) -> type[T]:
-        made: Any = dataclass(slots=True, kw_only=True)(cls)
+    def enter(cls: type[Q]) -> type[Q]:
         if key in APIS:
             raise ValueError(f"{key.name} is declared twice: {APIS[key].request.__name__} and {cls.__name__}")
-        APIS[key] = Api(key, made, response, versions, flexible_since)
-        made.api_key = key
-        made.response_type = response
-        return made  # type: ignore[no-any-return]
+        APIS[key] = Api(key, cls, response, versions, flexible_since)
+        cls.api_key = key
+        cls.response_type = response
+        return cls
 
-    return declare
+    return enter
 
 
 def wire_fields(cls: type[Any]) -> list[tuple[str, WireField, Any]]:

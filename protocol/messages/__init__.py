@@ -5,24 +5,36 @@ Importing this package fills `barnabas.protocol.schema.APIS`.
 
 from barnabas.protocol.messages import (
     api_versions,
+    configs,
+    delete_records,
+    describe_cluster,
     describe_replicas,
     fetch,
+    init_producer_id,
     inter_broker,
     leader_epoch,
     list_offsets,
+    log_dirs,
     metadata,
+    partitions,
     produce,
     topics,
 )
 
 __all__ = [
     "api_versions",
+    "configs",
+    "delete_records",
+    "describe_cluster",
     "describe_replicas",
     "fetch",
+    "init_producer_id",
     "inter_broker",
     "leader_epoch",
     "list_offsets",
+    "log_dirs",
     "metadata",
+    "partitions",
     "produce",
     "topics",
 ]

@@ -39,6 +39,7 @@ class ApiVersionsResponse:
 
 
 @request(ApiKey.API_VERSIONS, ApiVersionsResponse, versions=(0, 4), flexible_since=3)
+@message
 class ApiVersionsRequest(RequestOf[ApiVersionsResponse]):
     client_software_name: str = string(since=3, default="")
     client_software_version: str = string(since=3, default="")

@@ -50,6 +50,7 @@ class DescribeReplicasResponse:
 
 
 @request(ApiKey.DESCRIBE_REPLICAS, DescribeReplicasResponse, versions=NATIVE_ONLY)
+@message
 class DescribeReplicasRequest(RequestOf[DescribeReplicasResponse]):
     """``topics`` None asks for all replicas of the broker."""
 

@@ -112,6 +112,7 @@ class ForgottenTopic:
 
 
 @request(ApiKey.FETCH, FetchResponse, versions=(4, 13), flexible_since=12)
+@message
 class FetchRequest(RequestOf[FetchResponse]):
     """``replica_id`` is -1 for a consumer, else the follower's broker id.
 

@@ -63,10 +63,13 @@ class LeaderAndIsrPartition:
 
 @message
 class LeaderAndIsrTopic:
+    """``config_zxid`` is when the settings were last written in ZooKeeper: older ones replace no newer ones."""
+
     topic_name: str = string()
     topic_id: uuid.UUID = topic_uuid()
     partition_states: list[LeaderAndIsrPartition] = array(LeaderAndIsrPartition)
     configs: list[TopicConfigEntry] = array(TopicConfigEntry, default_factory=list)
+    config_zxid: int = int64(default=-1)
 
 
 @message
@@ -83,6 +86,7 @@ class LeaderAndIsrResponse:
 
 
 @request(ApiKey.LEADER_AND_ISR, LeaderAndIsrResponse, versions=NATIVE_ONLY)
+@message
 class LeaderAndIsrRequest(RequestOf[LeaderAndIsrResponse]):
     """Who leads and who follows.
 
@@ -118,6 +122,7 @@ class StopReplicaResponse:
 
 
 @request(ApiKey.STOP_REPLICA, StopReplicaResponse, versions=NATIVE_ONLY)
+@message
 class StopReplicaRequest(RequestOf[StopReplicaResponse]):
     controller_id: int = int32()
     controller_epoch: int = int32()
@@ -168,6 +173,7 @@ class UpdateMetadataResponse:
 
 
 @request(ApiKey.UPDATE_METADATA, UpdateMetadataResponse, versions=NATIVE_ONLY)
+@message
 class UpdateMetadataRequest(RequestOf[UpdateMetadataResponse]):
     """What Metadata answers are made of.
 
@@ -197,6 +203,7 @@ class ControlledShutdownResponse:
 
 
 @request(ApiKey.CONTROLLED_SHUTDOWN, ControlledShutdownResponse, versions=NATIVE_ONLY)
+@message
 class ControlledShutdownRequest(RequestOf[ControlledShutdownResponse]):
     broker_id: int = int32()
     broker_epoch: int = int64()

@@ -53,6 +53,7 @@ class OffsetForLeaderTopic:
 
 
 @request(ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochResponse, versions=(2, 4), flexible_since=4)
+@message
 class OffsetForLeaderEpochRequest(RequestOf[OffsetForLeaderEpochResponse]):
     """``replica_id`` is -1 for a consumer, else the follower's broker id."""
 

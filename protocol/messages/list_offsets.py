@@ -18,6 +18,7 @@ from barnabas.protocol.schema import (
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 MAX_TIMESTAMP = -3
+EARLIEST_LOCAL_TIMESTAMP = -4
 
 
 @message
@@ -45,7 +46,7 @@ class ListOffsetsResponse:
 
 @message
 class ListOffsetsPartition:
-    """``timestamp`` in ms, or one of the three special values of this module."""
+    """``timestamp`` in ms, or one of the special values of this module."""
 
     partition_index: int = int32()
     current_leader_epoch: int = int32(since=4, default=-1)
@@ -59,6 +60,7 @@ class ListOffsetsTopic:
 
 
 @request(ApiKey.LIST_OFFSETS, ListOffsetsResponse, versions=(1, 8), flexible_since=6)
+@message
 class ListOffsetsRequest(RequestOf[ListOffsetsResponse]):
     """``isolation_level`` 0 ends at the high watermark, 1 at the last stable offset."""
 

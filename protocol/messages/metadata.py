@@ -72,6 +72,7 @@ class MetadataRequestTopic:
 
 
 @request(ApiKey.METADATA, MetadataResponse, versions=(0, 12), flexible_since=9)
+@message
 class MetadataRequest(RequestOf[MetadataResponse]):
     """``topics`` None asks for all, an empty list for none."""
 

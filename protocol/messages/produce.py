@@ -63,6 +63,7 @@ class TopicProduceData:
 
 
 @request(ApiKey.PRODUCE, ProduceResponse, versions=(0, 9), flexible_since=9)
+@message
 class ProduceRequest(RequestOf[ProduceResponse]):
     """``acks`` is 0 (no answer at all), 1 (written by the leader) or -1 (by every in-sync replica)."""
 

@@ -77,6 +77,7 @@ class CreateTopicsResponse:
 
 
 @request(ApiKey.CREATE_TOPICS, CreateTopicsResponse, versions=(2, 7), flexible_since=5)
+@message
 class CreateTopicsRequest(RequestOf[CreateTopicsResponse]):
     """Answered when every partition has a leader, or after ``timeout_ms``."""
 
@@ -108,6 +109,7 @@ class DeleteTopicState:
 
 
 @request(ApiKey.DELETE_TOPICS, DeleteTopicsResponse, versions=(1, 6), flexible_since=4)
+@message
 class DeleteTopicsRequest(RequestOf[DeleteTopicsResponse]):
     """The native codec uses ``topics`` alone; ``topic_names`` is the older versions' form."""
 

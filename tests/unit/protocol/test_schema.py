@@ -219,6 +219,33 @@ FACTS = """
       topic_id uuid 6-6
       error_code int16
       error_message string 5-6 null:5 =None
+21 DeleteRecords versions 0-2 flexible 2
+  request
+    topics []struct
+      name string
+      partitions []struct
+        partition_index int32
+        offset int64
+    timeout_ms int32
+  response
+    throttle_time_ms int32
+    topics []struct
+      name string
+      partitions []struct
+        partition_index int32
+        low_watermark int64
+        error_code int16
+22 InitProducerId versions 0-4 flexible 2
+  request
+    transactional_id string null:0
+    transaction_timeout_ms int32
+    producer_id int64 3-4 =-1
+    producer_epoch int16 3-4 =-1
+  response
+    throttle_time_ms int32
+    error_code int16
+    producer_id int64 =-1
+    producer_epoch int16
 23 OffsetForLeaderEpoch versions 2-4 flexible 4
   request
     replica_id int32 3-4 =-2
@@ -237,6 +264,118 @@ FACTS = """
         partition int32
         leader_epoch int32 =-1
         end_offset int64 =-1
+32 DescribeConfigs versions 1-4 flexible 4
+  request
+    resources []struct
+      resource_type int8
+      resource_name string
+      configuration_keys []string null:1
+    include_synonyms boolean =False
+    include_documentation boolean 3-4 =False
+  response
+    throttle_time_ms int32
+    results []struct
+      error_code int16
+      error_message string null:1
+      resource_type int8
+      resource_name string
+      configs []struct
+        name string
+        value string null:1
+        read_only boolean
+        config_source int8 =-1
+        is_sensitive boolean
+        synonyms []struct
+          name string
+          value string null:1
+          source int8
+        config_type int8 3-4 =0
+        documentation string 3-4 null:3
+33 AlterConfigs versions 0-2 flexible 2
+  request
+    resources []struct
+      resource_type int8
+      resource_name string
+      configs []struct
+        name string
+        value string null:0
+    validate_only boolean
+  response
+    throttle_time_ms int32
+    responses []struct
+      error_code int16
+      error_message string null:0
+      resource_type int8
+      resource_name string
+35 DescribeLogDirs versions 0-4 flexible 2
+  request
+    topics []struct null:0
+      topic string
+      partitions []int32
+  response
+    throttle_time_ms int32
+    error_code int16 3-4
+    results []struct
+      error_code int16
+      log_dir string
+      topics []struct
+        name string
+        partitions []struct
+          partition_index int32
+          partition_size int64
+          offset_lag int64
+          is_future_key boolean
+      total_bytes int64 4-4 =-1
+      usable_bytes int64 4-4 =-1
+37 CreatePartitions versions 0-3 flexible 2
+  request
+    topics []struct
+      name string
+      count int32
+      assignments []struct null:0
+        broker_ids []int32
+    timeout_ms int32
+    validate_only boolean
+  response
+    throttle_time_ms int32
+    results []struct
+      name string
+      error_code int16
+      error_message string null:0 =None
+44 IncrementalAlterConfigs versions 0-1 flexible 1
+  request
+    resources []struct
+      resource_type int8
+      resource_name string
+      configs []struct
+        name string
+        config_operation int8
+        value string null:0
+    validate_only boolean
+  response
+    throttle_time_ms int32
+    responses []struct
+      error_code int16
+      error_message string null:0
+      resource_type int8
+      resource_name string
+60 DescribeCluster versions 0-1 flexible 0
+  request
+    include_cluster_authorized_operations boolean
+    endpoint_type int8 1-1 =1
+  response
+    throttle_time_ms int32
+    error_code int16
+    error_message string null:0 =None
+    endpoint_type int8 1-1 =1
+    cluster_id string
+    controller_id int32 =-1
+    brokers []struct
+      broker_id int32
+      host string
+      port int32
+      rack string null:0 =None
+    cluster_authorized_operations int32 =-2147483648
 """
 
 API_LINE = re.compile(
@@ -423,6 +562,7 @@ def test_an_api_key_cannot_be_declared_twice() -> None:
     with pytest.raises(ValueError, match="FETCH is declared twice: FetchRequest and Second"):
 
         @request(ApiKey.FETCH, object, versions=NATIVE_ONLY)
+        @message
         class Second(RequestOf[object]):
             number: int = int32()
 

@@ -23,8 +23,8 @@ from tests.unit.broker.handlers.serving import EXTERNAL, INTERNAL, Serving
 ORDER = {"controller_id": 2, "controller_epoch": 1, "broker_epoch": 0}
 
 
-def test_every_api_has_a_handler_and_is_named() -> None:
-    assert set(HANDLERS) == set(APIS)
+def test_every_handler_is_of_a_declared_api() -> None:
+    assert set(HANDLERS) <= set(APIS)
 
 
 def test_api_versions_names_what_is_served(serving: Serving) -> None:

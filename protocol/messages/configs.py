@@ -1,0 +1,191 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs (KIP-133, KIP-226, KIP-339, KIP-569)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from barnabas.protocol.schema import (
+    ApiKey,
+    RequestOf,
+    WireType,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    message,
+    request,
+    string,
+)
+
+
+class ConfigResourceType(IntEnum):
+    """What settings can belong to."""
+
+    UNKNOWN = 0
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+
+
+class ConfigSource(IntEnum):
+    """Where the value of a setting was set."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+
+
+class ConfigType(IntEnum):
+    """What kind of value a setting takes."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigOperation(IntEnum):
+    """What IncrementalAlterConfigs does with a value; the last two are for settings that are lists."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@message
+class DescribeConfigsSynonym:
+    """One of the places that the value could have come from, under the name that it has there."""
+
+    name: str = string()
+    value: str | None = string(nullable_since=0)
+    source: int = int8()
+
+
+@message
+class DescribeConfigsResourceResult:
+    """One setting; ``value`` is None if sensitive or unset, ``config_source`` a `ConfigSource`."""
+
+    name: str = string()
+    value: str | None = string(nullable_since=0)
+    read_only: bool = boolean(default=False)
+    config_source: int = int8(default=-1)
+    is_sensitive: bool = boolean(default=False)
+    synonyms: list[DescribeConfigsSynonym] = array(DescribeConfigsSynonym, default_factory=list)
+    config_type: int = int8(since=3, default=ConfigType.UNKNOWN.value)
+    documentation: str | None = string(since=3, nullable_since=3, default=None)
+
+
+@message
+class DescribeConfigsResult:
+    error_code: int = int16()
+    error_message: str | None = string(nullable_since=0, default=None)
+    resource_type: int = int8()
+    resource_name: str = string()
+    configs: list[DescribeConfigsResourceResult] = array(DescribeConfigsResourceResult, default_factory=list)
+
+
+@message
+class DescribeConfigsResponse:
+    throttle_time_ms: int = int32(default=0)
+    results: list[DescribeConfigsResult] = array(DescribeConfigsResult)
+
+
+@message
+class DescribeConfigsResource:
+    """``resource_type`` is a `ConfigResourceType`; ``configuration_keys`` None asks for all settings.
+
+    A broker is named by its id in digits; the empty name stands for the defaults of all brokers.
+    """
+
+    resource_type: int = int8()
+    resource_name: str = string()
+    configuration_keys: list[str] | None = array(WireType.STRING, nullable_since=0, default=None)
+
+
+@request(ApiKey.DESCRIBE_CONFIGS, DescribeConfigsResponse, versions=(1, 4), flexible_since=4)
+@message
+class DescribeConfigsRequest(RequestOf[DescribeConfigsResponse]):
+    resources: list[DescribeConfigsResource] = array(DescribeConfigsResource)
+    include_synonyms: bool = boolean(default=False)
+    include_documentation: bool = boolean(since=3, default=False)
+
+
+@message
+class AlterConfigsResourceResponse:
+    """The answer for one resource, of AlterConfigs and IncrementalAlterConfigs alike."""
+
+    error_code: int = int16()
+    error_message: str | None = string(nullable_since=0, default=None)
+    resource_type: int = int8()
+    resource_name: str = string()
+
+
+@message
+class AlterConfigsResponse:
+    throttle_time_ms: int = int32(default=0)
+    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
+
+
+@message
+class AlterableConfig:
+    name: str = string()
+    value: str | None = string(nullable_since=0)
+
+
+@message
+class AlterConfigsResource:
+    """All settings that the resource is to have; those not named go back to their defaults."""
+
+    resource_type: int = int8()
+    resource_name: str = string()
+    configs: list[AlterableConfig] = array(AlterableConfig)
+
+
+@request(ApiKey.ALTER_CONFIGS, AlterConfigsResponse, versions=(0, 2), flexible_since=2)
+@message
+class AlterConfigsRequest(RequestOf[AlterConfigsResponse]):
+    resources: list[AlterConfigsResource] = array(AlterConfigsResource)
+    validate_only: bool = boolean(default=False)
+
+
+@message
+class IncrementalAlterConfigsResponse:
+    throttle_time_ms: int = int32(default=0)
+    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
+
+
+@message
+class IncrementalAlterableConfig:
+    """``config_operation`` is a `ConfigOperation`; ``value`` means nothing to DELETE."""
+
+    name: str = string()
+    config_operation: int = int8()
+    value: str | None = string(nullable_since=0, default=None)
+
+
+@message
+class IncrementalAlterConfigsResource:
+    """The settings to change; the others stay as they are."""
+
+    resource_type: int = int8()
+    resource_name: str = string()
+    configs: list[IncrementalAlterableConfig] = array(IncrementalAlterableConfig)
+
+
+@request(ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsResponse, versions=(0, 1), flexible_since=1)
+@message
+class IncrementalAlterConfigsRequest(RequestOf[IncrementalAlterConfigsResponse]):
+    resources: list[IncrementalAlterConfigsResource] = array(IncrementalAlterConfigsResource)
+    validate_only: bool = boolean(default=False)
