@@ -6,14 +6,14 @@ controller.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from barnabas.broker.replication.isr_changes import IsrConflict, IsrStoreUnavailable
-from barnabas.controller.store import ClusterStore, PartitionStateConflict
+from barnabas.broker.replication.isr_changes import IneligibleReplica, IsrConflict, IsrStoreUnavailable
+from barnabas.controller.store import ClusterStore, PartitionStateConflict, ReplicaNotRegistered
 from barnabas.controller.topics import TopicAdmin
 from barnabas.controller.zookeeper import SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.errors import ApiError
-from barnabas.protocol.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicResult,
@@ -37,11 +37,20 @@ class ZooKeeperIsrStore:
         controller_epoch: ControllerEpoch,
         in_sync_replicas: Sequence[BrokerId],
         partition_epoch: int,
+        joining: Mapping[BrokerId, BrokerEpoch],
     ) -> int:
         try:
             return self._store.update_isr(
-                partition, leader, leader_epoch, controller_epoch, tuple(in_sync_replicas), partition_epoch
+                partition,
+                leader,
+                leader_epoch,
+                controller_epoch,
+                tuple(in_sync_replicas),
+                partition_epoch,
+                joining,
             )
+        except ReplicaNotRegistered as error:
+            raise IneligibleReplica(str(error)) from error
         except PartitionStateConflict as error:
             raise IsrConflict(str(error)) from error
         except (ZooKeeperUnavailable, SessionLost) as error:

@@ -28,7 +28,8 @@ A dead process is seen at once, without waiting for its session: the controller 
 
 Leaders change their ISR through the store, of which they see this much::
 
-    update_isr(tp, leader, leader_epoch, controller_epoch, isr, expected_partition_epoch) -> int
-        # the new partition epoch; PartitionStateConflict (with .current) when the version differs
+    update_isr(tp, leader, leader_epoch, controller_epoch, isr, expected_partition_epoch, joining) -> int
+        # the new partition epoch; PartitionStateConflict (with .current) when the version differs;
+        # ReplicaNotRegistered when a broker in ``joining`` has begun another life than the epoch given
     notify_isr_change([tp])
 """

@@ -1,5 +1,8 @@
 """A broker's registration: an ephemeral node whose czxid is the broker's epoch.
 
+Every registration also raises the version of ``/brokers/ids`` itself, in the same transaction. So a write can
+be bound to nobody having registered since its writer looked: see `ClusterStore.update_isr`.
+
 When the node is there already, four things may be true. It is ours, from a call whose answer was lost: fine.
 Another broker runs under this id: refused at once. It is left over from our own earlier life, whose session
 has not timed out yet: it names the address that we are bound to, so that life is over, and the node is
@@ -17,11 +20,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from barnabas.controller import paths, znodes
+from barnabas.controller.controller_writer import first_error
 from barnabas.controller.znodes import BrokerRegistration
 from barnabas.controller.zookeeper import Start, ZooKeeperSession
 from barnabas.protocol.channel import Channel
@@ -82,21 +86,16 @@ def register_broker(
     data = znodes.encode_broker(registration)
     deadline = time.monotonic() + (session.session_timeout_ms + grace_ms) / 1000
     while True:
-        outcome = session.attempt(
-            lambda zk: zk.create_async(path, data, ephemeral=True, makepath=True, include_data=True)
-        )
-        if outcome.error is None:
-            epoch = BrokerEpoch(outcome.value[1].czxid)
-            log.info("registered broker %s with epoch %s", registration.broker_id, epoch)
-            return epoch
-        if not isinstance(outcome.error, NodeExistsError):
-            raise outcome.error
+        error = first_error(session.attempt(_register(path, data)).get())
+        if error is not None and not isinstance(error, NodeExistsError):
+            raise error
         gone = threading.Event()
         found = session.attempt(_watched(path, gone))
         if isinstance(found.error, NoNodeError):
             continue
         there, stat = found.get()
         if stat.ephemeralOwner == session.session_id:
+            log.info("registered broker %s with epoch %s", registration.broker_id, stat.czxid)
             return BrokerEpoch(stat.czxid)
         other = znodes.decode_broker(path, there, registration.broker_id, stat.czxid)
         if _is_our_earlier_life(other, registration):
@@ -117,6 +116,16 @@ def register_broker(
             _addresses(other),
         )
         gone.wait(left)
+
+
+def _register(path: str, data: bytes) -> Start:
+    def start(zk: Any) -> Any:
+        transaction = zk.transaction()
+        transaction.create(path, data, ephemeral=True)
+        transaction.set_data(paths.BROKER_IDS, b"")
+        return transaction.commit_async()
+
+    return start
 
 
 def _watched(path: str, changed: threading.Event) -> Start:

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
@@ -29,7 +30,7 @@ from barnabas.controller.znodes import (
     MalformedZnode,
     TopicAssignment,
 )
-from barnabas.controller.zookeeper import SessionEvent, Start, ZooKeeperSession
+from barnabas.controller.zookeeper import SessionEvent, Start, ZooKeeperSession, ZooKeeperUnavailable
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 
@@ -38,6 +39,9 @@ log = logging.getLogger("barnabas.controller")
 Watch = Callable[[Any], None]
 
 _ELECTION_ROUNDS = 10
+_ISR_ROUNDS = 10
+_ANY_VERSION = -1
+_NOBODY: Mapping[BrokerId, BrokerEpoch] = MappingProxyType({})
 
 
 class PartitionStateConflict(LocalError):
@@ -52,6 +56,10 @@ class PartitionStateConflict(LocalError):
         self.current = current
 
 
+class ReplicaNotRegistered(LocalError):
+    """A broker that was to join an ISR is not registered with the epoch given; nothing was written."""
+
+
 class IsrStore(Protocol):
     """What a leader sees of the store; any thread, blocks."""
 
@@ -63,6 +71,7 @@ class IsrStore(Protocol):
         controller_epoch: ControllerEpoch,
         isr: tuple[BrokerId, ...],
         expected_partition_epoch: int,
+        joining: Mapping[BrokerId, BrokerEpoch] = ...,
     ) -> int: ...
 
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None: ...
@@ -190,11 +199,16 @@ class ClusterStore:
         controller_epoch: ControllerEpoch,
         isr: tuple[BrokerId, ...],
         expected_partition_epoch: int,
+        joining: Mapping[BrokerId, BrokerEpoch] = _NOBODY,
     ) -> int:
         """Write the state by compare-and-set on the znode's version, and return the new version.
 
         Raises PartitionStateConflict when the version differs, unless what stands there is this very write,
         done before by a call whose answer was lost: calling again after ZooKeeperUnavailable is safe.
+
+        Those ``joining`` must be registered with these epochs at the moment of the write (KIP-903), else
+        ReplicaNotRegistered is raised. An earlier attempt can then not go in any more either: it was bound to
+        the same registrations, and a life that is over does not come back.
         """
         state = LeadershipState(
             leader=leader,
@@ -204,15 +218,42 @@ class ClusterStore:
             partition_epoch=expected_partition_epoch,
         )
         path, data = paths.partition_state(tp), znodes.encode_partition_state(state)
-        outcome = self.session.attempt(lambda zk: zk.set_async(path, data, expected_partition_epoch))
-        if outcome.error is None:
-            return int(outcome.value.version)
-        if not isinstance(outcome.error, BadVersionError | NoNodeError):
-            raise outcome.error
+        is_registered = True
+        for _ in range(_ISR_ROUNDS):
+            version = self._registrations_version(joining) if joining else None
+            is_registered = not joining or version is not None
+            if not is_registered:
+                break
+            outcome = self.session.attempt(_set_state(path, data, expected_partition_epoch, joining, version))
+            results = outcome.get()
+            error = first_error(results)
+            if error is None:
+                return int(results[-1].version)
+            if not isinstance(error, BadVersionError | NoNodeError):
+                raise error
+            if results[-1] is error:
+                break
+        else:
+            raise ZooKeeperUnavailable(f"brokers register faster than the state of {tp} can be written")
         current = self.partition_states([tp]).get(tp)
         if current == replace(state, partition_epoch=expected_partition_epoch + 1):
             return current.partition_epoch
+        if not is_registered and current is not None and current.partition_epoch == expected_partition_epoch:
+            raise ReplicaNotRegistered(f"{tp}: {dict(joining)} are no longer registered with these epochs")
         raise PartitionStateConflict(tp, expected_partition_epoch, current)
+
+    def _registrations_version(self, expected: Mapping[BrokerId, BrokerEpoch]) -> int | None:
+        """The version that all registrations had while these brokers had these epochs; None if they have not.
+
+        Read first, for then a registration that comes between raises it.
+        """
+        version = int(self.session.run(lambda zk: zk.exists_async(paths.BROKER_IDS)).version)
+        found = self._read([paths.broker_id(broker) for broker in expected])
+        for broker, epoch in expected.items():
+            registration = found.get(paths.broker_id(broker))
+            if registration is None or registration[1].czxid != epoch:
+                return None
+        return version
 
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
         """Tell the controller of changed ISRs, so that it tells everybody; a repetition does no harm."""
@@ -353,6 +394,23 @@ def now_ms() -> int:
 
 def _get(path: str) -> Start:
     return lambda zk: zk.get_async(path)
+
+
+def _set_state(
+    path: str, data: bytes, version: int, joining: Iterable[BrokerId], registrations_version: int | None
+) -> Start:
+    """Compare-and-set, bound to nobody having registered since that version and the joining ones living."""
+
+    def start(zk: Any) -> Any:
+        transaction = zk.transaction()
+        if registrations_version is not None:
+            transaction.check(paths.BROKER_IDS, registrations_version)
+        for broker in joining:
+            transaction.check(paths.broker_id(broker), _ANY_VERSION)
+        transaction.set_data(path, data, version)
+        return transaction.commit_async()
+
+    return start
 
 
 def _ensure(path: str) -> Start:

@@ -9,9 +9,10 @@ Committed and pending are different frozen types; there is no flag that could be
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.ids import BrokerEpoch, BrokerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,10 @@ class CommittedIsr:
 
 @dataclass(frozen=True, slots=True)
 class PendingExpand:
-    """``joining`` may already be in the ISR."""
+    """``joining`` may already be in the ISR, each in the life that the broker epoch names and in no other."""
 
     committed: CommittedIsr
-    joining: frozenset[BrokerId]
+    joining: Mapping[BrokerId, BrokerEpoch]
 
     @property
     def in_sync_replicas(self) -> frozenset[BrokerId]:
@@ -44,7 +45,7 @@ class PendingExpand:
 
     @property
     def maximal(self) -> frozenset[BrokerId]:
-        return self.committed.in_sync_replicas | self.joining
+        return self.committed.in_sync_replicas | self.joining.keys()
 
     @property
     def proposed(self) -> frozenset[BrokerId]:
@@ -58,6 +59,10 @@ class PendingShrink:
 
     committed: CommittedIsr
     leaving: frozenset[BrokerId]
+
+    @property
+    def joining(self) -> Mapping[BrokerId, BrokerEpoch]:
+        return {}
 
     @property
     def in_sync_replicas(self) -> frozenset[BrokerId]:

@@ -2,23 +2,25 @@
 
 One thread of its own, because ZooKeeper may be slow or gone and nothing else may wait for it. A partition
 has at most one change pending, so the queue is bounded by the number of partitions. A change ends in one of
-three ways. ZooKeeper has it: it is committed. Nobody knows yet: the partition stays pending, which is safe,
-and the change is tried again. Or ZooKeeper holds a newer state: the controller has decided something, and its
+four ways. ZooKeeper has it: it is committed. Nobody knows yet: the partition stays pending, which is safe,
+and the change is tried again. ZooKeeper holds a newer state: the controller has decided something, and its
 LeaderAndIsr, with a new leader epoch, is on the way. Until that comes the partition stays pending too, for an
 earlier attempt whose answer was lost may have gone in first and the controller may have built on it: a
-replica that joined so may lead by now, and the high watermark must go on waiting for it.
+replica that joined so may lead by now, and the high watermark must go on waiting for it. Or the replica that
+was to join has begun another life, or has ended: its disk may be gone, so the store has refused, now and for
+all earlier attempts, and the change is taken back (KIP-903).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from barnabas.broker.replication.isr import PendingIsr
+from barnabas.broker.replication.isr import CommittedIsr, PendingIsr
 from barnabas.broker.replication.partition import Partition
-from barnabas.protocol.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +29,10 @@ _RETRY_SECONDS: Final = 0.25
 
 class IsrConflict(Exception):
     """The state znode has another version than expected, so the change was not made."""
+
+
+class IneligibleReplica(Exception):
+    """A replica that was to join is not registered in that life; the change was not and will not be made."""
 
 
 class IsrStoreUnavailable(Exception):
@@ -45,8 +51,12 @@ class IsrStore(Protocol):
         controller_epoch: ControllerEpoch,
         in_sync_replicas: Sequence[BrokerId],
         partition_epoch: int,
+        joining: Mapping[BrokerId, BrokerEpoch],
     ) -> int:
-        """Compare-and-set; the new partition epoch. Raises IsrConflict or IsrStoreUnavailable."""
+        """Compare-and-set; the new partition epoch. Those ``joining`` must be registered with these epochs.
+
+        Raises IsrConflict, IneligibleReplica or IsrStoreUnavailable.
+        """
         ...
 
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
@@ -157,9 +167,15 @@ class IsrChanges:
                 controller_epoch=partition.controller_epoch,
                 in_sync_replicas=[replica for replica in view.replicas if replica in pending.proposed],
                 partition_epoch=pending.partition_epoch,
+                joining=pending.joining,
             )
         except IsrConflict as error:
             logger.info("the ISR of %s waits for the controller, who changed it first: %s", name, error)
+            return
+        except IneligibleReplica as error:
+            logger.info("the ISR of %s stays %s: %s", name, sorted(pending.in_sync_replicas), error)
+            if partition.settle_isr(pending, pending.committed, self._now_ms()):
+                self._on_high_watermark(name)
             return
         logger.info(
             "ISR of %s: %s -> %s (leader epoch %d, partition epoch %d)",
@@ -170,5 +186,6 @@ class IsrChanges:
             partition_epoch,
         )
         self._to_notify[name] = None
-        if partition.commit_isr(pending, partition_epoch, self._now_ms()):
+        committed = CommittedIsr(pending.proposed, partition_epoch)
+        if partition.settle_isr(pending, committed, self._now_ms()):
             self._on_high_watermark(name)

@@ -353,11 +353,13 @@ class Partition:
         """Begin to let a follower join, if it still may and no other change is pending."""
         with self._lock:
             state = self._followers.get(follower)
-            if self._role is not Role.LEADER or not isinstance(self._isr, CommittedIsr) or state is None:
+            if self._role is not Role.LEADER or state is None or registered_broker_epoch is None:
+                return None
+            if not isinstance(self._isr, CommittedIsr):
                 return None
             if not self._may_join(follower, state, registered_broker_epoch):
                 return None
-            self._isr = PendingExpand(self._isr, frozenset({follower}))
+            self._isr = PendingExpand(self._isr, {follower: registered_broker_epoch})
             return self._isr
 
     def propose_shrink(self, now_ms: float) -> PendingShrink | None:
@@ -378,12 +380,12 @@ class Partition:
             self._isr = PendingShrink(self._isr, leaving)
             return self._isr
 
-    def commit_isr(self, pending: PendingIsr, partition_epoch: int, now_ms: float) -> bool:
-        """ZooKeeper holds the proposed ISR. Returns whether the high watermark moved."""
+    def settle_isr(self, pending: PendingIsr, outcome: CommittedIsr, now_ms: float) -> bool:
+        """ZooKeeper holds ``outcome``, and the change is over. Returns whether the high watermark moved."""
         with self._lock:
             if self._isr is not pending:
                 return False
-            self._isr = CommittedIsr(pending.proposed, partition_epoch)
+            self._isr = outcome
             return self._advance_high_watermark(now_ms)
 
     def _may_join(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from barnabas.controller.controller import Controller
 from barnabas.controller.controller_writer import ControllerMoved
 from barnabas.controller.registration import BrokerIdTaken, Liveness, register_broker
 from barnabas.controller.reign import ControllerSettings
-from barnabas.controller.store import ClusterStore, PartitionStateConflict
+from barnabas.controller.store import ClusterStore, PartitionStateConflict, ReplicaNotRegistered
 from barnabas.controller.topics import TopicAdmin, TopicSettings
 from barnabas.controller.znodes import (
     AdvertisedListener,
@@ -22,11 +22,12 @@ from barnabas.controller.znodes import (
     LeadershipState,
     TopicAssignment,
 )
-from barnabas.controller.zookeeper import SessionEvent, ZooKeeperUnavailable
+from barnabas.controller.zookeeper import Outcome, SessionEvent, Start, ZooKeeperUnavailable
 from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import (
     NO_BROKER,
+    BrokerEpoch,
     BrokerId,
     ControllerEpoch,
     Endpoint,
@@ -250,6 +251,69 @@ def test_states_are_written_by_compare_and_set(store: ClusterStore) -> None:
     with pytest.raises(PartitionStateConflict) as conflict:
         store.update_isr(gone, ONE, LeaderEpoch(0), ControllerEpoch(1), (ONE,), 0)
     assert conflict.value.current is None
+
+
+def test_an_isr_grows_by_a_broker_in_the_very_life_that_was_seen(
+    store: ClusterStore, open_store: Callable[[], ClusterStore]
+) -> None:
+    writer = store.become_controller(ONE)
+    assert writer is not None
+    writer.create_topic("t", topic_of(1, ONE, TWO), {})
+    writer.create_partition_states({TP: leadership(ONE, (ONE,))})
+    first = open_store()
+    seen = first.register_broker(registration(TWO))
+
+    def expand(version: int, epoch: BrokerEpoch) -> int:
+        both = (ONE, TWO)
+        return store.update_isr(TP, ONE, LeaderEpoch(0), ControllerEpoch(1), both, version, {TWO: epoch})
+
+    first.close()
+    with pytest.raises(ReplicaNotRegistered):
+        expand(0, seen)
+    again = open_store().register_broker(registration(TWO))
+    with pytest.raises(ReplicaNotRegistered):
+        expand(0, seen)
+    assert store.partition_states([TP])[TP].isr == (ONE,)
+    assert expand(0, again) == 1
+    # The same call again, as after a lost answer, also when that life is over by then.
+    assert expand(0, again) == 1
+    assert expand(0, seen) == 1
+    with pytest.raises(PartitionStateConflict):
+        expand(7, again)
+
+
+def test_a_broker_that_registers_between_the_look_and_the_write_does_not_join(
+    store: ClusterStore, open_store: Callable[[], ClusterStore]
+) -> None:
+    writer = store.become_controller(ONE)
+    assert writer is not None
+    writer.create_topic("t", topic_of(1, ONE, TWO), {})
+    writer.create_partition_states({TP: leadership(ONE, (ONE,))})
+    earlier = open_store()
+    seen = earlier.register_broker(registration(TWO))
+    attempt = store.session.attempt
+    lives: list[BrokerEpoch] = []
+
+    def late(start: Start) -> Outcome:
+        if not lives:
+            earlier.close()
+            lives.append(open_store().register_broker(registration(TWO)))
+        return attempt(start)
+
+    store.session.attempt = late  # type: ignore[method-assign]
+    look = store._registrations_version
+
+    def looked_before(expected: Mapping[BrokerId, BrokerEpoch]) -> int | None:
+        store.session.attempt = attempt  # type: ignore[method-assign]
+        version = look(expected)
+        store.session.attempt = late  # type: ignore[method-assign]
+        return version
+
+    store._registrations_version = looked_before  # type: ignore[method-assign]
+    with pytest.raises(ReplicaNotRegistered):
+        store.update_isr(TP, ONE, LeaderEpoch(0), ControllerEpoch(1), (ONE, TWO), 0, {TWO: seen})
+    assert lives[0] > seen
+    assert store.partition_states([TP])[TP] == leadership(ONE, (ONE,))
 
 
 def test_a_state_that_an_earlier_controller_began_is_completed(store: ClusterStore) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from barnabas.broker.replication.isr import PendingExpand
 from barnabas.protocol.ids import BrokerId, Offset
 from tests.simulation.world import SimBroker, World
 from tests.simulation.zookeeper import Door
@@ -207,9 +206,7 @@ class Chaos:
             if one != broker.id
             and one in world.reign.context.live_brokers & world.zookeeper.registrations.keys()
         ]
-        pending = [one.partition.isr for one in world.brokers.values() if one.partition]
-        is_joining = any(isinstance(isr, PendingExpand) and broker.id in isr.joining for isr in pending)
-        if not broker.is_up or not others or is_joining:
+        if not broker.is_up or not others:
             return
         broker.crash(power_loss=True)
         world.messages = [message for message in world.messages if message.source != broker.id]

@@ -181,6 +181,49 @@ def an_expansion_for_an_earlier_life() -> None:
     _end(world)
 
 
+def an_expansion_written_after_the_rebirth() -> None:
+    """KIP-903 once more: the replica loses its disk while the expansion waits to be written."""
+    world = World(3, min_insync_replicas=1)
+    world.produce(A)
+    world.settle()
+    _put_out_of_isr(world, C)
+    _replicate(world, C)
+    _replicate(world, C)
+    leader = world.brokers[A].partition
+    assert isinstance(leader.isr, PendingExpand)
+    world.brokers[C].crash()
+    world.brokers[C].wipe()
+    world.brokers[C].start()
+    _control(world)
+    # The leader may hear of the new life or not: what ZooKeeper holds is what counts.
+    world.work_off(A)
+    world.check()
+    assert set(world.state.isr) == {A, B}
+    assert isinstance(leader.isr, CommittedIsr), "no LeaderAndIsr comes to end it"
+    _end(world)
+
+
+def a_lost_expansion_and_a_rebirth() -> None:
+    """The expansion went in, its answer was lost, and then the joiner lost its disk: that is no refusal."""
+    world = World(3, min_insync_replicas=1)
+    world.produce(A)
+    world.settle()
+    _put_out_of_isr(world, C)
+    _replicate(world, C)
+    _replicate(world, C)
+    world.zookeeper.doors[A] = Door.MUTE
+    world.work_off(A)
+    assert set(world.state.isr) == {A, B, C}
+    world.zookeeper.doors[A] = Door.OPEN
+    world.brokers[C].crash()
+    world.zookeeper.unregister(C)
+    world.work_off(A)
+    leader = world.brokers[A].partition
+    assert set(leader.isr.maximal) == {A, B, C}, "ZooKeeper has it: only the controller may take it back"
+    world.brokers[C].start()
+    _end(world)
+
+
 def a_leader_without_zookeeper() -> None:
     """It cannot commit a smaller ISR, so it must not acknowledge with the smaller ISR either."""
     world = World(3)
@@ -305,6 +348,8 @@ HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_fast_double_failover: (mutations.no_history_is_compared,),
     a_zombie_leader: (mutations.the_leaders_own_append_is_acknowledged,),
     an_expansion_for_an_earlier_life: (mutations.broker_epochs_of_fetches_are_not_checked,),
+    an_expansion_written_after_the_rebirth: (mutations.an_expansion_is_written_whoever_lives,),
+    a_lost_expansion_and_a_rebirth: (),
     a_leader_without_zookeeper: (mutations.a_leaving_replica_is_not_waited_for,),
     an_expansion_whose_answer_was_lost: (
         mutations.a_conflict_takes_the_change_back,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
-from barnabas.broker.replication.isr_changes import IsrConflict, IsrStoreUnavailable
+from barnabas.broker.replication.isr_changes import IneligibleReplica, IsrConflict, IsrStoreUnavailable
 from barnabas.controller.controller_writer import ControllerMoved, StateUpdates
 from barnabas.controller.znodes import (
     AdvertisedListener,
@@ -104,6 +104,13 @@ class SimZooKeeper:
         if watch is not None:
             self._watches[node].append(watch)
 
+    def are_registered(self, broker_epochs: Mapping[BrokerId, BrokerEpoch]) -> bool:
+        """Whether all of these live, and in these lives."""
+        return all(
+            broker in self.registrations and self.registrations[broker].broker_epoch == epoch
+            for broker, epoch in broker_epochs.items()
+        )
+
     # The one write
 
     def set_state(self, tp: TopicPartition, state: LeadershipState) -> LeadershipState | None:
@@ -180,6 +187,7 @@ class SimIsrStore:
         controller_epoch: ControllerEpoch,
         in_sync_replicas: Sequence[BrokerId],
         partition_epoch: int,
+        joining: Mapping[BrokerId, BrokerEpoch],
     ) -> int:
         if self._zookeeper.doors[self._broker] is Door.LOST:
             raise IsrStoreUnavailable("no connection")
@@ -190,10 +198,13 @@ class SimIsrStore:
             controller_epoch=controller_epoch,
             partition_epoch=partition_epoch,
         )
-        found = self._zookeeper.set_state(partition, wanted)
+        fits = self._zookeeper.are_registered(joining)
+        found = self._zookeeper.set_state(partition, wanted) if fits else None
         current = self._zookeeper.states[partition]
         if self._zookeeper.doors[self._broker] is Door.MUTE:
             raise IsrStoreUnavailable("no answer")
+        if not fits and current.partition_epoch == partition_epoch:
+            raise IneligibleReplica(f"{dict(joining)} are not registered")
         if found is None and current != replace(wanted, partition_epoch=partition_epoch + 1):
             raise IsrConflict(f"expected version {partition_epoch}, found {current}")
         return partition_epoch + 1

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from barnabas.broker.replication.isr import CommittedIsr, PendingExpand, PendingIsr, PendingShrink
-from barnabas.broker.replication.isr_changes import IsrChanges, IsrConflict, IsrStoreUnavailable
+from barnabas.broker.replication.isr_changes import (
+    IneligibleReplica,
+    IsrChanges,
+    IsrConflict,
+    IsrStoreUnavailable,
+)
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
@@ -56,7 +61,7 @@ def shrinking(records: int = 2) -> tuple[Partition, PendingShrink]:
 def test_a_pending_change_counts_everybody_who_may_be_in() -> None:
     committed = CommittedIsr(brokers(1, 2), 7)
     assert (committed.maximal, committed.in_sync_replicas) == (brokers(1, 2), brokers(1, 2))
-    expand = PendingExpand(committed, brokers(3))
+    expand = PendingExpand(committed, {THREE: REGISTERED})
     assert (expand.maximal, expand.proposed) == (brokers(1, 2, 3), brokers(1, 2, 3))
     shrink = PendingShrink(committed, brokers(2))
     assert (shrink.maximal, shrink.proposed) == (brokers(1, 2), brokers(1))
@@ -71,7 +76,7 @@ def test_the_high_watermark_waits_for_one_that_may_have_joined() -> None:
     partition, pending = expanding()
     append(partition, now_ms=10 * LAG_MS)
     assert partition.high_watermark == 2
-    assert partition.commit_isr(pending, 1, 10 * LAG_MS) is False
+    assert partition.settle_isr(pending, CommittedIsr(pending.proposed, 1), 10 * LAG_MS) is False
     assert partition.isr == CommittedIsr(brokers(1, 2), 1)
     assert fetched(partition, TWO, 3, now_ms=10 * LAG_MS).high_watermark_moved
 
@@ -82,7 +87,7 @@ def test_only_one_change_is_pending_at_a_time() -> None:
     assert not progress.may_join_isr
     assert partition.propose_expand(THREE, REGISTERED) is None
     assert partition.propose_shrink(99 * LAG_MS) is None
-    partition.commit_isr(pending, 1, 0.0)
+    partition.settle_isr(pending, CommittedIsr(pending.proposed, 1), 0.0)
     assert fetched(partition, THREE, 2).may_join_isr
 
 
@@ -117,7 +122,7 @@ def test_the_high_watermark_waits_for_one_that_may_still_be_in() -> None:
     assert pending.leaving == brokers(3)
     fetched(partition, TWO, 2, now_ms=LAG_MS + 2)
     assert partition.high_watermark == 0
-    assert partition.commit_isr(pending, 1, LAG_MS + 2)
+    assert partition.settle_isr(pending, CommittedIsr(pending.proposed, 1), LAG_MS + 2)
     assert partition.high_watermark == 2
 
 
@@ -154,7 +159,7 @@ def test_a_change_of_an_older_epoch_is_not_committed(
 ) -> None:
     partition, pending = begin()
     partition.make_leader(state(epoch=1, isr=(1,), partition_epoch=4), 0.0)
-    assert not partition.commit_isr(pending, 9, 0.0)
+    assert not partition.settle_isr(pending, CommittedIsr(pending.proposed, 9), 0.0)
     assert partition.isr == CommittedIsr(brokers(1), 4)
 
 
@@ -166,6 +171,7 @@ class Store:
 
     def __init__(self) -> None:
         self.asked: list[tuple[list[int], int]] = []
+        self.joining: list[dict[int, int]] = []
         self.answers: list[Exception | None] = []
         self.notified: list[list[TopicPartition]] = []
         self.notify_answers: list[Exception | None] = []
@@ -179,7 +185,9 @@ class Store:
         controller_epoch: int,
         in_sync_replicas: Sequence[int],
         partition_epoch: int,
+        joining: Mapping[int, int],
     ) -> int:
+        self.joining.append(dict(joining))
         assert (partition, leader, leader_epoch, controller_epoch) == (TP, ME, 0, 1)
         self.asked.append((list(in_sync_replicas), partition_epoch))
         answer = self.answers.pop(0) if self.answers else None
@@ -307,6 +315,25 @@ def test_the_controller_is_told_later_when_it_cannot_be_told_now(carrier: Carrie
     assert len(carrier.store.asked) == 1
 
 
+def test_an_expansion_is_bound_to_the_life_that_was_seen(carrier: Carrier) -> None:
+    partition, pending = expanding()
+    carrier.changes.submit(partition, pending)
+    assert carrier.changes.work_off()
+    assert carrier.store.joining == [{TWO: REGISTERED}]
+
+
+def test_a_joiner_whose_life_is_over_does_not_join_and_the_next_change_may_come(carrier: Carrier) -> None:
+    partition, pending = expanding()
+    append(partition, now_ms=10 * LAG_MS)
+    assert partition.high_watermark == 2
+    carrier.store.answers = [IneligibleReplica("it is registered with epoch 6")]
+    carrier.changes.submit(partition, pending)
+    assert carrier.changes.work_off()
+    assert partition.isr == CommittedIsr(brokers(1), 0)
+    assert carrier.store.notified == []
+    assert fetched(partition, THREE, 3).may_join_isr
+
+
 @pytest.fixture
 def started(carrier: Carrier) -> Iterator[Carrier]:
     carrier.changes.start()
@@ -352,6 +379,6 @@ def test_leaving_the_leadership_ends_what_waits_for_it() -> None:
     partition, pending = shrinking()
     appended = append(partition)
     partition.set_offline()
-    assert not partition.commit_isr(pending, 1, 0.0)
+    assert not partition.settle_isr(pending, CommittedIsr(pending.proposed, 1), 0.0)
     settled = partition.acknowledgement(appended.leader_epoch, appended.required_offset)
     assert settled is ErrorCode.NOT_LEADER_OR_FOLLOWER

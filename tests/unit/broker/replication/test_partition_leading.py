@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.replication.isr import CommittedIsr
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.rules import EpochEnd
@@ -80,7 +81,7 @@ def test_a_smaller_isr_moves_it_when_it_is_committed() -> None:
     pending = partition.propose_shrink(LAG_MS + 1)
     assert pending is not None
     assert partition.high_watermark == 0
-    assert partition.commit_isr(pending, 1, LAG_MS + 1)
+    assert partition.settle_isr(pending, CommittedIsr(pending.proposed, 1), LAG_MS + 1)
     assert partition.high_watermark == 5
 
 
@@ -112,7 +113,7 @@ def test_an_isr_that_became_too_small_meanwhile_is_told() -> None:
     appended = append(partition, require_all=True)
     pending = partition.propose_shrink(LAG_MS + 1)
     assert pending is not None
-    partition.commit_isr(pending, 1, LAG_MS + 1)
+    partition.settle_isr(pending, CommittedIsr(pending.proposed, 1), LAG_MS + 1)
     settled = partition.acknowledgement(appended.leader_epoch, appended.required_offset)
     assert settled is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
