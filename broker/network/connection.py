@@ -54,6 +54,9 @@ class Owner(Protocol):
     def wake_for_room(self) -> None:
         """Have `room_in_queue` called on every stalled connection. From any thread."""
 
+    def after_run_soon(self, runner: RequestRunner) -> None:
+        """Have the runner's `after_run` called a few turns of the loop later, once for all runs till then."""
+
     def opened(self, connection: Connection) -> None: ...
 
     def lost(self, connection: Connection) -> None: ...
@@ -160,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
                         # Counted already; only its turn is missing.
                         self._queue.add(self, 0, self._owner.wake_for_room)
                         break
-            runner.after_run()
+            self._owner.after_run_soon(runner)
         except BaseException as error:
             logger.critical("a request on the network thread of %s broke the broker", self.id, exc_info=True)
             runner.on_fatal(error)

@@ -14,13 +14,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import uvloop
 
 from barnabas.broker.network.connection import Connection
+from barnabas.broker.network.request_runner import RequestRunner
 
 logger = logging.getLogger(__name__)
+
+_TURNS_BEFORE_AFTER_RUN: Final = 4
+"""How often the sockets are looked at again before what follows a run is done.
+
+A client that pipelines sends its next requests while its first one is run here. A turn of the loop costs a
+few microseconds; a request that is still in time for this run travels to the followers in the same fetch,
+which saves two messages and the changes of threads that go with them.
+"""
 
 
 class NetworkThread:
@@ -36,6 +45,7 @@ class NetworkThread:
         self._adoptions: set[asyncio.Task[None]] = set()
         self._to_flush: deque[Connection] = deque()
         self._wake_is_pending = False
+        self._after_run_is_pending = False
         self._stopping = False
 
     @property
@@ -123,6 +133,22 @@ class NetworkThread:
         self._connections.discard(connection)
         if self._stopping:
             self._end_when_empty()
+
+    def after_run_soon(self, runner: RequestRunner) -> None:
+        if not self._after_run_is_pending:
+            self._after_run_is_pending = True
+            self._loop.call_soon(self._after_run, runner, _TURNS_BEFORE_AFTER_RUN)
+
+    def _after_run(self, runner: RequestRunner, turns: int) -> None:
+        if turns > 1:
+            self._loop.call_soon(self._after_run, runner, turns - 1)
+            return
+        self._after_run_is_pending = False
+        try:
+            runner.after_run()
+        except BaseException as error:
+            logger.critical("what follows a run on %s broke the broker", self.name, exc_info=True)
+            runner.on_fatal(error)
 
     def _flush_all(self) -> None:
         self._wake_is_pending = False
