@@ -27,6 +27,7 @@ from barnabas.broker.clocks import wall_clock_ms
 from barnabas.broker.config import BrokerConfig, validate_topic_config
 from barnabas.broker.controlled_shutdown import request_controlled_shutdown
 from barnabas.broker.handlers.dispatcher import Dispatcher, is_short
+from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.logging_setup import set_up_logging
@@ -253,6 +254,11 @@ class Broker:
                 topics=ZooKeeperTopicWork(topics),
                 controller=controller,
                 slow_work=slow_work,
+                fetch_sessions=FetchSessionCache(
+                    config.max_incremental_fetch_session_cache_slots,
+                    replicas.listeners,
+                    replicas.consumer_purgatory.check_and_complete,
+                ),
             )
         )
 

@@ -159,6 +159,12 @@ class BrokerConfig:
     fetch_max_bytes: int = setting(
         "fetch.max.bytes", Integer(1024), 57_671_680, "The most that one fetch returns, whatever it asks for."
     )
+    max_incremental_fetch_session_cache_slots: int = setting(
+        "max.incremental.fetch.session.cache.slots",
+        _ms,
+        1_000,
+        "Incremental fetch sessions kept at a time; other clients name all their partitions in each fetch.",
+    )
 
     # Replication
     replica_lag_time_max_ms: int = setting(

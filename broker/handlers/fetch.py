@@ -1,12 +1,36 @@
-"""Fetch: read for a consumer or a follower; the records go out as views of the segments' mappings."""
+"""Fetch: read for a consumer or a follower; the records go out as views of the segments' mappings.
+
+A consumer may keep a fetch session (see `fetch_session`); then it names only what changed and is told only
+what is new. Our own followers need none: they name what they know, and the leader leaves the rest out.
+"""
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.fetch_session import (
+    NO_SESSION,
+    FetchSession,
+    Incremental,
+    Refused,
+    SessionKey,
+    Sessionless,
+)
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.replication.fetching import FetchItem, FetchOutcome, FetchParams, FetchResult
-from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
+from barnabas.broker.replication.fetching import (
+    FetchItem,
+    FetchOutcome,
+    FetchParams,
+    FetchResult,
+    FixedItems,
+)
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.fetch import (
     EpochEndOffset,
     FetchPartitionResponse,
@@ -15,44 +39,169 @@ from barnabas.protocol.messages.fetch import (
     FetchTopicResponse,
 )
 
+_FIRST_WITH_TOPIC_IDS: Final = 13
+_FIRST_WITH_ZSTD: Final = 10
+_READ_COMMITTED: Final = 1
+
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: FetchRequest = request.body
+    is_follower = body.replica_id >= 0
+    # Followers speak the native protocol alone: in Kafka's, anybody could claim to hold what was written.
+    if is_follower and (
+        request.api_version is not None or request.listener_name != services.config.inter_broker_listener_name
+    ):
+        request.respond(FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, responses=[]))
+        return
+    max_bytes = body.max_bytes if is_follower else min(body.max_bytes, services.config.fetch_max_bytes)
     params = FetchParams(
         replica_id=BrokerId(body.replica_id),
         replica_epoch=BrokerEpoch(body.replica_epoch),
         max_wait_ms=body.max_wait_ms,
-        min_bytes=body.min_bytes,
-        max_bytes=body.max_bytes
-        if body.replica_id >= 0
-        else min(body.max_bytes, services.config.fetch_max_bytes),
+        # What is never given must not be waited for.
+        min_bytes=min(body.min_bytes, max_bytes),
+        max_bytes=max_bytes,
     )
-    if params.is_follower and request.listener_name != services.config.inter_broker_listener_name:
-        request.respond(FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, responses=[]))
-        return
-    items = [
-        FetchItem(
-            TopicPartition(topic.topic, partition.partition),
-            partition.current_leader_epoch,
-            Offset(partition.fetch_offset),
-            partition.last_fetched_epoch,
-            Offset(partition.log_start_offset),
-            partition.partition_max_bytes,
-            Offset(partition.high_watermark),
+    uses_topic_ids = request.api_version is not None and request.api_version >= _FIRST_WITH_TOPIC_IDS
+    items = _items(services, body, uses_topic_ids)
+    if is_follower:
+        request.release_frame()
+        services.replicas.fetch(
+            params, items, lambda found: request.respond(_answer_to_follower(found.outcomes))
         )
-        for topic in body.topics
-        for partition in topic.partitions
-    ]
+        return
+    plan = services.fetch_sessions.begin(
+        body.session_id,
+        body.session_epoch,
+        items,
+        _forgotten(body, uses_topic_ids),
+        uses_topic_ids=uses_topic_ids,
+        name_of=_name_of(services),
+        now_ms=monotonic_ms(),
+    )
     request.release_frame()
-    services.replicas.fetch(params, items, lambda found: request.respond(_response(params, found)))
+    answering = _Answering(services, request, uses_topic_ids=uses_topic_ids)
+    match plan:
+        case Refused(error):
+            request.respond(FetchResponse(error_code=int(error), responses=[]))
+        case Incremental(session):
+            services.replicas.fetch_from(params, session, lambda found: answering.incremental(session, found))
+        case Sessionless(may_open):
+            services.replicas.fetch_from(
+                params, FixedItems(items), lambda found: answering.full(found, may_open=may_open)
+            )
 
 
-def _response(params: FetchParams, found: FetchResult) -> FetchResponse:
+def _name_of(services: Services) -> Callable[[uuid.UUID], str | None]:
+    names = services.metadata.current.topic_names
+    return lambda topic_id: names.get(TopicId(topic_id))
+
+
+def _items(services: Services, body: FetchRequest, uses_topic_ids: bool) -> list[FetchItem]:
+    """The partitions that a request names; with topic ids, those of unknown topics have no name."""
+    names = services.metadata.current.topic_names
+    items = []
+    for topic in body.topics:
+        name, topic_id = topic.topic, None
+        if uses_topic_ids:
+            topic_id = topic.topic_id
+            name = names.get(TopicId(topic_id), "")
+        for asked in topic.partitions:
+            items.append(
+                FetchItem(
+                    TopicPartition(name, asked.partition),
+                    asked.current_leader_epoch,
+                    Offset(asked.fetch_offset),
+                    asked.last_fetched_epoch,
+                    Offset(asked.log_start_offset),
+                    asked.partition_max_bytes,
+                    Offset(asked.high_watermark),
+                    topic_id,
+                )
+            )
+    return items
+
+
+def _forgotten(body: FetchRequest, uses_topic_ids: bool) -> list[SessionKey]:
+    return [
+        (topic.topic_id if uses_topic_ids else topic.topic, index)
+        for topic in body.forgotten_topics_data
+        for index in topic.partitions
+    ]
+
+
+class _Answering:
+    """How one consumer's fetch is answered, when its outcomes are there. Any thread."""
+
+    def __init__(self, services: Services, request: ApiRequest, *, uses_topic_ids: bool) -> None:
+        body: FetchRequest = request.body
+        self._services = services
+        self._request = request
+        self._uses_topic_ids = uses_topic_ids
+        self._epoch = body.session_epoch
+        self._is_read_committed = body.isolation_level == _READ_COMMITTED
+        self._knows_zstd = request.api_version is None or request.api_version >= _FIRST_WITH_ZSTD
+
+    def full(self, found: FetchResult, *, may_open: bool) -> None:
+        outcomes = self._readable(found.outcomes)
+        session = None
+        if may_open:
+            session = self._services.fetch_sessions.open(
+                outcomes, uses_topic_ids=self._uses_topic_ids, now_ms=monotonic_ms()
+            )
+        self._respond(NO_SESSION if session is None else session.id, outcomes)
+
+    def incremental(self, session: FetchSession, found: FetchResult) -> None:
+        outcomes = session.answer(self._epoch, self._readable(found.outcomes))
+        if outcomes is None:
+            self._request.respond(
+                FetchResponse(
+                    error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id, responses=[]
+                )
+            )
+            return
+        self._respond(session.id, outcomes)
+
+    def _readable(self, outcomes: list[FetchOutcome]) -> list[FetchOutcome]:
+        """Clients that do not know zstd are refused the topics that are kept in it, as Kafka does."""
+        if self._knows_zstd:
+            return outcomes
+        return [
+            outcome._replace(error=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, read=None)
+            if outcome.read is not None and self._is_kept_in_zstd(outcome.item.partition)
+            else outcome
+            for outcome in outcomes
+        ]
+
+    def _is_kept_in_zstd(self, name: TopicPartition) -> bool:
+        try:
+            return self._services.replicas.partition(name).log.config.compression_type is Compression.ZSTD
+        except ApiError:
+            # Gone since it was read; the next fetch says so.
+            return False
+
+    def _respond(self, session_id: int, outcomes: Iterable[FetchOutcome]) -> None:
+        topics: dict[uuid.UUID | str, FetchTopicResponse] = {}
+        for outcome in outcomes:
+            item = outcome.item
+            topic = topics.get(item.topic_id or item.partition.topic)
+            if topic is None:
+                topic = FetchTopicResponse(
+                    topic=item.partition.topic, topic_id=item.topic_id or NO_TOPIC_ID, partitions=[]
+                )
+                topics[item.topic_id or item.partition.topic] = topic
+            answer = _partition(outcome)
+            if self._is_read_committed and outcome.read is not None:
+                answer.aborted_transactions = []
+            topic.partitions.append(answer)
+        self._request.respond(FetchResponse(session_id=session_id, responses=list(topics.values())))
+
+
+def _answer_to_follower(outcomes: Iterable[FetchOutcome]) -> FetchResponse:
     topics: dict[str, list[FetchPartitionResponse]] = {}
-    for outcome in found.outcomes:
-        if params.is_follower and _is_known(outcome):
-            continue
-        topics.setdefault(outcome.item.partition.topic, []).append(_partition(outcome))
+    for outcome in outcomes:
+        if not _is_known(outcome):
+            topics.setdefault(outcome.item.partition.topic, []).append(_partition(outcome))
     return FetchResponse(
         responses=[FetchTopicResponse(topic=name, partitions=parts) for name, parts in topics.items()]
     )

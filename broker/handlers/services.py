@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from barnabas.broker.config import BrokerConfig
+from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.replication.replica_manager import ReplicaManager
@@ -59,3 +60,4 @@ class Services:
     topics: TopicWork
     controller: ControllerFace
     slow_work: SlowWork
+    fetch_sessions: FetchSessionCache

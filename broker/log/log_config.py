@@ -6,11 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import TimestampType
 
 _LONG_MAX: Final = (1 << 63) - 1
 _WEEK_MS: Final = 7 * 24 * 60 * 60 * 1000
 NO_LIMIT: Final = -1
+DELETE: Final = "delete"
+COMPACT: Final = "compact"
+
+_COMPRESSIONS: Final[Mapping[str, Compression | None]] = {
+    "producer": None,
+    "uncompressed": Compression.NONE,
+    **{member.name.lower(): member for member in Compression},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +40,26 @@ class LogConfig:
     max_message_bytes: int = 1_048_588
     """The largest batch, its header included."""
     message_timestamp_type: TimestampType = field(default=TimestampType.CREATE_TIME)
+    message_timestamp_before_max_ms: int = _LONG_MAX
+    message_timestamp_after_max_ms: int = _LONG_MAX
+    """How far the times of records may lie before and after the broker's; only with CREATE_TIME."""
+    compression_type: Compression | None = None
+    """What batches are stored in; None keeps them as their producers sent them."""
+    cleanup_policy: tuple[str, ...] = (DELETE,)
+    """`DELETE`, `COMPACT` or both."""
+    message_timestamp_before_max_ms: int = _LONG_MAX
+    message_timestamp_after_max_ms: int = _LONG_MAX
+    compression_type: str = "producer"
+    """What batches are recompressed to; ``producer`` keeps them as they came."""
+    cleanup_policy: tuple[str, ...] = ("delete",)
     file_delete_delay_ms: int = 60_000
     flush_messages: int = _LONG_MAX
     flush_ms: int = _LONG_MAX
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether every record must have a key."""
+        return "compact" in self.cleanup_policy
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> LogConfig:
@@ -48,4 +74,23 @@ class LogConfig:
             values["message_timestamp_type"] = (
                 TimestampType.LOG_APPEND_TIME if kind == "LogAppendTime" else TimestampType.CREATE_TIME
             )
+        kept_in = values.get("compression_type")
+        if isinstance(kept_in, str):
+            values["compression_type"] = _COMPRESSIONS[kept_in]
         return cls(**values)
+
+    @property
+    def is_compacted(self) -> bool:
+        return COMPACT in self.cleanup_policy
+
+    @property
+    def is_deleted_by_age(self) -> bool:
+        """Whether retention applies: not to a topic that is compacted alone."""
+        return DELETE in self.cleanup_policy
+
+    @property
+    def limits_timestamps(self) -> bool:
+        return self.message_timestamp_type is TimestampType.CREATE_TIME and (
+            self.message_timestamp_before_max_ms < _LONG_MAX
+            or self.message_timestamp_after_max_ms < _LONG_MAX
+        )

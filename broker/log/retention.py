@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_config import NO_LIMIT, LogConfig
 
 
 class SegmentAge(NamedTuple):
@@ -30,18 +30,23 @@ def count_expired(
     high_watermark: int,
     log_start_offset: int,
 ) -> int:
-    """How many of the oldest segments are to be deleted: by log start, by age or by total size."""
+    """How many of the oldest segments are to be deleted: by log start, by age or by total size.
+
+    A topic that is compacted alone loses only what lies before its start.
+    """
     excess_bytes = 0
-    if config.retention_bytes >= 0:
+    retention_ms = config.retention_ms if config.is_deleted_by_age else NO_LIMIT
+    is_bounded = config.is_deleted_by_age and config.retention_bytes >= 0
+    if is_bounded:
         excess_bytes = sum(segment.size_bytes for segment in segments) - config.retention_bytes
     count = 0
     for segment in segments:
         if segment.next_offset > high_watermark or not segment.size_bytes:
             break
         is_before_start = segment.next_offset <= log_start_offset
-        is_old = 0 <= config.retention_ms < now_ms - segment.largest_timestamp_ms
+        is_old = 0 <= retention_ms < now_ms - segment.largest_timestamp_ms
         # Only a whole segment's worth of excess counts, so that the log never falls below its size.
-        is_excess = config.retention_bytes >= 0 and excess_bytes >= segment.size_bytes
+        is_excess = is_bounded and excess_bytes >= segment.size_bytes
         if not (is_before_start or is_old or is_excess):
             break
         excess_bytes -= segment.size_bytes

@@ -6,14 +6,16 @@ moves, a follower's by every append; either also by a change of leadership, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import uuid
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from barnabas.broker.purgatory import DelayedOperation
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import PartitionRead
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
 
 
@@ -33,7 +35,11 @@ class FetchParams:
 
 
 class FetchItem(NamedTuple):
-    """One partition of a fetch request. ``high_watermark`` is what a follower knows of it, else -1."""
+    """One partition of a fetch request. ``high_watermark`` is what a follower knows of it, else -1.
+
+    ``topic_id`` is what the client named the topic by, if it did so; the partition's topic is empty when no
+    name is known for it.
+    """
 
     partition: TopicPartition
     current_leader_epoch: int
@@ -42,6 +48,36 @@ class FetchItem(NamedTuple):
     log_start_offset: Offset
     max_bytes: int
     high_watermark: Offset = Offset(-1)
+    topic_id: uuid.UUID | None = None
+
+
+class FetchSource(Protocol):
+    """What a fetch is about; asked each time that it is read for."""
+
+    @property
+    @abstractmethod
+    def watched(self) -> Sequence[Hashable]:
+        """The keys in the purgatory at which it wakes; none when there is nothing to wait for."""
+
+    @abstractmethod
+    def items(self) -> Sequence[FetchItem]:
+        """What to read now, in order."""
+
+
+class FixedItems(FetchSource):
+    """The partitions that one request names."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Sequence[FetchItem]) -> None:
+        self._items = items
+
+    @property
+    def watched(self) -> Sequence[Hashable]:
+        return [item.partition for item in self._items]
+
+    def items(self) -> Sequence[FetchItem]:
+        return self._items
 
 
 class FetchOutcome(NamedTuple):
@@ -82,7 +118,7 @@ def read_all(
     for item in items:
         partition = None
         try:
-            partition = partition_of(item.partition)
+            partition = _find(partition_of, item)
             read = partition.read(
                 current_leader_epoch=item.current_leader_epoch,
                 fetch_offset=item.fetch_offset,
@@ -102,6 +138,20 @@ def read_all(
     return FetchResult(outcomes, bytes_read, is_urgent)
 
 
+def _find(partition_of: PartitionOf, item: FetchItem) -> Partition:
+    """Raises what the lookup raises, UNKNOWN_TOPIC_ID, or INCONSISTENT_TOPIC_ID for a topic made anew."""
+    if item.topic_id is None:
+        return partition_of(item.partition)
+    if not item.partition.topic:
+        raise api_error(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {item.topic_id}")
+    partition = partition_of(item.partition)
+    if partition.log.topic_id not in (None, item.topic_id):
+        raise api_error(
+            ErrorCode.INCONSISTENT_TOPIC_ID, f"{item.partition} has id {partition.log.topic_id} here"
+        )
+    return partition
+
+
 def _log_start(partition: Partition | None, error: ApiError) -> Offset:
     if partition is None or error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
         return Offset(-1)
@@ -115,14 +165,14 @@ class DelayedFetch(DelayedOperation):
         self,
         deadline_ms: int,
         params: FetchParams,
-        items: Sequence[FetchItem],
+        source: FetchSource,
         partition_of: PartitionOf,
         note_error: NoteError,
         answer: Callable[[FetchResult], None],
     ) -> None:
         super().__init__(deadline_ms)
         self._params = params
-        self._items = items
+        self._source = source
         self._partition_of = partition_of
         self._note_error = note_error
         self._answer = answer
@@ -137,12 +187,17 @@ class DelayedFetch(DelayedOperation):
         is_follower = self._params.is_follower
         one_byte_is_enough = self._params.min_bytes <= 1
         grown = False
-        for item in self._items:
+        items = self._source.items()
+        for item in items:
             try:
-                end = self._partition_of(item.partition).readable_end(item.current_leader_epoch, is_follower)
+                partition = _find(self._partition_of, item)
+                end = partition.readable_end(item.current_leader_epoch, is_follower)
             except ApiError:
                 return True
-            if end < item.fetch_offset and is_follower:
+            if is_follower and (
+                end < item.fetch_offset or 0 <= item.log_start_offset < partition.log.log_start_offset
+            ):
+                # To be cut, or to drop what was deleted: it should hear of either at once.
                 return True
             if end > item.fetch_offset:
                 if one_byte_is_enough:
@@ -150,11 +205,11 @@ class DelayedFetch(DelayedOperation):
                 grown = True
         if not grown:
             return False
-        found = read_all(self._partition_of, self._note_error, self._params, self._items)
+        found = read_all(self._partition_of, self._note_error, self._params, items)
         return found.is_urgent or found.bytes_read >= self._params.min_bytes
 
     def on_complete(self) -> None:
-        items = self._items
+        items = self._source.items()
         if self._params.is_follower:
             # What a follower knows already is left out of its answer, so it need not be read either.
             items = [item for item in items if self._has_news(item)]

@@ -29,10 +29,13 @@ from barnabas.broker.replication.fetching import (
     FetchItem,
     FetchParams,
     FetchResult,
+    FetchSource,
+    FixedItems,
     read_all,
 )
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.partition_listeners import PartitionListeners
 from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.role_changes import RoleChanges
 from barnabas.broker.topic_settings import TopicSettingsTable
@@ -72,6 +75,8 @@ class ReplicaManager:
         self._now_ms = now_ms
         self._partitions: dict[TopicPartition, Partition] = {}
         self.fence = Fence()
+        # For those that read as consumers do.
+        self.listeners = PartitionListeners()
         # Partitions that were appended to and whose followers have not been woken; see `wake_followers`.
         self._to_wake: deque[TopicPartition] = deque()
         # The long poll of each follower; bounded by the number of brokers.
@@ -240,6 +245,10 @@ class ReplicaManager:
 
     def _high_watermark_moved(self, name: TopicPartition) -> None:
         self.produce_purgatory.check_and_complete(name)
+        self._tell_consumers(name)
+
+    def _tell_consumers(self, name: TopicPartition) -> None:
+        self.listeners.changed(name)
         self.consumer_purgatory.check_and_complete(name)
 
     # Fetch.
@@ -247,22 +256,29 @@ class ReplicaManager:
     def fetch(
         self, params: FetchParams, items: Sequence[FetchItem], answer: Callable[[FetchResult], None]
     ) -> None:
+        """`fetch_from` for partitions that do not change while it waits."""
+        self.fetch_from(params, FixedItems(items), answer)
+
+    def fetch_from(
+        self, params: FetchParams, source: FetchSource, answer: Callable[[FetchResult], None]
+    ) -> None:
         """Read, and call ``answer`` once: now if there is enough or something is wrong, else later.
 
         A follower has one long poll at a time: a newer fetch, even an empty one, has the older answered at
         once. So a follower that is given more partitions to follow need not wait for its poll to run out.
         """
-        found = read_all(self.partition, self.note_error, params, items)
+        found = read_all(self.partition, self.note_error, params, source.items())
+        watched = source.watched
         if params.is_follower:
             superseded = self._parked.pop(params.replica_id, None)
             if superseded is not None:
                 superseded.force_complete()
             found = self._note_progress(params, found)
-        if found.is_urgent or not items or params.max_wait_ms <= 0 or found.bytes_read >= params.min_bytes:
+        if found.is_urgent or not watched or params.max_wait_ms <= 0 or found.bytes_read >= params.min_bytes:
             answer(found)
             return
         delayed = DelayedFetch(
-            int(self._now_ms()) + params.max_wait_ms, params, items, self.partition, self.note_error, answer
+            int(self._now_ms()) + params.max_wait_ms, params, source, self.partition, self.note_error, answer
         )
         purgatory = self.consumer_purgatory
         if params.is_follower:
@@ -270,7 +286,7 @@ class ReplicaManager:
             # Only for brokers that exist: a stranger could make up ever new ids.
             if params.replica_id in self._metadata.current.brokers:
                 self._parked[params.replica_id] = delayed
-        purgatory.try_complete_else_watch(delayed, [item.partition for item in items])
+        purgatory.try_complete_else_watch(delayed, watched)
 
     def _note_progress(self, params: FetchParams, found: FetchResult) -> FetchResult:
         """A follower's fetch says how far it is: move high watermarks and let it join where it may."""
@@ -325,7 +341,7 @@ class ReplicaManager:
         """Whoever waits on a partition whose role changed must hear of it."""
         self.produce_purgatory.check_and_complete(name)
         self.follower_purgatory.check_and_complete(name)
-        self.consumer_purgatory.check_and_complete(name)
+        self._tell_consumers(name)
 
     # Background work, called by the scheduler.
 
@@ -346,9 +362,13 @@ class ReplicaManager:
 
     def retain(self) -> None:
         """Apply time and size retention to every log."""
+        before = [(partition, partition.log.log_start_offset) for partition in self.partitions()]
         deleted = self._logs.retention_pass(wall_clock_ms(), self._high_watermark_of)
         if deleted:
             logger.info("retention deleted %d segments", deleted)
+        for partition, log_start_offset in before:
+            if partition.log.log_start_offset != log_start_offset:
+                self._tell_consumers(partition.partition)
 
     def _high_watermark_of(self, name: TopicPartition) -> int | None:
         found = self._partitions.get(name)

@@ -8,6 +8,7 @@ from typing import Any
 
 from barnabas.broker.config import config_from
 from barnabas.broker.handlers.dispatcher import Dispatcher
+from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
@@ -143,6 +144,12 @@ class Serving:
                 "fetch.max.bytes": "2048",
             }
         )
+        manager = self.managed.manager
+        self.fetch_sessions = FetchSessionCache(
+            config.max_incremental_fetch_session_cache_slots,
+            manager.listeners,
+            manager.consumer_purgatory.check_and_complete,
+        )
         self.topic_purgatory = Purgatory("topics", self.managed.reaper)
         metadata = self.managed.metadata
         metadata.on_update(lambda names: [self.topic_purgatory.check_and_complete(name) for name in names])
@@ -156,6 +163,7 @@ class Serving:
                 topics=self.topics,
                 controller=self.controller,
                 slow_work=self.slow,
+                fetch_sessions=self.fetch_sessions,
             )
         )
 

@@ -1,0 +1,384 @@
+"""Incremental fetch sessions (KIP-227): what a client asked for and was told stays here between its fetches.
+
+A full fetch (epoch 0) may open a session; the incremental ones after it name only what they add, change or
+forget, and are told only what is new to the client. Each request carries the session's next epoch, so that a
+request that is lost, doubled or late is noticed. A full fetch that names a session closes it; with epoch -1
+it opens none.
+
+Kafka looks at every partition of the session at every fetch. Here each partition is listened to instead, and
+a session keeps the set of those that *may* have news: so a fetch costs what has changed, not what is
+subscribed to. The invariant behind that: a partition outside `active` and `arrived` has nothing that its
+client was not told. It leaves `active` only by an answer whose read found it drained, and an event that comes
+after that read began is in `arrived`.
+
+The rules know no clock, socket or log: time comes in as an argument, reads as their outcomes. Any thread; a
+session has a lock of its own, which comes after the cache's.
+
+Source: https://cwiki.apache.org/confluence/display/KAFKA/KIP-227, and Kafka 3.9's behaviour on eviction.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from barnabas.broker.replication.fetching import FetchItem, FetchOutcome
+from barnabas.broker.replication.partition_listeners import PartitionListener
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
+
+NO_SESSION: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+EVICTION_MS: Final = 120_000
+"""A session unused for so long is stale; one younger than this is never evicted for a larger one."""
+_MAX_INT: Final = (1 << 31) - 1
+_UNTOLD: Final = -2
+"""No high watermark or log start: whatever is read is news."""
+
+SessionKey = tuple[uuid.UUID | str, int]
+"""Topic id or name, as the session uses them, and partition."""
+
+
+def next_epoch(epoch: int) -> int:
+    """The epoch that the next request must carry; it wraps around to 1, since 0 opens a new session."""
+    if epoch < 0:
+        return FINAL_EPOCH
+    return 1 if epoch == _MAX_INT else epoch + 1
+
+
+def key_of(item: FetchItem) -> SessionKey:
+    return (item.topic_id or item.partition.topic, item.partition.partition)
+
+
+class Listeners(Protocol):
+    """Where a session hears of its partitions; `PartitionListeners` is one."""
+
+    def add(self, name: TopicPartition, listener: PartitionListener) -> None: ...
+
+    def remove(self, name: TopicPartition, listener: PartitionListener) -> None: ...
+
+
+class SessionPartition(PartitionListener):
+    """One partition of a session: what is asked of it, and what its client was told last."""
+
+    __slots__ = ("item", "session", "told_high_watermark", "told_log_start_offset")
+
+    def __init__(self, session: FetchSession, item: FetchItem) -> None:
+        self.session = session
+        self.item = item
+        self.told_high_watermark = _UNTOLD
+        self.told_log_start_offset = _UNTOLD
+
+    def partition_changed(self) -> None:
+        self.session.arrived.add(self)
+        self.session.wake(self.session)
+
+    def note(self, outcome: FetchOutcome) -> bool:
+        """Whether the client must be told of an outcome; what it will be told is remembered."""
+        read = outcome.read
+        if read is None:
+            # When the error is over, the client must hear of the partition even if nothing else is new.
+            self.told_high_watermark = self.told_log_start_offset = _UNTOLD
+            return True
+        is_news = (
+            len(read.records) > 0
+            or read.diverging is not None
+            or read.high_watermark != self.told_high_watermark
+            or read.log_start_offset != self.told_log_start_offset
+        )
+        self.told_high_watermark = read.high_watermark
+        self.told_log_start_offset = read.log_start_offset
+        return is_news
+
+
+def _is_drained(outcome: FetchOutcome) -> bool:
+    """Whether a read left nothing that a next one could find without an event in between."""
+    read = outcome.read
+    return (
+        read is not None
+        and read.diverging is None
+        and len(read.records) == 0
+        and read.high_watermark <= outcome.item.fetch_offset
+    )
+
+
+def _has_records(outcome: FetchOutcome) -> bool:
+    return outcome.read is not None and len(outcome.read.records) > 0
+
+
+class FetchSession:
+    """One session; made by the cache. `items` and `watched` make it the source of a fetch."""
+
+    def __init__(
+        self,
+        session_id: int,
+        outcomes: Iterable[FetchOutcome],
+        *,
+        uses_topic_ids: bool,
+        listeners: Listeners,
+        wake: Callable[[FetchSession], object],
+        now_ms: float,
+    ) -> None:
+        """``outcomes`` are what the full fetch that opens it is answered with."""
+        self.id = session_id
+        self.epoch = next_epoch(INITIAL_EPOCH)
+        self.uses_topic_ids = uses_topic_ids
+        self.created_ms = self.last_used_ms = now_ms
+        self.wake = wake
+        self.watched: Sequence[Hashable] = (self,)
+        self.lock = threading.Lock()
+        self.is_closed = False
+        self.arrived: set[SessionPartition] = set()
+        """Those of which an event came since `items` was last asked; bounded by the partitions."""
+        self._listeners = listeners
+        self._partitions: dict[SessionKey, SessionPartition] = {}
+        # Ordered: those served last stand last, so that busy partitions take turns.
+        self._active: dict[SessionPartition, None] = {}
+        # Those whose topic id no name is known for, yet.
+        self._nameless: set[SessionKey] = set()
+        # All are active at first, for nobody listened to them until now. Those served already come last.
+        for outcome in sorted(outcomes, key=_has_records):
+            self._set(outcome.item).note(outcome)
+
+    @property
+    def size(self) -> int:
+        return len(self._partitions)
+
+    def items(self) -> list[FetchItem]:
+        """What may have news, in the order in which it is to be served."""
+        with self.lock:
+            arrived, active = self.arrived, self._active
+            while arrived:
+                part = arrived.pop()
+                if self._partitions.get(key_of(part.item)) is part:
+                    active.setdefault(part)
+            return [part.item for part in active]
+
+    def update(
+        self,
+        epoch: int,
+        items: Iterable[FetchItem],
+        forgotten: Iterable[SessionKey],
+        name_of: Callable[[uuid.UUID], str | None],
+    ) -> ErrorCode:
+        """Take over an incremental request; a wrong epoch changes nothing and is answered as an error."""
+        with self.lock:
+            if self.is_closed:
+                return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            if epoch != self.epoch:
+                return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            self.epoch = next_epoch(epoch)
+            for key in forgotten:
+                self._forget(key)
+            for item in items:
+                self._set(item)
+            for topic, index in tuple(self._nameless):
+                name = name_of(topic) if isinstance(topic, uuid.UUID) else None
+                if name is not None:
+                    item = self._partitions[topic, index].item
+                    self._forget((topic, index))
+                    self._set(item._replace(partition=TopicPartition(name, index)))
+            return ErrorCode.NONE
+
+    def answer(self, epoch: int, outcomes: Iterable[FetchOutcome]) -> list[FetchOutcome] | None:
+        """What of a read goes into the answer to the request of that epoch.
+
+        None when the client has gone on to another epoch meanwhile: then it is told so instead.
+        """
+        told = []
+        with self.lock:
+            if self.epoch != next_epoch(epoch):
+                return None
+            active = self._active
+            for outcome in outcomes:
+                part = self._partitions.get(key_of(outcome.item))
+                if part is None:
+                    continue
+                if part.note(outcome):
+                    told.append(outcome)
+                if _is_drained(outcome):
+                    active.pop(part, None)
+                elif _has_records(outcome):
+                    active.pop(part, None)
+                    active[part] = None
+        return told
+
+    def close(self) -> None:
+        """Hear of nothing more. A fetch that waits still gets its answer."""
+        with self.lock:
+            self.is_closed = True
+            for part in self._partitions.values():
+                self._listeners.remove(part.item.partition, part)
+
+    def _set(self, item: FetchItem) -> SessionPartition:
+        key = key_of(item)
+        part = self._partitions.get(key)
+        if part is not None:
+            part.item = item._replace(partition=part.item.partition)
+        else:
+            part = self._partitions[key] = SessionPartition(self, item)
+            if item.partition.topic:
+                self._listeners.add(item.partition, part)
+            else:
+                self._nameless.add(key)
+        self._active.setdefault(part)
+        return part
+
+    def _forget(self, key: SessionKey) -> None:
+        part = self._partitions.pop(key, None)
+        if part is not None:
+            self._listeners.remove(part.item.partition, part)
+            self._active.pop(part, None)
+            self.arrived.discard(part)
+            self._nameless.discard(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request's session is not what the client thinks."""
+
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class Sessionless:
+    """Fetch what the request names; afterwards a session may be opened for it."""
+
+    may_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Incremental:
+    """Fetch what the session knows."""
+
+    session: FetchSession
+
+
+class FetchSessionCache:
+    """All sessions of a broker, at most ``max_slots`` (``max.incremental.fetch.session.cache.slots``).
+
+    When it is full, a new session replaces the one that was not used for the longest time, if that is more
+    than `EVICTION_MS`; else the smallest of those older than that, if the new one is larger; else the client
+    gets no session and goes on with full fetches. ``wake`` is called when a partition of a session changes.
+    """
+
+    def __init__(
+        self,
+        max_slots: int,
+        listeners: Listeners,
+        wake: Callable[[FetchSession], object],
+        *,
+        new_id: Callable[[], int] | None = None,
+    ) -> None:
+        self._max_slots = max_slots
+        self._listeners = listeners
+        self._wake = wake
+        self._new_id = new_id or (lambda: random.randint(1, _MAX_INT))
+        self._lock = threading.Lock()
+        # The one used longest ago comes first.
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        # (size, id) of those old enough to give way to a larger one, sorted.
+        self._evictable: list[tuple[int, int]] = []
+        self._evictable_size: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(
+        self,
+        session_id: int,
+        epoch: int,
+        items: Sequence[FetchItem],
+        forgotten: Iterable[SessionKey],
+        *,
+        uses_topic_ids: bool,
+        name_of: Callable[[uuid.UUID], str | None],
+        now_ms: float,
+    ) -> Refused | Sessionless | Incremental:
+        """What a request's session fields mean; the session's partitions are changed as it says."""
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if session_id != NO_SESSION:
+                self._remove(session_id)
+            return Sessionless(may_open=epoch == INITIAL_EPOCH)
+        with self._lock:
+            session = self._sessions.get(session_id)
+        if session is None:
+            return Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch == epoch and session.uses_topic_ids != uses_topic_ids:
+            return Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        error = session.update(epoch, items, forgotten, name_of)
+        if error != ErrorCode.NONE:
+            return Refused(error)
+        if not session.size:
+            self._remove(session_id)
+            return Sessionless(may_open=False)
+        self._touch(session, now_ms)
+        return Incremental(session)
+
+    def open(
+        self, outcomes: Sequence[FetchOutcome], *, uses_topic_ids: bool, now_ms: float
+    ) -> FetchSession | None:
+        """A session for a full fetch that is being answered with these outcomes, if there is room for one."""
+        with self._lock:
+            if len(self._sessions) >= self._max_slots and not self._make_room(len(outcomes), now_ms):
+                return None
+            session_id = self._new_id()
+            while session_id in self._sessions:
+                session_id = self._new_id()
+            session = FetchSession(
+                session_id,
+                outcomes,
+                uses_topic_ids=uses_topic_ids,
+                listeners=self._listeners,
+                wake=self._wake,
+                now_ms=now_ms,
+            )
+            self._sessions[session_id] = session
+            return session
+
+    def _make_room(self, size: int, now_ms: float) -> bool:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        if now_ms - oldest.last_used_ms > EVICTION_MS:
+            self._drop(oldest.id)
+            return True
+        if not self._evictable or size <= self._evictable[0][0]:
+            return False
+        self._drop(self._evictable[0][1])
+        return True
+
+    def _touch(self, session: FetchSession, now_ms: float) -> None:
+        with self._lock:
+            if session.id not in self._sessions:
+                return
+            session.last_used_ms = now_ms
+            self._sessions.move_to_end(session.id)
+            if now_ms - session.created_ms > EVICTION_MS:
+                size = session.size
+                if self._evictable_size.get(session.id) != size:
+                    self._forget_evictable(session.id)
+                    self._evictable_size[session.id] = size
+                    insort(self._evictable, (size, session.id))
+
+    def _remove(self, session_id: int) -> None:
+        with self._lock:
+            self._drop(session_id)
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._forget_evictable(session_id)
+            session.close()
+
+    def _forget_evictable(self, session_id: int) -> None:
+        size = self._evictable_size.pop(session_id, None)
+        if size is not None:
+            del self._evictable[bisect_left(self._evictable, (size, session_id))]
