@@ -1,7 +1,8 @@
-"""One replica's log: segments, epochs, and the offsets that bound them.
+"""One replica's log: segments, epochs, producers, and the offsets that bound them.
 
 What holds at all times: log start ≤ recovery point ≤ log end, and every offset from log start to log end is
-in exactly one segment. An append is all or nothing: a refused or failed one changes no offset.
+in exactly one segment. An append is all or nothing: a refused or failed one changes no offset, and nothing of
+what is known of the producers, which always follows from the batches in the log.
 
 Threads: whatever changes the log takes its lock, which comes after the partition's in the order of locks, so
 that the retention and flush passes need not know partitions. Reads and lookups take none: they use one
@@ -11,51 +12,31 @@ immutable tuple of segments, and a segment publishes its end last. `fsync` runs 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from barnabas.broker.log.epoch_cache import EpochCache
-from barnabas.broker.log.log_appends import Appendable, fetched_batches, produced_batches, runs, stamp_all
+from barnabas.broker.log.log_appends import (
+    Appendable,
+    AppendResult,
+    fetched_batches,
+    produced_batches,
+    runs,
+    stamp_all,
+)
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_files import fsync_path
-from barnabas.broker.log.partition_metadata import read_partition_metadata, write_partition_metadata
-from barnabas.broker.log.recovery import recover_log
+from barnabas.broker.log.log_segments import LogSegments
+from barnabas.broker.log.opened_log import OpenedLog, open_log_folder
+from barnabas.broker.log.partition_metadata import write_partition_metadata
+from barnabas.broker.log.producer_state import ProducerStates, RecentBatch
+from barnabas.broker.log.recovery import load_producers
 from barnabas.broker.log.retention import count_expired
 from barnabas.broker.log.segment import ReadResult, Segment, TimestampAndOffset
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.protocol.ids import Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import NO_TIMESTAMP, Buffer
-
-
-class AppendResult(NamedTuple):
-    """What an append did. An empty one has a last offset one below its base offset.
-
-    `log_append_time_ms` is -1 unless the broker's time was stamped; `log_end_offset` is the next offset.
-    """
-
-    base_offset: Offset
-    last_offset: Offset
-    log_end_offset: Offset
-    log_start_offset: Offset
-    log_append_time_ms: int
-    size_bytes: int
-    record_count: int
-    leader_epoch: LeaderEpoch
-
-
-class _Segments(NamedTuple):
-    """All segments, oldest first, and their base offsets: replaced as one."""
-
-    all: tuple[Segment, ...]
-    bases: tuple[int, ...]
-
-    @classmethod
-    def of(cls, segments: Sequence[Segment]) -> _Segments:
-        return cls(tuple(segments), tuple(segment.base_offset for segment in segments))
 
 
 class Log:
@@ -66,26 +47,25 @@ class Log:
         topic_partition: TopicPartition,
         folder: Path,
         config: LogConfig,
-        segments: Sequence[Segment],
-        epochs: EpochCache,
+        opened: OpenedLog,
         *,
-        topic_id: TopicId | None,
-        log_start_offset: int,
-        recovery_point: int,
         now_ms: int,
     ) -> None:
         self.topic_partition = topic_partition
         self.folder = folder
         self.config = config
-        self.epoch_cache = epochs
+        self.epoch_cache = opened.epochs
+        self.producers = opened.producers
+        """Asked and changed under the lock."""
         self.lock = threading.RLock()
         self.on_bounds_lowered: Callable[[Log], None] | None = None
         """Called under the lock, before a truncation, with recovery point or log start already lowered."""
-        self._topic_id = topic_id
-        self._segments = _Segments.of(segments)
-        self._log_end_offset = segments[-1].next_offset
-        self._log_start_offset = log_start_offset
-        self._recovery_point = recovery_point
+        self._topic_id = opened.topic_id
+        self._snapshots = opened.snapshots
+        self._segments = opened.segments
+        self._log_end_offset = opened.segments.active.next_offset
+        self._log_start_offset = opened.log_start_offset
+        self._recovery_point = opened.recovery_point
         self._last_flush_ms = now_ms
         self._cuts = 0
         self.is_closed = False
@@ -110,42 +90,16 @@ class Log:
         was. Raises CorruptLog, LogDirFailure, CheckpointDamaged, or INCONSISTENT_TOPIC_ID when the folder
         belongs to another topic of the same name.
         """
-        try:
-            folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise LogDirFailure(folder, error) from error
-        stored_id = read_partition_metadata(folder)
-        if topic_id is not None and stored_id is None:
-            write_partition_metadata(folder, topic_id)
-        elif topic_id is not None and stored_id != topic_id:
-            raise api_error(
-                ErrorCode.INCONSISTENT_TOPIC_ID, f"{folder} belongs to topic id {stored_id}, not {topic_id}"
-            )
-        segments, epochs = recover_log(
-            folder, config, recovery_point=recovery_point, is_clean=is_clean, now_ms=now_ms
-        )
-        if segments and segments[-1].next_offset < log_start_offset:
-            # All that is left lies before the log's start: it was deleted on purpose.
-            for segment in segments:
-                segment.remove()
-            segments = []
-            epochs.clear()
-        if not segments:
-            segments = [Segment.create(folder, log_start_offset, now_ms, config)]
-        start = max(log_start_offset, segments[0].base_offset)
-        epochs.truncate_from_start(start)
-        end = segments[-1].next_offset
-        return cls(
-            topic_partition,
+        opened = open_log_folder(
             folder,
             config,
-            segments,
-            epochs,
-            topic_id=stored_id or topic_id,
-            log_start_offset=start,
-            recovery_point=end if is_clean else max(start, min(recovery_point, end)),
             now_ms=now_ms,
+            topic_id=topic_id,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            is_clean=is_clean,
         )
+        return cls(topic_partition, folder, config, opened, now_ms=now_ms)
 
     def __repr__(self) -> str:
         return f"<Log {self.topic_partition} {self._log_start_offset}..{self._log_end_offset}>"
@@ -192,9 +146,11 @@ class Log:
     def append_as_leader(self, records: Buffer, leader_epoch: int, now_ms: int) -> AppendResult:
         """Check, stamp and write what a producer sent: one or more batches, one write for all.
 
-        The buffer is stamped in place (a read-only one is copied first). Raises, changing nothing:
-        CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT, MESSAGE_TOO_LARGE
-        (a batch above `max.message.bytes`), RECORD_LIST_TOO_LARGE (above a segment), LogDirFailure.
+        The buffer is stamped in place (a read-only one is copied first). Batches of an idempotent producer
+        that are in the log already are not written again; the result then says where they are. Raises,
+        changing nothing: CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        MESSAGE_TOO_LARGE (a batch above `max.message.bytes`), RECORD_LIST_TOO_LARGE (above a segment), what
+        `ProducerStates.check` finds, LogDirFailure.
         """
         view = memoryview(records)
         if view.readonly:
@@ -202,9 +158,30 @@ class Log:
         config = self.config
         batches = produced_batches(view, config)
         with self.lock:
+            duplicates = self.producers.check(batches)
+            if duplicates:
+                batches = batches[len(duplicates) :]
+                if not batches:
+                    return self._found_again(duplicates)
+                first = batches[0][0]
+                view, batches = view[first:], [(at - first, header) for at, header in batches]
             base_offset = self._log_end_offset
             batches, append_time_ms = stamp_all(view, batches, base_offset, leader_epoch, config, now_ms)
-            return self._append(view, batches, now_ms, append_time_ms)
+            result = self._append(view, [(0, len(view), batches)], now_ms, append_time_ms)
+            return result._replace(base_offset=Offset(duplicates[0].base_offset)) if duplicates else result
+
+    def _found_again(self, duplicates: Sequence[RecentBatch]) -> AppendResult:
+        self._check_open()
+        return AppendResult(
+            Offset(duplicates[0].base_offset),
+            Offset(max(batch.last_offset for batch in duplicates)),
+            Offset(self._log_end_offset),
+            Offset(self._log_start_offset),
+            duplicates[0].timestamp_ms,
+            0,
+            0,
+            self.epoch_cache.latest_epoch,
+        )
 
     def append_as_follower(self, records: Buffer, now_ms: int) -> AppendResult:
         """Write what a leader sent, offsets and epochs unchanged; a last batch that is cut short is left out.
@@ -215,16 +192,22 @@ class Log:
         view = memoryview(records)
         batches, size = fetched_batches(view, self._log_end_offset)
         with self.lock:
-            return self._append(view[:size], batches, now_ms, NO_TIMESTAMP)
+            pieces = runs(batches, self._segments.active.size, self.config.segment_bytes)
+            return self._append(view[:size], pieces, now_ms, NO_TIMESTAMP)
 
     def _append(
-        self, view: memoryview, batches: Sequence[Appendable], now_ms: int, append_time_ms: int
+        self,
+        view: memoryview,
+        pieces: Iterable[tuple[int, int, Sequence[Appendable]]],
+        now_ms: int,
+        append_time_ms: int,
     ) -> AppendResult:
+        """Write each piece, (start, end, batches) of the view, into one segment."""
         self._check_open()
         base_offset = self._log_end_offset
         config = self.config
         record_count = 0
-        for start, end, run in runs(batches, self._segments.all[-1].size, config.segment_bytes):
+        for start, end, run in pieces:
             first, last = run[0][1], run[-1][1]
             invariant(
                 first.base_offset == self._log_end_offset,
@@ -232,7 +215,7 @@ class Log:
                 first.base_offset,
                 self._log_end_offset,
             )
-            segment = self._segments.all[-1]
+            segment = self._segments.active
             if segment.must_roll(end - start, last.last_offset, last.max_timestamp, now_ms, config):
                 segment = self.roll(now_ms)
             for _, header in run:
@@ -245,6 +228,9 @@ class Log:
             segment.append(view[start:end], run, config.segment_bytes)
             # Published last: whoever sees the new end finds the batches below it.
             self._log_end_offset = segment.next_offset
+            for _, header in run:
+                if header.producer_id >= 0:
+                    self.producers.note(header, now_ms)
         if self._log_end_offset - self._recovery_point >= config.flush_messages:
             self.flush(now_ms)
         return AppendResult(
@@ -265,12 +251,13 @@ class Log:
         """
         with self.lock:
             self._check_open()
-            active = self._segments.all[-1]
+            active = self._segments.active
             if not active.size and active.base_offset == self._log_end_offset:
                 return active
             active.seal()
+            self._snapshots.write(self._log_end_offset, self.producers)
             fresh = Segment.create(self.folder, self._log_end_offset, now_ms, self.config)
-            self._segments = _Segments.of((*self._segments.all, fresh))
+            self._segments = LogSegments.of((*self._segments.all, fresh))
             return fresh
 
     # Reading: any thread, no lock
@@ -298,26 +285,18 @@ class Log:
             )
         upper = log_end if upper_bound_offset is None else min(upper_bound_offset, log_end)
         if start_offset < upper:
-            segments, bases = self._segments
-            index = max(0, bisect_right(bases, start_offset) - 1)
-            while index < len(segments):
-                found = segments[index].read(start_offset, max_bytes, upper, min_one_batch)
-                if found is not None:
-                    return found
-                index += 1
+            found = self._segments.read(start_offset, max_bytes, upper, min_one_batch)
+            if found is not None:
+                return found
         return ReadResult(memoryview(b""), start_offset, start_offset, -1, -1)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampAndOffset | None:
         """The first record that is not older than a time, exactly; None when all are older."""
-        for segment in self._segments.all:
-            found = segment.find_by_timestamp(timestamp_ms, self._log_start_offset)
-            if found is not None:
-                return found
-        return None
+        return self._segments.find_by_timestamp(timestamp_ms, self._log_start_offset)
 
     def max_timestamp_offset(self) -> TimestampAndOffset | None:
         """The first record with the largest timestamp of all; None when there is none."""
-        largest = max((segment.max_timestamp for segment in self._segments.all), default=NO_TIMESTAMP)
+        largest = self._segments.max_timestamp()
         return None if largest == NO_TIMESTAMP else self.offset_for_timestamp(largest)
 
     # Truncation, retention
@@ -338,13 +317,17 @@ class Log:
             kept = [segment for segment in segments if segment.base_offset <= offset]
             end = min(kept[-1].batch_start(offset), kept[-1].next_offset)
             self._lower_bounds(end)
+            self._snapshots.remove_above(end)
             # Readers lose sight of what is to go before it goes.
-            self._segments = _Segments.of(kept)
+            self._segments = LogSegments.of(kept)
             self._log_end_offset = end
             for segment in reversed(segments[len(kept) :]):
                 segment.remove()
             kept[-1].truncate_to(end)
             self.epoch_cache.truncate_from_end(self._log_end_offset)
+            if not self.producers.cut(end):
+                now_ms = max(state.last_append_ms for state in self.producers)
+                self.producers = load_producers(self._snapshots, self._segments, now_ms)
             self._check_order()
             return True
 
@@ -357,10 +340,12 @@ class Log:
             self._check_open()
             before = self._segments.all
             self._lower_bounds(offset)
+            self._snapshots.remove_above(-1)
+            self.producers = ProducerStates()
             for segment in before:
                 segment.remove()
             fresh = Segment.create(self.folder, offset, before[-1].created_ms, self.config)
-            self._segments = _Segments.of([fresh])
+            self._segments = LogSegments.of([fresh])
             self._log_start_offset = self._recovery_point = self._log_end_offset = offset
             self.epoch_cache.clear()
             self._check_order()
@@ -401,11 +386,19 @@ class Log:
                 return 0
             if count == len(segments):
                 self.roll(now_ms)
-            self._segments = _Segments.of(self._segments.all[count:])
+            self._segments = LogSegments.of(self._segments.all[count:])
             self.increment_log_start_offset(self._segments.bases[0])
             for segment in segments[:count]:
                 segment.remove()
+            self._snapshots.remove_below(self._segments.bases[0])
             return count
+
+    def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget the producers that have written nothing for so long; returns how many."""
+        if not len(self.producers):
+            return 0
+        with self.lock:
+            return self.producers.expire(now_ms, expiration_ms)
 
     # Safety on disk
 
@@ -425,6 +418,7 @@ class Log:
             for segment in segments:
                 if before <= segment.next_offset and segment.base_offset < end:
                     segment.fsync()
+            self._snapshots.fsync(before, end)
             fsync_path(self.folder)
         except FileNotFoundError:
             # Retention or truncation removed a segment meanwhile; the next pass sees the log as it is now.
@@ -456,11 +450,13 @@ class Log:
             unsealed = [segment for segment in self._segments.all if segment.needs_seal]
             for segment in unsealed:
                 segment.seal()
+            self._snapshots.write(self._log_end_offset, self.producers)
             self.flush(now_ms)
             try:
                 # Also what a flush before had left out: indexes are on disk only now.
                 for segment in unsealed:
                     segment.fsync()
+                self._snapshots.fsync(self._log_end_offset, self._log_end_offset)
             except OSError as error:
                 raise LogDirFailure(self.folder, error) from error
             self._let_go()

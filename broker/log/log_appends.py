@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import LeaderEpoch, Offset
 from barnabas.protocol.record_batch import (
     HEADER_BYTES,
     LENGTH_OFFSET,
@@ -27,6 +28,24 @@ Appendable = tuple[int, BatchHeader]
 """Where a batch begins in its buffer, and its header."""
 
 _LENGTH_END: Final = LENGTH_OFFSET + 4
+
+
+class AppendResult(NamedTuple):
+    """What an append did. An empty one has a last offset one below its base offset.
+
+    `log_append_time_ms` is -1 unless the broker's time was stamped; `log_end_offset` is the next offset.
+    Where all batches are duplicates, base and last offset and the time are those of the old ones; where only
+    the first are, the base offset is. Size and count are of what was written.
+    """
+
+    base_offset: Offset
+    last_offset: Offset
+    log_end_offset: Offset
+    log_start_offset: Offset
+    log_append_time_ms: int
+    size_bytes: int
+    record_count: int
+    leader_epoch: LeaderEpoch
 
 
 def produced_batches(view: memoryview, config: LogConfig) -> list[Appendable]:

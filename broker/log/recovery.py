@@ -24,7 +24,11 @@ from barnabas.broker.log.log_files import (
     TEMPORARY_SUFFIX,
     TIME_INDEX_SUFFIX,
     segment_base_offset,
+    snapshot_offset,
 )
+from barnabas.broker.log.log_segments import LogSegments
+from barnabas.broker.log.producer_snapshot import ProducerSnapshots
+from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import CheckpointDamaged, CorruptLog, LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -34,10 +38,11 @@ logger = logging.getLogger(__name__)
 
 
 class Recovered(NamedTuple):
-    """The segments of a log, oldest first (none for a new one), and its epochs."""
+    """The segments of a log, oldest first (none for a new one), its epochs, and its snapshots on disk."""
 
     segments: list[Segment]
     epochs: EpochCache
+    snapshots: ProducerSnapshots
 
 
 class _Walk(NamedTuple):
@@ -57,7 +62,7 @@ def recover_log(
     Raises CorruptLog (damage below the recovery point) or LogDirFailure.
     """
     try:
-        found = _list_segments(folder)
+        found, snapshots = _list_files(folder)
     except OSError as error:
         raise LogDirFailure(folder, error) from error
     bases = [base for base, _ in found]
@@ -81,7 +86,29 @@ def recover_log(
             epochs.assign(epoch, start_offset)
     if kept:
         epochs.truncate_from_end(kept[-1].next_offset + 1)
-    return Recovered(kept, epochs)
+    snapshots.remove_above(end)
+    snapshots.remove_strays(segment.base_offset for segment in kept)
+    return Recovered(kept, epochs, snapshots)
+
+
+def load_producers(snapshots: ProducerSnapshots, segments: LogSegments, now_ms: int) -> ProducerStates:
+    """The producers of a log: the newest snapshot's, and what the batches behind it say.
+
+    How long ago the producers of old wrote is known only by their own timestamps, which may be of any time;
+    those whose last batch is in the active segment are taken to be at work. Raises LogDirFailure.
+    """
+    found = snapshots.load_newest()
+    offset, states = found if found is not None else (0, [])
+    for state in states:
+        is_at_work = state.last_offset >= segments.active.base_offset
+        state.last_append_ms = now_ms if is_at_work else min(now_ms, state.timestamp_ms)
+    producers = ProducerStates(states)
+    if offset < segments.active.next_offset:
+        for header in segments.headers_from(offset):
+            if header.producer_id >= 0:
+                is_at_work = header.base_offset >= segments.active.base_offset
+                producers.note(header, now_ms if is_at_work else min(now_ms, header.max_timestamp))
+    return producers
 
 
 def _recover_segments(
@@ -203,14 +230,18 @@ def _load_epochs(folder: Path) -> EpochCache | None:
         return None
 
 
-def _list_segments(folder: Path) -> list[tuple[int, int]]:
+def _list_files(folder: Path) -> tuple[list[tuple[int, int]], ProducerSnapshots]:
     """(base offset, size) of each segment file, in order; leftovers of a broken-off deletion are removed."""
     bases: dict[int, int] = {}
+    snapshots: list[int] = []
     others: list[Path] = []
     for path in folder.iterdir():
         base = segment_base_offset(path.name)
+        snapshot = snapshot_offset(path.name) if base is None else None
         if base is not None:
             bases[base] = path.stat().st_size
+        elif snapshot is not None:
+            snapshots.append(snapshot)
         else:
             others.append(path)
     for path in others:
@@ -218,4 +249,4 @@ def _list_segments(folder: Path) -> list[tuple[int, int]]:
         is_orphan = is_index and segment_base_offset(path.stem + LOG_SUFFIX) not in bases
         if is_orphan or path.suffix == TEMPORARY_SUFFIX:
             path.unlink()
-    return sorted(bases.items())
+    return sorted(bases.items()), ProducerSnapshots(folder, snapshots)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.broker.log.epoch_cache import EpochCache
-from barnabas.broker.log.log import AppendResult
+from barnabas.broker.log.log_appends import AppendResult
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition

@@ -1,0 +1,59 @@
+"""All segments of a log as one immutable value, and what is looked up across them. Any thread, no lock."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from barnabas.broker.log.batch_scan import iter_headers
+from barnabas.broker.log.segment import ReadResult, Segment, TimestampAndOffset
+from barnabas.protocol.record_batch import NO_TIMESTAMP, BatchHeader
+
+
+class LogSegments(NamedTuple):
+    """Oldest first, and their base offsets."""
+
+    all: tuple[Segment, ...]
+    bases: tuple[int, ...]
+
+    @classmethod
+    def of(cls, segments: Sequence[Segment]) -> LogSegments:
+        return cls(tuple(segments), tuple(segment.base_offset for segment in segments))
+
+    @property
+    def active(self) -> Segment:
+        """The newest, which is appended to."""
+        return self.all[-1]
+
+    def read(
+        self, start_offset: int, max_bytes: int, upper_bound_offset: int, min_one_batch: bool
+    ) -> ReadResult | None:
+        """As `Segment.read`, from the segment that holds the offset or the next that has something."""
+        for segment in self.all[max(0, bisect_right(self.bases, start_offset) - 1) :]:
+            found = segment.read(start_offset, max_bytes, upper_bound_offset, min_one_batch)
+            if found is not None:
+                return found
+        return None
+
+    def find_by_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampAndOffset | None:
+        """The first record that is not older than a time and not before an offset."""
+        for segment in self.all:
+            found = segment.find_by_timestamp(timestamp_ms, start_offset)
+            if found is not None:
+                return found
+        return None
+
+    def max_timestamp(self) -> int:
+        """The largest timestamp in ms, or -1."""
+        return max((segment.max_timestamp for segment in self.all), default=NO_TIMESTAMP)
+
+    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
+        """The headers of all batches that end at or behind an offset."""
+        for segment in self.all[max(0, bisect_right(self.bases, offset) - 1) :]:
+            size = segment.size
+            if size:
+                position = segment.offset_index.lookup(max(offset, segment.base_offset)).position
+                for _, header in iter_headers(segment.file.mapping(size), position, size):
+                    if header.base_offset + header.last_offset_delta >= offset:
+                        yield header

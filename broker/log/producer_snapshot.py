@@ -1,0 +1,177 @@
+"""The files `<offset>.snapshot`: the producers of a log as they were when it ended at that offset.
+
+The format is Kafka's: version 2 bytes, CRC-32C 4, count 4, then entries of 46 bytes, all big endian; the CRC
+covers what follows it. Kafka writes one entry for each producer, with its last batch. Here stands one for
+each of its last five, oldest first: a reader of Kafka's takes the last of them for the producer, so both read
+both, and a restart forgets no batch that may still come again.
+
+A snapshot replaces nothing but time: whatever it says also follows from the log, so a damaged one is reported
+and removed. Invariant: none lies beyond the log's end, for what it says would be of batches that were cut.
+Changed under the log's lock. Source: `ProducerStateManager` of Kafka 3.9.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from bisect import bisect_right, insort
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from barnabas.broker.log.log_files import SNAPSHOT_SUFFIX, TEMPORARY_SUFFIX, fsync_path, segment_name
+from barnabas.broker.log.producer_state import (
+    BATCHES_COMPARED,
+    MAX_SEQUENCE,
+    NONE,
+    ProducerState,
+    RecentBatch,
+)
+from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
+
+logger = logging.getLogger(__name__)
+
+VERSION: Final = 1
+_HEAD: Final = struct.Struct(">hI")
+_COUNT: Final = struct.Struct(">i")
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+"""producer id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, and the first
+offset of the transaction under way or -1"""
+
+
+def encode_snapshot(states: Iterable[ProducerState]) -> bytes:
+    """The bytes of a snapshot file."""
+    entries = []
+    for state in states:
+        recent = state.recent[-BATCHES_COMPARED:] or (RecentBatch(0, NONE, 0, NONE, state.timestamp_ms),)
+        for batch in recent:
+            is_last = batch is recent[-1]
+            entries.append(
+                _ENTRY.pack(
+                    state.producer_id,
+                    state.epoch,
+                    batch.last_sequence,
+                    batch.last_offset,
+                    max(0, batch.last_offset - batch.base_offset),
+                    state.timestamp_ms if is_last else batch.timestamp_ms,
+                    state.coordinator_epoch,
+                    state.current_transaction_first_offset if is_last else NONE,
+                )
+            )
+    body = _COUNT.pack(len(entries)) + b"".join(entries)
+    return _HEAD.pack(VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes, source: object) -> list[ProducerState]:
+    """The producers of a snapshot file; `source` names it in errors. Raises CheckpointDamaged."""
+    if len(data) < _HEAD.size + _COUNT.size:
+        raise CheckpointDamaged(f"{source}: {len(data)} bytes are no snapshot")
+    version, crc = _HEAD.unpack_from(data)
+    if version != VERSION:
+        raise CheckpointDamaged(f"{source}: version {version}, expected {VERSION}")
+    computed = crc32c(memoryview(data)[_HEAD.size :])
+    if crc != computed:
+        raise CheckpointDamaged(f"{source}: the CRC is {crc:#010x}, that of its bytes {computed:#010x}")
+    (count,) = _COUNT.unpack_from(data, _HEAD.size)
+    entries = memoryview(data)[_HEAD.size + _COUNT.size :]
+    if count < 0 or len(entries) != count * _ENTRY.size:
+        raise CheckpointDamaged(f"{source}: {count} entries in {len(entries)} bytes")
+    states: dict[int, ProducerState] = {}
+    for entry in _ENTRY.iter_unpack(entries):
+        producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, *transaction = entry
+        state = states.get(producer_id)
+        if state is None or state.epoch != epoch:
+            state = states[producer_id] = ProducerState(producer_id, epoch)
+            state.has_earlier = True
+        if last_offset >= 0:
+            base_sequence = (last_sequence - delta) & MAX_SEQUENCE
+            state.add(
+                RecentBatch(base_sequence, last_sequence, last_offset - delta, last_offset, timestamp_ms)
+            )
+        state.timestamp_ms = timestamp_ms
+        state.coordinator_epoch, state.current_transaction_first_offset = transaction
+    return list(states.values())
+
+
+class ProducerSnapshots:
+    """The snapshot files of one partition's folder, by offset."""
+
+    __slots__ = ("_offsets", "folder")
+
+    def __init__(self, folder: Path, offsets: Iterable[int] = ()) -> None:
+        self.folder = folder
+        self._offsets = sorted(offsets)
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        return tuple(self._offsets)
+
+    def path(self, offset: int) -> Path:
+        return self.folder / segment_name(offset, SNAPSHOT_SUFFIX)
+
+    def write(self, offset: int, states: Iterable[ProducerState]) -> None:
+        """Write the states of a log that ends at an offset, unless that was done or there is no record yet.
+
+        Atomic, but not yet safe from a power cut: that is `fsync`.
+
+        Raises LogDirFailure.
+        """
+        if not offset or (self._offsets and self._offsets[-1] >= offset):
+            return
+        path = self.path(offset)
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        try:
+            temporary.write_bytes(encode_snapshot(states))
+            os.replace(temporary, path)
+        except OSError as error:
+            raise LogDirFailure(path, error) from error
+        insort(self._offsets, offset)
+
+    def load_newest(self) -> tuple[int, list[ProducerState]] | None:
+        """The newest one that is sound, with its offset; damaged ones are removed. Raises LogDirFailure."""
+        while self._offsets:
+            offset = self._offsets[-1]
+            path = self.path(offset)
+            try:
+                return offset, decode_snapshot(path.read_bytes(), path)
+            except CheckpointDamaged as error:
+                logger.warning(
+                    "a snapshot of the producers is of no use, others and the log serve: %s", error
+                )
+            except FileNotFoundError:
+                logger.warning("%s: the snapshot of the producers is gone, others and the log serve", path)
+            except OSError as error:
+                raise LogDirFailure(path, error) from error
+            self._remove(self._offsets[-1:])
+        return None
+
+    def remove_above(self, offset: int) -> None:
+        """Remove those of a log that ended behind an offset. Raises LogDirFailure."""
+        self._remove(self._offsets[bisect_right(self._offsets, offset) :])
+
+    def remove_below(self, offset: int) -> None:
+        """Remove those of a log that ended before an offset. Raises LogDirFailure."""
+        self._remove([found for found in self._offsets if found < offset])
+
+    def remove_strays(self, segment_bases: Iterable[int]) -> None:
+        """Remove those with which no segment begins; the newest, from a clean stop, stays. LogDirFailure."""
+        bases = set(segment_bases)
+        self._remove([found for found in self._offsets[:-1] if found not in bases])
+
+    def fsync(self, start: int, end: int) -> None:
+        """Force those from `start` to `end`, both included, to disk; needs no lock. Raises OSError."""
+        for offset in self.offsets:
+            if start <= offset <= end:
+                fsync_path(self.path(offset))
+
+    def _remove(self, offsets: Iterable[int]) -> None:
+        for offset in list(offsets):
+            path = self.path(offset)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise LogDirFailure(path, error) from error
+            self._offsets.remove(offset)
