@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from barnabas.broker.config_listeners import PLAINTEXT, Listener, check_listeners, with_protocols
@@ -19,7 +20,15 @@ from barnabas.broker.config_table import DERIVED, REQUIRED, Integer, Row, Settin
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import parse_endpoints
 
-__all__ = ["BrokerConfig", "Listener", "config_from", "load_config", "validate_topic_config"]
+__all__ = [
+    "BrokerConfig",
+    "Listener",
+    "config_from",
+    "load_config",
+    "parse_setting",
+    "usable_topic_config",
+    "validate_topic_config",
+]
 
 
 def config_from(settings: Mapping[str, str]) -> BrokerConfig:
@@ -57,18 +66,24 @@ def validate_topic_config(config: Mapping[str, str | None]) -> dict[str, Setting
 
     Raises INVALID_CONFIG naming every unknown name and invalid value.
     """
+    found, problems = usable_topic_config(config)
+    if problems:
+        raise api_error(ErrorCode.INVALID_CONFIG, "; ".join(problems))
+    return found
+
+
+def usable_topic_config(config: Mapping[str, str | None]) -> tuple[dict[str, SettingValue], list[str]]:
+    """The overrides of a topic that can be used, typed, and what is wrong with the others."""
     problems: list[str] = []
     found: dict[str, SettingValue] = {}
     for name, text in config.items():
         if name not in TOPIC_ROWS:
             problems.append(f"unknown topic setting {name}={text!r}{nearest(name, TOPIC_ROWS)}")
         elif text is not None:
-            value = _parse(name, TOPIC_ROWS[name][1], text, problems)
+            value = parse_setting(name, TOPIC_ROWS[name][1], text, problems)
             if value is not None:
                 found[name] = value
-    if problems:
-        raise api_error(ErrorCode.INVALID_CONFIG, "; ".join(problems))
-    return found
+    return found, problems
 
 
 def _report(problems: list[str]) -> str:
@@ -76,7 +91,8 @@ def _report(problems: list[str]) -> str:
     return f"{len(problems)} {noun} in the broker's settings:" + "".join(f"\n  {text}" for text in problems)
 
 
-def _parse(name: str, row: Row, text: str, problems: list[str]) -> Any:
+def parse_setting(name: str, row: Row, text: str, problems: list[str]) -> Any:
+    """The typed value; None, with a sentence added to the problems, for what is not valid."""
     try:
         return row.kind.parse(text)
     except ValueError:
@@ -88,6 +104,7 @@ def _build(settings: dict[str, str], problems: list[str]) -> BrokerConfig | None
     """Values, then what follows from them, then the rules that bind several; None when incomplete."""
     for name in sorted(settings.keys() - KNOWN_NAMES):
         problems.append(f"unknown setting {name}={settings[name]!r}{nearest(name, KNOWN_NAMES)}")
+    given = dict(settings)
     for alias, name in ALIASES.items():
         if alias in settings:
             settings.setdefault(name, settings[alias])
@@ -100,17 +117,17 @@ def _build(settings: dict[str, str], problems: list[str]) -> BrokerConfig | None
         return None
     _derive(values, problems)
     _check_together(values, problems)
-    return None if problems else BrokerConfig(**values)
+    return None if problems else BrokerConfig(**values, given=MappingProxyType(given))
 
 
 def _value(name: str, row: Row, settings: Mapping[str, str], problems: list[str]) -> Any:
     """The value of a row by its own name, else by a coarser one, else the default; None when absent."""
     if name in settings:
-        return _parse(name, row, settings[name], problems)
+        return parse_setting(name, row, settings[name], problems)
     for coarse, worth in row.coarser:
         if coarse in settings:
             at_least = -1 if row.kind.expected.find("-1") >= 0 else 1
-            value = _parse(coarse, Row(coarse, Integer(at_least), 0, ""), settings[coarse], problems)
+            value = parse_setting(coarse, Row(coarse, Integer(at_least), 0, ""), settings[coarse], problems)
             return value if value is None or value < 0 else value * worth
     if row.default is REQUIRED:
         problems.append(f"{name} is not set: expected {row.kind.expected}. {row.documentation}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from barnabas.broker.config_listeners import PLAINTEXT, Listener, ListenerList, ProtocolMap
@@ -21,6 +21,7 @@ from barnabas.broker.config_table import (
     REQUIRED,
     Boolean,
     Choice,
+    ChoiceList,
     Integer,
     Row,
     SettingValue,
@@ -312,6 +313,39 @@ class BrokerConfig:
         "Whether a record carries the producer's time or the leader's.",
         topic_name="message.timestamp.type",
     )
+
+    # Records
+    compression_type: str = setting(
+        "compression.type",
+        Choice(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
+        "producer",
+        "How batches are stored; producer keeps them as they came, any other recompresses.",
+        topic_name="compression.type",
+    )
+    log_cleanup_policy: tuple[str, ...] = setting(
+        "log.cleanup.policy",
+        ChoiceList(("delete", "compact")),
+        ("delete",),
+        "Whether old segments are deleted or compacted; a compacted topic takes no record without a key.",
+        topic_name="cleanup.policy",
+    )
+    log_message_timestamp_before_max_ms: int = setting(
+        "log.message.timestamp.before.max.ms",
+        Integer(0, LONG_MAX),
+        LONG_MAX,
+        "How far a record's time may lie before the broker's; only with CreateTime.",
+        topic_name="message.timestamp.before.max.ms",
+    )
+    log_message_timestamp_after_max_ms: int = setting(
+        "log.message.timestamp.after.max.ms",
+        Integer(0, LONG_MAX),
+        LONG_MAX,
+        "How far a record's time may lie after the broker's; only with CreateTime.",
+        topic_name="message.timestamp.after.max.ms",
+    )
+
+    given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """The settings that were given, by the name that was used, as texts: all others have their defaults."""
 
     @property
     def zookeeper_hosts(self) -> str:

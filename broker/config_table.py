@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
-SettingValue = int | bool | str
+SettingValue = int | bool | str | tuple[str, ...]
 """What a topic-level setting can hold once it is parsed."""
 
 
@@ -86,6 +86,23 @@ class Choice:
         if word not in self.choices:
             raise ValueError(text)
         return word
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceList:
+    """A comma separated list of distinct words out of a few, at least one."""
+
+    choices: tuple[str, ...]
+
+    @property
+    def expected(self) -> str:
+        return "a comma separated list of " + ", ".join(self.choices)
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        words = tuple(word.strip() for word in text.split(","))
+        if not set(words) <= set(self.choices) or len(set(words)) != len(words):
+            raise ValueError(text)
+        return words
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from barnabas.controller.znodes import BrokerRegistration, LeadershipState
+from barnabas.controller.znodes import BrokerRegistration, LeadershipState, StoredConfig
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, TopicId, TopicPartition
 
 
@@ -62,7 +62,7 @@ class ControllerContext:
     failed_replicas: set[Replica] = field(default_factory=set)
     """On live brokers, but their disk failed; they may not lead until the broker has started anew."""
     topic_ids: dict[str, TopicId] = field(default_factory=dict)
-    topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    topic_configs: dict[str, StoredConfig] = field(default_factory=dict)
     unreadable_topics: set[str] = field(default_factory=set)
     """Topics whose znode cannot be understood; while there are any, nothing may be taken for deleted."""
     assignments: dict[str, dict[int, tuple[BrokerId, ...]]] = field(default_factory=dict)

@@ -108,7 +108,7 @@ class ControllerWriter:
     def create_topic(self, name: str, topic: TopicAssignment, config: Mapping[str, str]) -> bool:
         """Write a new topic with its overrides at one stroke; False when it exists already."""
         config_path, topic_path = paths.topic_config(name), paths.topic(name)
-        config_data, topic_data = znodes.encode_topic_config(config), znodes.encode_topic(topic)
+        config_data, topic_data = znodes.encode_config(config), znodes.encode_topic(topic)
 
         def with_new_config(transaction: Any) -> None:
             transaction.create(config_path, config_data)
@@ -132,6 +132,21 @@ class ControllerWriter:
         """Replace what stands under ``/brokers/topics/<name>``."""
         data = znodes.encode_topic(topic)
         self._must(self._fenced(lambda transaction: transaction.set_data(paths.topic(name), data)))
+
+    def grow_topic(self, name: str, topic: TopicAssignment) -> bool:
+        """Write an assignment that has more partitions than before; False when it has changed meanwhile.
+
+        `topic` carries the version of the node that it was made from.
+        """
+        path, data = paths.topic(name), znodes.encode_topic(topic)
+        outcome = self._fenced(lambda transaction: transaction.set_data(path, data, topic.version))
+        if outcome.error is None:
+            return True
+        if not isinstance(outcome.error, BadVersionError | NoNodeError):
+            raise outcome.error
+        # It may be the write of an attempt whose answer was lost.
+        found = self._session.attempt(lambda zk: zk.get_async(path))
+        return found.error is None and found.value[0] == data and found.value[1].version == topic.version + 1
 
     def request_deletion(self, topic: str) -> bool:
         """Ask for a topic's deletion; False when it had been asked for already."""

@@ -51,6 +51,25 @@ class TopicChange:
 
 
 @dataclass(frozen=True, slots=True)
+class AssignmentChange:
+    """The nodes of topics have changed: they may have got more partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigChange:
+    """The settings of these topics have changed."""
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanElectionChange:
+    """The brokers' ``unclean.leader.election.enable`` has changed."""
+
+    is_enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
 class DeletionRequested:
     """Something stands under ``/admin/delete_topics``."""
 
@@ -116,6 +135,9 @@ Event = (
     | SessionExpired
     | BrokerChange
     | TopicChange
+    | AssignmentChange
+    | TopicConfigChange
+    | UncleanElectionChange
     | DeletionRequested
     | IsrChangeNotified
     | LogDirFailureNotified
@@ -128,6 +150,9 @@ LOOK_AGAIN = (
     | SessionExpired
     | BrokerChange
     | TopicChange
+    | AssignmentChange
+    | TopicConfigChange
+    | UncleanElectionChange
     | DeletionRequested
     | IsrChangeNotified
     | LogDirFailureNotified

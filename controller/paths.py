@@ -16,7 +16,10 @@ CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 CLUSTER_ID: Final = "/cluster/id"
 DELETE_TOPICS: Final = "/admin/delete_topics"
-TOPIC_CONFIGS: Final = "/config/topics"
+CONFIG: Final = "/config"
+TOPIC_CONFIGS: Final = f"{CONFIG}/topics"
+CONFIG_CHANGES: Final = f"{CONFIG}/changes"
+CONFIG_CHANGE_PREFIX: Final = f"{CONFIG_CHANGES}/config_change_"
 ISR_CHANGES: Final = "/isr_change_notification"
 ISR_CHANGE_PREFIX: Final = f"{ISR_CHANGES}/isr_change_"
 LOG_DIR_EVENTS: Final = "/log_dir_event_notification"
@@ -27,9 +30,10 @@ PERSISTENT: Final = (
     TOPICS,
     "/cluster",
     TOPIC_CONFIGS,
-    "/config/brokers",
-    "/config/users",
-    "/config/clients",
+    f"{CONFIG}/brokers",
+    f"{CONFIG}/users",
+    f"{CONFIG}/clients",
+    CONFIG_CHANGES,
     DELETE_TOPICS,
     ISR_CHANGES,
     LOG_DIR_EVENTS,
@@ -60,6 +64,11 @@ def partition_state(tp: TopicPartition) -> str:
 
 def topic_config(name: str) -> str:
     return f"{TOPIC_CONFIGS}/{name}"
+
+
+def config_change(sequence: str) -> str:
+    """`sequence` is a child's whole name, as listed under `CONFIG_CHANGES`."""
+    return f"{CONFIG_CHANGES}/{sequence}"
 
 
 def delete_topic(name: str) -> str:

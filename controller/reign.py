@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from barnabas.controller import events
 from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
-from barnabas.controller.controller_writer import ControllerMoved
 from barnabas.controller.events import Event
 from barnabas.controller.partition_state import (
     ElectionKind,
@@ -26,9 +25,9 @@ from barnabas.controller.reign_store import ReignStore, ReignWriter, Watch
 from barnabas.controller.replica_state import ReplicaStateMachine
 from barnabas.controller.request_batch import RequestBatch
 from barnabas.controller.topic_deletion import TopicDeletion
-from barnabas.controller.znodes import MalformedZnode, TopicAssignment, random_uuid
+from barnabas.controller.topic_loading import TopicLoader
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicPartition
+from barnabas.protocol.ids import BrokerId, TopicPartition
 
 log = logging.getLogger("barnabas.controller")
 state_change_log = logging.getLogger("barnabas.state_change")
@@ -64,6 +63,7 @@ class Reign:
         self._channels = channels
         self._settings = settings
         self._put = put
+        self._topics = TopicLoader(self.context, store, writer, lambda: put(events.AssignmentChange()))
         self._batch = RequestBatch(self.context, settings.inter_broker_listener_name)
         self._partitions = PartitionStateMachine(
             self.context, store, writer, self._batch, self._allows_unclean
@@ -88,7 +88,7 @@ class Reign:
         # Leadership is sent to every broker below: the answers say which replicas are lost.
         failures = self._store.log_dir_failures(self._watch(events.LogDirFailureNotified()))
         requested = self._store.deletion_requests(self._watch(events.DeletionRequested()))
-        self._load_topics(self._store.topics(self._watch(events.TopicChange())))
+        self._topics.load(self._store.topics(self._watch(events.TopicChange())))
         self._writer.delete_isr_changes(changes)
         self._writer.delete_log_dir_failures(failures)
         log.info(
@@ -126,6 +126,13 @@ class Reign:
                 self._brokers_changed()
             case events.TopicChange():
                 self._topics_changed()
+            case events.AssignmentChange():
+                self._assignments_changed()
+            case events.TopicConfigChange():
+                self._topic_configs_changed(event.topics)
+            case events.UncleanElectionChange():
+                self._settings = replace(self._settings, unclean_leader_election_enable=event.is_enabled)
+                self._elect_leaderless()
             case events.DeletionRequested():
                 self._deletion_requested()
             case events.IsrChangeNotified():
@@ -293,7 +300,10 @@ class Reign:
         fresh = names - self.context.assignments.keys()
         if not fresh:
             return
-        partitions = self._load_topics(fresh)
+        self._bring_into_being(self._topics.load(fresh))
+
+    def _bring_into_being(self, partitions: Collection[TopicPartition]) -> None:
+        """Elect leaders for partitions that were just taken into the context, and tell everybody."""
         new = [tp for tp in partitions if tp not in self.context.leadership]
         # Of a topic that was unreadable before, partitions may have their state already.
         known = [tp for tp in partitions if tp in self.context.leadership]
@@ -308,35 +318,19 @@ class Reign:
         self._replicas.move([one for one in replicas if one.broker not in live], ReplicaState.OFFLINE)
         self._flush()
 
-    def _load_topics(self, topics: Collection[str]) -> list[TopicPartition]:
-        """Take these topics with all that is known of them into the context."""
-        readable: dict[str, TopicAssignment] = {}
-        for topic, found in self._store.topic_assignments(topics).items():
-            if isinstance(found, MalformedZnode):
-                log.error("topic %s cannot be read and is left alone: %s", topic, found)
-                self.context.unreadable_topics.add(topic)
-                continue
-            self.context.unreadable_topics.discard(topic)
-            readable[topic] = self._with_id(topic, found)
-        configs = self._store.topic_configs(readable)
-        for topic, assignment in readable.items():
-            self.context.assignments[topic] = dict(assignment.replicas)
-            self.context.topic_ids[topic] = assignment.topic_id
-            self.context.topic_configs[topic] = configs.get(topic, {})
-        partitions = [tp for topic in readable for tp in self.context.partitions_of(topic)]
-        states = self._store.partition_states(partitions)
-        for tp, state in states.items():
-            if state.controller_epoch > self.epoch:
-                raise ControllerMoved(f"{tp} was written by controller epoch {state.controller_epoch}")
-        self.context.leadership.update(states)
-        return partitions
+    def _assignments_changed(self) -> None:
+        added = self._topics.load_added()
+        if added:
+            self._bring_into_being(added)
 
-    def _with_id(self, topic: str, found: TopicAssignment) -> TopicAssignment:
-        if found.topic_id != NO_TOPIC_ID:
-            return found
-        named = replace(found, topic_id=TopicId(random_uuid()))
-        self._writer.set_topic_assignment(topic, named)
-        return named
+    def _topic_configs_changed(self, topics: Collection[str]) -> None:
+        """Brokers hear of them by themselves; what matters here is who may lead from now on."""
+        self._topics.load_configs(topics)
+        self._elect_leaderless()
+
+    def _elect_leaderless(self) -> None:
+        self._partitions.trigger_online()
+        self._flush()
 
     def _deletion_requested(self) -> None:
         requested = self._store.deletion_requests(self._watch(events.DeletionRequested()))
@@ -448,10 +442,11 @@ class Reign:
         self._flush()
 
     def _allows_unclean(self, topic: str) -> bool:
-        text = self.context.topic_configs.get(topic, {}).get("unclean.leader.election.enable")
+        config = self.context.topic_configs.get(topic)
+        text = None if config is None else config.values.get("unclean.leader.election.enable")
         if text is None:
             return self._settings.unclean_leader_election_enable
-        return text.lower() == "true"
+        return text.strip().lower() == "true"
 
     def _is_deleted(self, replica: Replica) -> bool:
         return self.context.is_to_be_deleted(replica.tp.topic)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from barnabas.controller.partition_state import StateReader, StateWriter
 from barnabas.controller.topic_deletion import TopicRemover
-from barnabas.controller.znodes import BrokerRegistration, MalformedZnode, TopicAssignment
+from barnabas.controller.znodes import BrokerRegistration, MalformedZnode, StoredConfig, TopicAssignment
 from barnabas.protocol.ids import BrokerId, TopicPartition
 
 Watch = Callable[[object], None]
@@ -23,9 +23,11 @@ class ReignStore(StateReader, Protocol):
 
     def topics(self, watch: Watch | None = None) -> list[str]: ...
 
-    def topic_assignments(self, topics: Iterable[str]) -> dict[str, TopicAssignment | MalformedZnode]: ...
+    def topic_assignments(
+        self, topics: Iterable[str], watch: Callable[[str], None] | None = None
+    ) -> dict[str, TopicAssignment | MalformedZnode]: ...
 
-    def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]: ...
+    def topic_configs(self, topics: Iterable[str]) -> dict[str, StoredConfig]: ...
 
     def deletion_requests(self, watch: Watch | None = None) -> list[str]: ...
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from barnabas.controller.context import ControllerContext, Replica
-from barnabas.controller.znodes import LeadershipState
+from barnabas.controller.znodes import LeadershipState, StoredConfig
 from barnabas.protocol.ids import (
     NO_BROKER,
     NO_LEADER_EPOCH,
@@ -55,7 +55,7 @@ class TopicFacts:
     """Of a topic, what the requests carry beside its partitions."""
 
     topic_id: TopicId
-    configs: Mapping[str, str]
+    config: StoredConfig
 
 
 @dataclass
@@ -155,13 +155,16 @@ class BrokerBatch:
         topics = []
         for topic, partitions in _by_topic(self.leader_and_isr).items():
             facts = self.topics.get(topic)
-            configs = facts.configs if facts is not None else {}
+            config = facts.config if facts is not None else StoredConfig()
             topics.append(
                 LeaderAndIsrTopic(
                     topic_name=topic,
                     topic_id=self._topic_id(topic),
                     partition_states=partitions,
-                    configs=[TopicConfigEntry(name=name, value=value) for name, value in configs.items()],
+                    configs=[
+                        TopicConfigEntry(name=name, value=value) for name, value in config.values.items()
+                    ],
+                    config_zxid=config.zxid,
                 )
             )
         return topics
@@ -276,7 +279,8 @@ class RequestBatch:
     def _add_topic(self, batch: BrokerBatch, topic: str) -> None:
         if topic not in batch.topics:
             batch.topics[topic] = TopicFacts(
-                self._context.topic_ids.get(topic, NO_TOPIC_ID), self._context.topic_configs.get(topic, {})
+                self._context.topic_ids.get(topic, NO_TOPIC_ID),
+                self._context.topic_configs.get(topic, StoredConfig()),
             )
 
     def _metadata_of(self, tp: TopicPartition) -> UpdateMetadataPartition | None:

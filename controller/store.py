@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from barnabas.controller import paths, znodes
+from barnabas.controller.config_store import ConfigStore, Entity, EntityKind
 from barnabas.controller.controller_writer import ControllerWriter, first_error
 from barnabas.controller.registration import register_broker
 from barnabas.controller.znodes import (
@@ -28,6 +29,7 @@ from barnabas.controller.znodes import (
     ControllerNode,
     LeadershipState,
     MalformedZnode,
+    StoredConfig,
     TopicAssignment,
 )
 from barnabas.controller.zookeeper import SessionEvent, Start, ZooKeeperSession, ZooKeeperUnavailable
@@ -99,6 +101,7 @@ class ClusterStore:
             connection_timeout_ms=connection_timeout_ms,
             on_fatal=on_fatal,
         )
+        self.configs = ConfigStore(self.session)
         if on_session_event is not None:
             self.session.add_listener(on_session_event)
 
@@ -155,27 +158,29 @@ class ClusterStore:
     def topics(self, watch: Watch | None = None) -> list[str]:
         return self._children(paths.TOPICS, watch)
 
-    def topic_assignments(self, topics: Iterable[str]) -> dict[str, TopicAssignment | MalformedZnode]:
-        """By topic; one that is gone is left out, one that cannot be read comes as its error."""
-        found = self._read([paths.topic(name) for name in topics])
+    def topic_assignments(
+        self, topics: Iterable[str], watch: Callable[[str], None] | None = None
+    ) -> dict[str, TopicAssignment | MalformedZnode]:
+        """By topic; one that is gone is left out, one that cannot be read comes as its error.
+
+        The watch is called with the topic's name.
+        """
+        names = {paths.topic(name): name for name in topics}
+        watches = {} if watch is None else {path: _naming(watch, name) for path, name in names.items()}
+        found = self._read(list(names), watches)
         result: dict[str, TopicAssignment | MalformedZnode] = {}
-        for path, (data, _) in found.items():
-            name = path.rpartition("/")[2]
+        for path, (data, stat) in found.items():
+            name = names[path]
             try:
-                result[name] = znodes.decode_topic(path, data)
+                result[name] = znodes.decode_topic(path, data, stat.version)
             except MalformedZnode as error:
                 result[name] = error
         return result
 
-    def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+    def topic_configs(self, topics: Iterable[str]) -> dict[str, StoredConfig]:
         """The overrides by topic; one without a readable node has none."""
-        configs: dict[str, dict[str, str]] = {name: {} for name in topics}
-        for path, (data, _) in self._read([paths.topic_config(name) for name in configs]).items():
-            try:
-                configs[path.rpartition("/")[2]] = znodes.decode_topic_config(path, data)
-            except MalformedZnode as error:
-                log.error("ignored: %s", error)
-        return configs
+        found = self.configs.read(Entity(EntityKind.TOPIC, name) for name in topics)
+        return {entity.name: config for entity, config in found.items()}
 
     def partition_states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
         """What stands in the state znodes; partitions without a readable one are left out."""
@@ -377,10 +382,13 @@ class ClusterStore:
     def _data(self, path: str) -> tuple[bytes, Any] | None:
         return self._read([path]).get(path)
 
-    def _read(self, wanted: Sequence[str]) -> Mapping[str, tuple[bytes, Any]]:
-        """Data and stat by path; nodes that do not exist are left out."""
+    def _read(
+        self, wanted: Sequence[str], watches: Mapping[str, Watch] | None = None
+    ) -> Mapping[str, tuple[bytes, Any]]:
+        """Data and stat by path; nodes that do not exist are left out, and not watched."""
         found = {}
-        outcomes = self.session.run_all([_get(path) for path in wanted])
+        by_path = watches or {}
+        outcomes = self.session.run_all([_get(path, by_path.get(path)) for path in wanted])
         for path, outcome in zip(wanted, outcomes, strict=True):
             if not isinstance(outcome.error, NoNodeError):
                 found[path] = outcome.get()
@@ -392,8 +400,12 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def _get(path: str) -> Start:
-    return lambda zk: zk.get_async(path)
+def _get(path: str, watch: Watch | None = None) -> Start:
+    return lambda zk: zk.get_async(path, watch)
+
+
+def _naming(watch: Callable[[str], None], name: str) -> Watch:
+    return lambda _: watch(name)
 
 
 def _set_state(

@@ -70,10 +70,14 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicAssignment:
-    """``/brokers/topics/<t>``: the topic's id and, by partition, its replicas, the preferred one first."""
+    """``/brokers/topics/<t>``: the topic's id and, by partition, its replicas, the preferred one first.
+
+    `version` is the node's, -1 while it is not known; it is no part of what the topic is.
+    """
 
     topic_id: TopicId
     replicas: Mapping[int, tuple[BrokerId, ...]]
+    version: int = field(default=-1, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,10 +117,20 @@ class ControllerNode:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicConfig:
-    """``/config/topics/<t>``: the overrides of a topic."""
+class StoredConfig:
+    """``/config/<kind>/<name>``: the settings that were overridden there; by default, a node that is missing.
+
+    A later write has a higher `zxid`, also when the node was deleted and made anew in between. `version` is
+    what a compare-and-set expects.
+    """
 
     values: Mapping[str, str] = field(default_factory=dict)
+    zxid: int = -1
+    version: int = -1
+
+    @property
+    def exists(self) -> bool:
+        return self.version >= 0
 
 
 def encode_broker(broker: BrokerRegistration) -> bytes:
@@ -166,7 +180,7 @@ def encode_topic(topic: TopicAssignment) -> bytes:
     )
 
 
-def decode_topic(path: str, data: bytes) -> TopicAssignment:
+def decode_topic(path: str, data: bytes, version: int = -1) -> TopicAssignment:
     """A topic written before ids existed has `NO_TOPIC_ID`."""
     body = _load(path, data)
     with _reading(path, data):
@@ -178,7 +192,7 @@ def decode_topic(path: str, data: bytes) -> TopicAssignment:
             raise ValueError("a partition without replicas or with a negative number")
         text = body.get("topic_id")
         topic_id = NO_TOPIC_ID if text is None else TopicId(decode_uuid(text))
-        return TopicAssignment(topic_id=topic_id, replicas=replicas)
+        return TopicAssignment(topic_id=topic_id, replicas=replicas, version=version)
 
 
 def encode_partition_state(state: LeadershipState) -> bytes:
@@ -233,14 +247,27 @@ def decode_epoch(path: str, data: bytes) -> ControllerEpoch:
         return ControllerEpoch(int(data))
 
 
-def encode_topic_config(config: Mapping[str, str]) -> bytes:
+def encode_config(config: Mapping[str, str]) -> bytes:
     return _dump({"version": 1, "config": dict(config)})
 
 
-def decode_topic_config(path: str, data: bytes) -> dict[str, str]:
+def decode_config(path: str, data: bytes) -> dict[str, str]:
     body = _load(path, data)
     with _reading(path, data):
         return {str(name): str(value) for name, value in body.get("config", {}).items()}
+
+
+def encode_config_change(entity_path: str) -> bytes:
+    """`entity_path` is ``topics/<topic>`` or ``brokers/<id>``."""
+    return _dump({"version": 2, "entity_path": entity_path})
+
+
+def decode_config_change(path: str, data: bytes) -> str:
+    body = _load(path, data)
+    with _reading(path, data):
+        if body.get("version") == 1:
+            return f"{body['entity_type']}/{body['entity_name']}"
+        return str(body["entity_path"])
 
 
 def encode_isr_change(partitions: list[TopicPartition]) -> bytes:

@@ -179,7 +179,8 @@ class RoleChanges:
     def _partition_for(
         self, name: TopicPartition, topic: LeaderAndIsrTopic, *, is_full: bool, is_new: bool
     ) -> Partition:
-        if self._topic_settings.update(name.topic, {config.name: config.value for config in topic.configs}):
+        overrides = {config.name: config.value for config in topic.configs}
+        if self._topic_settings.update(name.topic, overrides, topic.config_zxid):
             self._logs.update_config(name.topic)
         settings = self._topic_settings.of(name.topic)
         topic_id = TopicId(topic.topic_id)

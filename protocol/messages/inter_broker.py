@@ -63,7 +63,7 @@ class LeaderAndIsrPartition:
 
 @message
 class LeaderAndIsrTopic:
-    """``config_zxid`` is when the settings were last written in ZooKeeper: older ones replace no newer ones."""
+    """``config_zxid`` is when the settings were last written in ZooKeeper: older ones replace none newer."""
 
     topic_name: str = string()
     topic_id: uuid.UUID = topic_uuid()

@@ -16,6 +16,7 @@ from barnabas.controller.znodes import (
     AdvertisedListener,
     BrokerRegistration,
     LeadershipState,
+    StoredConfig,
     TopicAssignment,
 )
 from barnabas.protocol.ids import (
@@ -81,11 +82,13 @@ class SimZooKeeper:
     def topics(self, watch: Watch | None = None) -> list[str]:
         return list(self._assignment)
 
-    def topic_assignments(self, topics: Iterable[str]) -> dict[str, TopicAssignment]:
+    def topic_assignments(
+        self, topics: Iterable[str], watch: Callable[[str], None] | None = None
+    ) -> dict[str, TopicAssignment]:
         return {name: self._assignment[name] for name in topics}
 
-    def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        return {name: {} for name in topics}
+    def topic_configs(self, topics: Iterable[str]) -> dict[str, StoredConfig]:
+        return {name: StoredConfig() for name in topics}
 
     def deletion_requests(self, watch: Watch | None = None) -> list[str]:
         return []

@@ -44,18 +44,41 @@ def test_it_says_whether_anything_changed(table: TopicSettingsTable) -> None:
     assert table.log_config("topic") == table.log_config("another")
 
 
-@pytest.mark.parametrize("overrides", [{"min.insync.replicas": "many"}, {"no.such.setting": "1"}])
-def test_what_cannot_be_used_is_reported_and_the_defaults_are_taken(
-    table: TopicSettingsTable, overrides: dict[str, str], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("wrong", [{"min.insync.replicas": "many"}, {"no.such.setting": "1"}])
+def test_what_cannot_be_used_is_reported_and_the_rest_is_taken(
+    table: TopicSettingsTable, wrong: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    table.update("topic", {"min.insync.replicas": "3"})
-    assert table.update("topic", overrides)
+    assert table.update("topic", {"retention.ms": "-1"} | wrong)
     assert table.of("topic").min_insync_replicas == 2
-    assert next(iter(overrides)) in caplog.text
+    assert table.log_config("topic").retention_ms == -1
+    assert next(iter(wrong)) in caplog.text
 
 
 def test_a_forgotten_topic_has_the_defaults_again(table: TopicSettingsTable) -> None:
-    table.update("topic", {"min.insync.replicas": "3"})
+    table.update("topic", {"min.insync.replicas": "3"}, zxid=7)
     table.forget("topic")
     table.forget("topic")
     assert table.of("topic").min_insync_replicas == 2
+    assert table.update("topic", {"min.insync.replicas": "4"}, zxid=1)
+
+
+def test_what_was_written_earlier_replaces_nothing(table: TopicSettingsTable) -> None:
+    assert table.update("topic", {"min.insync.replicas": "4"}, zxid=20)
+    assert not table.update("topic", {"min.insync.replicas": "3"}, zxid=10)
+    assert not table.update("topic", {"min.insync.replicas": "5"})
+    assert table.of("topic").min_insync_replicas == 4
+    assert table.update("topic", {}, zxid=21)
+    assert table.of("topic").min_insync_replicas == 2
+
+
+def test_new_defaults_reach_every_topic_that_does_not_override_them(table: TopicSettingsTable) -> None:
+    table.update("own", {"min.insync.replicas": "3"}, zxid=1)
+    table.update("plain", {"retention.ms": "7"}, zxid=2)
+    defaults = config_from(
+        {"broker.id": "1", "zookeeper.connect": "z:1", "log.dirs": "/d", "min.insync.replicas": "5"}
+    ).topic_defaults()
+    assert table.set_defaults(defaults)
+    assert not table.set_defaults(defaults)
+    found = {name: table.of(name).min_insync_replicas for name in ("own", "plain", "unknown")}
+    assert found == {"own": 3, "plain": 5, "unknown": 5}
+    assert table.log_config("plain").retention_ms == 7

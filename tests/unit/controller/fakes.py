@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from barnabas.controller.znodes import (
     BrokerRegistration,
     LeadershipState,
     MalformedZnode,
+    StoredConfig,
     TopicAssignment,
 )
 from barnabas.protocol.ids import (
@@ -40,13 +41,15 @@ class FakeZooKeeper:
     def __init__(self) -> None:
         self.registrations: dict[BrokerId, BrokerRegistration] = {}
         self.assignments: dict[str, TopicAssignment | MalformedZnode] = {}
-        self.configs: dict[str, dict[str, str]] = {}
+        self.configs: dict[str, StoredConfig] = {}
         self.states: dict[TopicPartition, LeadershipState] = {}
         self.deletions: list[str] = []
         self.notifications: dict[str, list[TopicPartition]] = {}
         self.failures: dict[str, BrokerId | None] = {}
         self.epoch = ControllerEpoch(0)
         self._last_czxid = 100
+        self._last_zxid = 1000
+        self._topic_watches: dict[str, Callable[[str], None]] = {}
 
     def register(self, *brokers: int) -> None:
         for broker in brokers:
@@ -67,7 +70,29 @@ class FakeZooKeeper:
             topic_id=TopicId(uuid.uuid4()),
             replicas={index: tuple(map(BrokerId, brokers)) for index, brokers in replicas.items()},
         )
-        self.configs[name] = {key.replace("_", "."): value for key, value in config.items()}
+        self.configure(name, **config)
+
+    def configure(self, name: str, **config: str) -> None:
+        self._last_zxid += 1
+        values = {key.replace("_", "."): value for key, value in config.items()}
+        self.configs[name] = StoredConfig(
+            values, self._last_zxid, self.configs.get(name, StoredConfig()).version + 1
+        )
+
+    def grow(self, name: str, replicas: Mapping[int, Iterable[int]]) -> None:
+        """More partitions, and the watch on the topic's node set off."""
+        former = self.assignments[name]
+        assert isinstance(former, TopicAssignment)
+        more = {index: tuple(map(BrokerId, brokers)) for index, brokers in replicas.items()}
+        self.assignments[name] = replace(
+            former, replicas={**former.replicas, **more}, version=former.version + 1
+        )
+        self.touch(name)
+
+    def touch(self, name: str) -> None:
+        watch = self._topic_watches.pop(name, None)
+        if watch is not None:
+            watch(name)
 
     def shrink_isr(self, tp: TopicPartition, *isr: int) -> None:
         """As the leader does by itself."""
@@ -82,11 +107,16 @@ class FakeZooKeeper:
     def topics(self, watch: object = None) -> list[str]:
         return list(self.assignments)
 
-    def topic_assignments(self, topics: Iterable[str]) -> dict[str, TopicAssignment | MalformedZnode]:
-        return {name: self.assignments[name] for name in topics if name in self.assignments}
+    def topic_assignments(
+        self, topics: Iterable[str], watch: Callable[[str], None] | None = None
+    ) -> dict[str, TopicAssignment | MalformedZnode]:
+        found = {name: self.assignments[name] for name in topics if name in self.assignments}
+        if watch is not None:
+            self._topic_watches.update(dict.fromkeys(found, watch))
+        return found
 
-    def topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        return {name: self.configs.get(name, {}) for name in topics}
+    def topic_configs(self, topics: Iterable[str]) -> dict[str, StoredConfig]:
+        return {name: self.configs.get(name, StoredConfig()) for name in topics}
 
     def partition_states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
         return {tp: self.states[tp] for tp in partitions if tp in self.states}
@@ -147,7 +177,16 @@ class FakeWriter:
         if name in zookeeper.assignments:
             return False
         zookeeper.assignments[name] = topic
-        zookeeper.configs[name] = dict(config)
+        zookeeper.configs[name] = StoredConfig(dict(config), 1, 0)
+        return True
+
+    def grow_topic(self, name: str, topic: TopicAssignment) -> bool:
+        zookeeper = self._check()
+        found = zookeeper.assignments.get(name)
+        if not isinstance(found, TopicAssignment) or found.version != topic.version:
+            return False
+        zookeeper.assignments[name] = replace(topic, version=topic.version + 1)
+        zookeeper.touch(name)
         return True
 
     def request_deletion(self, topic: str) -> bool:

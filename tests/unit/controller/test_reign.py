@@ -539,3 +539,70 @@ def test_a_broker_that_knows_a_newer_controller_makes_us_look() -> None:
         )
     )
     assert cluster.put == [events.ControllerChange()]
+
+
+def test_partitions_that_a_topic_got_are_led_and_known_everywhere() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.zookeeper.add_topic("t", {0: (1, 2)})
+    reign = cluster.elect()
+    cluster.channels.forget()
+    cluster.zookeeper.grow("t", {1: (2, 3), 2: (3, 1)})
+    assert cluster.put == [events.AssignmentChange()]
+    reign.handle(events.AssignmentChange())
+    first, second = TopicPartition("t", 1), TopicPartition("t", 2)
+    assert (cluster.zookeeper.states[first].leader, cluster.zookeeper.states[second].leader) == (2, 3)
+    assert cluster.channels.leadership(3).keys() == {first, second}
+    assert cluster.channels.leadership(3)[first].is_new
+    assert cluster.channels.metadata(1).keys() == {first, second}
+    cluster.channels.forget()
+    # The node is watched again; what is no growth changes nothing.
+    cluster.zookeeper.touch("t")
+    reign.handle(events.AssignmentChange())
+    assert cluster.channels.batches == []
+    cluster.zookeeper.grow("t", {3: (1, 2)})
+    reign.handle(events.AssignmentChange())
+    assert cluster.channels.leadership(2).keys() == {TopicPartition("t", 3)}
+
+
+def test_a_topic_that_is_being_deleted_grows_no_more() -> None:
+    cluster = Cluster(1, 2)
+    cluster.zookeeper.add_topic("t", {0: (1, 2)})
+    reign = cluster.elect()
+    cluster.zookeeper.deletions = ["t"]
+    reign.handle(events.DeletionRequested())
+    cluster.zookeeper.grow("t", {1: (1, 2)})
+    reign.handle(events.AssignmentChange())
+    assert TopicPartition("t", 1) not in cluster.zookeeper.states
+    assert TopicPartition("t", 1) not in reign.context.partition_states
+
+
+def test_a_leaderless_partition_gets_a_leader_when_unclean_elections_are_allowed_for_its_topic() -> None:
+    cluster = Cluster(1, 2)
+    cluster.zookeeper.add_topic("t", {0: (1, 2)})
+    cluster.zookeeper.add_topic("other", {0: (1, 2)})
+    for name in ("t", "other"):
+        cluster.zookeeper.states[TopicPartition(name, 0)] = state(1, [1])
+    cluster.zookeeper.unregister(1)
+    reign = cluster.elect()
+    assert reign.offline_partitions_count == 2
+    cluster.zookeeper.configure("t", unclean_leader_election_enable="true")
+    reign.handle(events.TopicConfigChange(frozenset({"t", "unknown"})))
+    assert cluster.zookeeper.states[TopicPartition("t", 0)].leader == 2
+    assert reign.offline_partitions_count == 1
+    reign.handle(events.UncleanElectionChange(is_enabled=True))
+    assert cluster.zookeeper.states[TopicPartition("other", 0)].leader == 2
+
+
+def test_a_broker_is_told_the_settings_with_the_time_of_their_writing() -> None:
+    cluster = Cluster(1)
+    cluster.zookeeper.add_topic("t", {0: (1,)}, retention_ms="5")
+    reign = cluster.elect()
+    cluster.zookeeper.configure("t", retention_ms="6")
+    reign.handle(events.TopicConfigChange(frozenset({"t"})))
+    cluster.channels.forget()
+    cluster.zookeeper.grow("t", {1: (1,)})
+    reign.handle(events.AssignmentChange())
+    [request] = [one for one in cluster.channels.requests(1) if isinstance(one, LeaderAndIsrRequest)]
+    [topic] = request.topic_states
+    assert [(config.name, config.value) for config in topic.configs] == [("retention.ms", "6")]
+    assert topic.config_zxid == cluster.zookeeper.configs["t"].zxid

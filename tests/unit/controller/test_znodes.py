@@ -78,7 +78,7 @@ def test_a_partition_state_reads_back_and_is_kafkas() -> None:
 
 
 def test_the_rest_reads_back() -> None:
-    assert znodes.decode_topic_config("/c", znodes.encode_topic_config({"a": "1"})) == {"a": "1"}
+    assert znodes.decode_config("/c", znodes.encode_config({"a": "1"})) == {"a": "1"}
     changed = [TopicPartition("t", 0), TopicPartition("u", 7)]
     assert znodes.decode_isr_change("/i", znodes.encode_isr_change(changed)) == changed
     data = znodes.encode_log_dir_event(BrokerId(3))

@@ -70,3 +70,10 @@ def test_a_timestamp_in_the_future_keeps_its_segment_and_all_behind_it() -> None
 
 def test_an_empty_active_segment_stays() -> None:
     assert expired(ms=0, segments=[SegmentAge(0, 0, -1)]) == 0
+
+
+def test_a_topic_that_is_only_compacted_loses_nothing_by_age_or_size() -> None:
+    segments = [SegmentAge(10, 100, 0), SegmentAge(20, 100, 0)]
+    config = LogConfig(retention_ms=1, retention_bytes=0, cleanup_policy=("compact",))
+    assert count_expired(segments, config, now_ms=1_000, high_watermark=20, log_start_offset=0) == 0
+    assert count_expired(segments, config, now_ms=1_000, high_watermark=20, log_start_offset=10) == 1

@@ -178,7 +178,7 @@ class Settings:
     def __init__(self) -> None:
         self.by_topic: dict[str, int] = {}
 
-    def update(self, topic: str, overrides: Mapping[str, str]) -> bool:
+    def update(self, topic: str, overrides: Mapping[str, str], zxid: int = -1) -> bool:
         before = self.by_topic.get(topic)
         self.by_topic[topic] = int(overrides.get("min.insync.replicas", "1"))
         return before != self.by_topic[topic]

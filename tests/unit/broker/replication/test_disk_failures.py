@@ -124,7 +124,8 @@ class Broker:
         )
         self.store, self.fetchers = Store(), Fetchers()
         settings: Any = SimpleNamespace(
-            update=lambda topic, overrides: False, of=lambda topic: SimpleNamespace(min_insync_replicas=1)
+            update=lambda topic, overrides, zxid: False,
+            of=lambda topic: SimpleNamespace(min_insync_replicas=1),
         )
         fetchers: Any = self.fetchers
         self.replicas = ReplicaManager(

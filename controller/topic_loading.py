@@ -1,0 +1,103 @@
+"""`TopicLoader`: takes what ZooKeeper says of topics into the controller's context.
+
+It watches the node of each topic that it has read, so that added partitions are seen. Runs on the
+controller's event thread; the watches put names into `touched` from the client library's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from barnabas.controller.context import ControllerContext
+from barnabas.controller.controller_writer import ControllerMoved
+from barnabas.controller.reign_store import ReignStore, ReignWriter
+from barnabas.controller.touched_names import TouchedNames
+from barnabas.controller.znodes import MalformedZnode, TopicAssignment, random_uuid
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
+
+log = logging.getLogger("barnabas.controller")
+
+
+class TopicLoader:
+    """See the module. ``touched`` is called when a topic's node has changed and `load_added` may find more."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        store: ReignStore,
+        writer: ReignWriter,
+        touched: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._store = store
+        self._writer = writer
+        self._touched = TouchedNames(touched)
+
+    def load(self, topics: Collection[str]) -> list[TopicPartition]:
+        """Take these topics with all that is known of them into the context; returns their partitions.
+
+        One that cannot be read is reported and left alone. Raises ControllerMoved.
+        """
+        readable: dict[str, TopicAssignment] = {}
+        for topic, found in self._store.topic_assignments(topics, self._touched.add).items():
+            if isinstance(found, MalformedZnode):
+                log.error("topic %s cannot be read and is left alone: %s", topic, found)
+                self._context.unreadable_topics.add(topic)
+                continue
+            self._context.unreadable_topics.discard(topic)
+            readable[topic] = self._with_id(topic, found)
+        configs = self._store.topic_configs(readable)
+        for topic, assignment in readable.items():
+            self._context.assignments[topic] = dict(assignment.replicas)
+            self._context.topic_ids[topic] = assignment.topic_id
+            self._context.topic_configs[topic] = configs[topic]
+        partitions = [tp for topic in readable for tp in self._context.partitions_of(topic)]
+        self._load_states(partitions)
+        return partitions
+
+    def load_added(self) -> list[TopicPartition]:
+        """Take the partitions that known topics have got since into the context, and return them.
+
+        Other changes of an assignment are not listened to. Raises ControllerMoved.
+        """
+        known = self._touched.take() & self._context.assignments.keys()
+        fresh: list[TopicPartition] = []
+        for topic, found in self._store.topic_assignments(known, self._touched.add).items():
+            if isinstance(found, MalformedZnode):
+                log.error("topic %s cannot be read any more and stays as it was: %s", topic, found)
+                continue
+            added = sorted(found.replicas.keys() - self._context.assignments[topic].keys())
+            if not added or found.topic_id != self._context.topic_ids[topic]:
+                continue
+            if self._context.is_to_be_deleted(topic):
+                log.warning("topic %s is being deleted: partitions %s are not made", topic, added)
+                continue
+            log.info("topic %s: new partitions %s", topic, added)
+            for index in added:
+                self._context.assignments[topic][index] = found.replicas[index]
+                fresh.append(TopicPartition(topic, index))
+        self._load_states(fresh)
+        return fresh
+
+    def load_configs(self, topics: Collection[str]) -> None:
+        """Take over the settings of known topics as they are now."""
+        for topic, found in self._store.topic_configs(topics).items():
+            known = self._context.topic_configs.get(topic)
+            if known is not None and found.zxid > known.zxid:
+                self._context.topic_configs[topic] = found
+
+    def _load_states(self, partitions: Collection[TopicPartition]) -> None:
+        states = self._store.partition_states(partitions)
+        for tp, state in states.items():
+            if state.controller_epoch > self._writer.epoch:
+                raise ControllerMoved(f"{tp} was written by controller epoch {state.controller_epoch}")
+        self._context.leadership.update(states)
+
+    def _with_id(self, topic: str, found: TopicAssignment) -> TopicAssignment:
+        if found.topic_id != NO_TOPIC_ID:
+            return found
+        named = replace(found, topic_id=TopicId(random_uuid()))
+        self._writer.set_topic_assignment(topic, named)
+        return named
