@@ -46,7 +46,9 @@ class Consumer:
         # What `getone` and `async for` hand out one by one, and where the position is after the last of it.
         self._current: Iterator[ConsumerRecord] = iter(())
         self._current_state: PartitionState | None = None
-        self._current_end: int | None = None
+        self._current_generation = 0
+        # Whose error comes next: records of other partitions came first, and may come for ever.
+        self._failed: PartitionState | None = None
 
     async def start(self) -> None:
         """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
@@ -193,10 +195,12 @@ class Consumer:
 
     async def __anext__(self) -> ConsumerRecord:
         while True:
-            for record in self._current:
-                self._current_state.position = record.offset + 1  # type: ignore[union-attr]
-                return record
-            self._finish_current()
+            if (state := self._current_state) is not None:
+                if state.generation == self._current_generation:
+                    for record in self._current:
+                        state.position = record.offset + 1
+                        return record
+                self._finish_current()
             await asyncio.sleep(0)
             while not self._take_current():
                 await self._wait_until(None)
@@ -206,17 +210,25 @@ class Consumer:
         records = self._collect(self.config.max_poll_records, from_one_partition=True)
         if not records:
             return False
-        state = self._states[TopicPartition(records[0].topic, records[0].partition)]
-        self._current, self._current_state, self._current_end = iter(records), state, state.position
-        state.position = records[0].offset
+        self._begin_current(records)
         return True
 
+    def _begin_current(self, records: list[ConsumerRecord]) -> None:
+        state = self._states[TopicPartition(records[0].topic, records[0].partition)]
+        self._current, self._current_state = iter(records), state
+        self._current_generation = state.generation
+        state.position = records[0].offset
+
     def _finish_current(self) -> list[ConsumerRecord]:
-        """End the handing out one by one; returns what is left of it."""
-        left = list(self._current)
-        if self._current_state is not None:
-            self._current_state.position = self._current_end
-        self._current, self._current_state, self._current_end = iter(()), None, None
+        """End the handing out one by one; returns what is left of it.
+
+        Nothing is left where the partition's position has been moved meanwhile, as a truncation does.
+        """
+        left, state = list(self._current), self._current_state
+        self._current, self._current_state = iter(()), None
+        if state is None or state.generation != self._current_generation:
+            return []
+        state.position = state.taken_offset
         return left
 
     def _leave_current(self, state: PartitionState) -> None:
@@ -228,15 +240,16 @@ class Consumer:
         if self._current_state is state:
             position = state.position
             self._finish_current()
-            state.seek(position, None)
+            state.seek(position, None, state.position_epoch)
 
     def _collect(self, limit: int, *, from_one_partition: bool = False) -> list[ConsumerRecord]:
         _, fetcher = self._parts()
         records = self._finish_current() if self._current_state is not None else []
         if len(records) > limit:
             records = self._keep_rest(records, limit)
+        elif not records and (error := self._overdue_error()) is not None:
+            raise error
         made_room = False
-        failed: BarnabasError | None = None
         for _ in range(len(self._turns)):
             if len(records) >= limit or (records and from_one_partition):
                 break
@@ -248,22 +261,27 @@ class Consumer:
             try:
                 while len(records) < limit and (taken := state.take(limit - len(records))):
                     records += taken
-            except BarnabasError as error:
-                state.error = error
+            except BarnabasError as damage:
+                state.error = damage
             made_room = made_room or state.buffered_bytes < before
-            failed = failed or state.error
+            if state.error is not None and self._failed is None:
+                self._failed = state
         if made_room:
             fetcher.wake()
-        if not records and failed is not None:
-            raise failed
+        if not records and (error := self._overdue_error()) is not None:
+            raise error
         return records
+
+    def _overdue_error(self) -> BarnabasError | None:
+        """The error of a partition that the last poll met, if it still has it."""
+        state, self._failed = self._failed, None
+        if state is None or self._states.get(state.tp) is not state:
+            return None
+        return state.error
 
     def _keep_rest(self, records: list[ConsumerRecord], limit: int) -> list[ConsumerRecord]:
         """Hand out a part of what was being handed out one by one, and go on with the rest afterwards."""
-        rest = records[limit:]
-        state = self._states[TopicPartition(rest[0].topic, rest[0].partition)]
-        self._current, self._current_state, self._current_end = iter(rest), state, state.position
-        state.position = rest[0].offset
+        self._begin_current(records[limit:])
         return records[:limit]
 
     async def _wait_until(self, deadline: float | None) -> bool:

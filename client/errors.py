@@ -30,6 +30,7 @@ __all__ = [
     "ErrorCode",
     "InvalidConfiguration",
     "LocalError",
+    "LogTruncated",
     "MalformedFrame",
     "NoBrokerReachable",
     "NotAssigned",
@@ -70,6 +71,17 @@ class NotAssigned(LocalError, KeyError):
 
 class OffsetUnknown(LocalError):
     """A partition has no position, and `auto_offset_reset` is none: `seek` must say where to begin."""
+
+
+class LogTruncated(LocalError):
+    """Records that were read are gone: an unclean election put another history in their place (KIP-320).
+
+    ``divergent_offset`` is the first offset at which the histories differ, None when no common one is known.
+    """
+
+    def __init__(self, message: str, divergent_offset: int | None) -> None:
+        super().__init__(message)
+        self.divergent_offset = divergent_offset
 
 
 class TopicErrors(BarnabasError):

@@ -19,8 +19,10 @@ from barnabas.protocol.ids import Offset, TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import BatchHeader, TimestampType, iter_batches
 from barnabas.protocol.records import Headers, RecordFields, decode_fields
+from barnabas.protocol.schema import RecordsToSend
 
 _NO_FIELDS: Final[list[RecordFields]] = []
+NO_EPOCH: Final = -1
 
 
 class ConsumerRecord(NamedTuple):
@@ -37,6 +39,13 @@ class ConsumerRecord(NamedTuple):
 
 
 _record_of = partial(tuple.__new__, ConsumerRecord)
+
+
+def received_records(records: RecordsToSend) -> memoryview:
+    """The record bytes of an answer as one view; parts, which only a sender makes, are joined."""
+    if records is None:
+        return memoryview(b"")
+    return memoryview(b"".join(records) if isinstance(records, list | tuple) else records)
 
 
 class FetchedFrame:
@@ -94,7 +103,8 @@ class PartitionState:
     """One assigned partition.
 
     ``position`` is the offset of the next record for the user, ``fetch_offset`` that of the next fetch:
-    position ≤ fetch_offset. Both are None while the position has to be asked for.
+    position ≤ fetch_offset. Both are None while the position has to be asked for. Each has the leader epoch
+    of the batch before it, -1 where that is unknown: it tells a truncated log from one that only grew.
     """
 
     __slots__ = (
@@ -104,16 +114,20 @@ class PartitionState:
         "_pending_next",
         "buffered_bytes",
         "check_crcs",
+        "checked_epoch",
         "error",
+        "fetch_epoch",
         "fetch_offset",
+        "flight",
         "generation",
         "high_watermark",
-        "is_fetching",
         "is_paused",
         "log_start_offset",
         "position",
+        "position_epoch",
         "reset",
         "retry_at",
+        "taken_offset",
         "timestamp_type",
         "tp",
     )
@@ -122,17 +136,24 @@ class PartitionState:
         self.tp = tp
         self.check_crcs = check_crcs
         self.position: int | None = None
+        self.taken_offset = 0
+        """Behind the last record taken, which may not have reached the user yet: position ≤ taken_offset."""
         self.fetch_offset: int | None = None
         self.reset: Reset | None = None
         self.high_watermark = -1
         self.log_start_offset = -1
         self.is_paused = False
-        self.is_fetching = False
+        self.flight: object | None = None
+        """The fetch that is under way for it; an answer to any other one is dropped."""
+        self.position_epoch = NO_EPOCH
+        self.fetch_epoch = NO_EPOCH
+        self.checked_epoch = NO_EPOCH
+        """The epoch of the leader whose history was last found to hold ``fetch_offset``."""
         self.retry_at = 0.0
         self.error: BarnabasError | None = None
         """What the next poll raises; nothing is fetched meanwhile."""
         self.generation = 0
-        """Counts the seeks: an answer to a fetch from before a seek is dropped."""
+        """Counts the seeks: an answer to a fetch from before a seek is dropped, and what was taken then."""
         self.buffered_bytes = 0
         self.timestamp_type = TimestampType.CREATE_TIME
         self._chunks: deque[_Chunk] = deque()
@@ -142,24 +163,48 @@ class PartitionState:
 
     @property
     def has_data(self) -> bool:
-        return self._index < len(self._fields) or bool(self._chunks)
+        """Whether records wait for the user, here or with the one who took them."""
+        is_handed_out = self.position is None or self.position >= self.taken_offset
+        return self._index < len(self._fields) or bool(self._chunks) or not is_handed_out
 
-    def seek(self, offset: int | None, reset: Reset | None) -> None:
-        """Go on from an offset, or from where a reset finds one; what is buffered is dropped."""
+    def seek(self, offset: int | None, reset: Reset | None, epoch: int = NO_EPOCH) -> None:
+        """Go on from an offset, or from where a reset finds one; what is buffered is dropped.
+
+        ``epoch`` is that of the record before the offset, where it is known.
+        """
         self.generation += 1
         self.position = self.fetch_offset = offset
+        self.taken_offset = offset or 0
+        self.position_epoch = self.fetch_epoch = epoch
+        self.checked_epoch = NO_EPOCH
         self.reset = reset
         self.error = None
         self.retry_at = 0.0
         self.drop_buffered()
 
     def drop_buffered(self) -> None:
+        """Give back what was fetched ahead: it is fetched again."""
         for chunk in self._chunks:
             chunk.drop()
         self._chunks.clear()
         self._fields = _NO_FIELDS
         self._index = 0
         self.buffered_bytes = 0
+        if self.fetch_offset is not None:
+            self.fetch_offset = self.taken_offset
+            self.fetch_epoch = self.position_epoch
+
+    def truncate(self, end_offset: int, epoch: int) -> bool:
+        """Forget what was fetched from an offset on; False, and no change, when the user may have it already.
+
+        ``epoch`` is that of the last record before the offset.
+        """
+        if self.taken_offset > end_offset:
+            return False
+        self.drop_buffered()
+        if self.taken_offset == end_offset:
+            self.fetch_epoch = self.position_epoch = epoch
+        return True
 
     def add(self, records: memoryview, frame: FetchedFrame) -> None:
         """Take what a fetch at ``fetch_offset`` brought. Raises CORRUPT_MESSAGE and its kind."""
@@ -177,6 +222,7 @@ class PartitionState:
         self._chunks.append(_Chunk(records, batches, frame))
         self.buffered_bytes += len(records)
         self.fetch_offset = batches[-1][1].next_offset
+        self.fetch_epoch = batches[-1][1].partition_leader_epoch
 
     def take(self, max_records: int) -> list[ConsumerRecord]:
         """The next records, at most so many and of one batch; moves the position behind them.
@@ -192,9 +238,9 @@ class PartitionState:
         if self._index >= len(self._fields):
             self._fields = _NO_FIELDS
             self._index = 0
-            self.position = self._pending_next
+            self.position = self.taken_offset = self._pending_next
         else:
-            self.position = fields[-1][0] + 1
+            self.position = self.taken_offset = fields[-1][0] + 1
         head = self.tp
         tail = (self.timestamp_type,)
         return [_record_of(head + record + tail) for record in fields]
@@ -214,12 +260,13 @@ class PartitionState:
             self._chunks.popleft()
             self.buffered_bytes -= chunk.size_bytes
             chunk.drop()
-        start = self.position or 0
+        start = self.taken_offset
         if fields and fields[0][0] < start:
             fields = [record for record in fields if record[0] >= start]
         self._fields, self._index = fields, 0
         self._pending_next = header.next_offset
+        self.position_epoch = header.partition_leader_epoch
         self.timestamp_type = header.timestamp_type
         if not fields:
-            self.position = header.next_offset
+            self.position = self.taken_offset = header.next_offset
         return True

@@ -3,7 +3,11 @@
 It is driven by events: an assignment, a seek, a poll that made room, an answer, fresh metadata or a timer
 schedule one round, and a round sends the fetches that are due. Bounds: a partition is fetched only while it
 has less than `max_partition_fetch_bytes` buffered, and all answers under way together with all that is
-buffered stay within `fetch_max_bytes` (but for a single batch larger than what was asked for).
+buffered stay within `fetch_max_bytes`, but for a single batch larger than what was asked for, and for what a
+broker owes that hangs: it does not take the share of another.
+
+A partition whose leader has changed leaves the fetch that is under way for it: an answer of the old leader is
+dropped, and the new one is asked, first of all whether it still has what was read (KIP-320).
 
 It runs on the consumer's event loop.
 """
@@ -14,17 +18,28 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.errors import OffsetUnknown
-from barnabas.client.fetched import FetchedFrame, PartitionState, Reset
+from barnabas.client.errors import LogTruncated, OffsetUnknown
+from barnabas.client.fetched import NO_EPOCH, FetchedFrame, PartitionState, Reset, received_records
 from barnabas.client.offsets import EARLIEST, LATEST, OffsetSpec, list_offsets
+from barnabas.client.truncation import Checked, Verdict, epoch_ends, judge
 from barnabas.protocol.channel import Answer
-from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, api_error, is_retriable
+from barnabas.protocol.errors import (
+    BarnabasError,
+    ConnectionClosed,
+    ErrorCode,
+    LocalError,
+    RequestTimedOutLocally,
+    api_error,
+    is_retriable,
+)
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic
+from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +51,11 @@ _LEADERSHIP: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
+"""Codes after which another broker may lead: the next attempt waits for metadata, not for a back-off."""
 
 _WAIT_WHILE_OTHERS_ARE_FULL_MS: Final = 20
 """A fetch without the partitions whose buffer is full must end soon: they can only join the next one."""
@@ -51,6 +68,30 @@ class _Asked(NamedTuple):
     generation: int
     fetch_offset: int
     leader_epoch: LeaderEpoch
+
+
+class _Flight:
+    """A request under way for some partitions; each of them points to it until it is answered or given up."""
+
+    def __init__(self, node_id: BrokerId, reserved_bytes: int) -> None:
+        self.node_id = node_id
+        self.reserved_bytes = reserved_bytes
+        """The most that the answer may bring."""
+        self.leader_epochs: dict[PartitionState, LeaderEpoch] = {}
+        self.task: asyncio.Task[None] | None = None
+
+    def carry(self, state: PartitionState, leader_epoch: LeaderEpoch) -> None:
+        self.leader_epochs[state] = leader_epoch
+        state.flight = self
+
+    def carries(self, state: PartitionState) -> bool:
+        return state.flight is self
+
+    def land(self) -> None:
+        """Set the partitions free that still wait for this flight."""
+        for state in self.leader_epochs:
+            if state.flight is self:
+                state.flight = None
 
 
 class Fetcher:
@@ -71,8 +112,9 @@ class Fetcher:
         self._is_scheduled = False
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._reserved_bytes: dict[BrokerId, int] = {}
-        """By node with a fetch under way: the most that its answer may bring."""
+        self._fetches: dict[BrokerId, _Flight] = {}
+        """At most one per node."""
+        self._checks: set[_Flight] = set()
         self._resetting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._warned: set[str] = set()
@@ -95,53 +137,103 @@ class Fetcher:
         self._is_scheduled = False
         if self._is_closed:
             return
+        self._give_up_moved()
         present = time.monotonic()
         by_node: dict[BrokerId, list[_Asked]] = {}
+        checks: dict[BrokerId, list[Checked]] = {}
         crowded: set[BrokerId] = set()
+        leading: set[BrokerId] = set()
         resets: list[PartitionState] = []
         next_at = float("inf")
         needs_metadata = False
         for state in self._states.values():
-            if state.is_fetching or state.is_paused or state.error is not None:
+            leader = self._cluster.leader_for(state.tp)
+            if leader is not None:
+                leading.add(leader.node_id)
+            if state.flight is not None or state.is_paused or state.error is not None:
                 continue
             if state.retry_at > present:
                 next_at = min(next_at, state.retry_at)
-                continue
-            leader = self._cluster.leader_for(state.tp)
-            if state.fetch_offset is None and state.reset is None:
+            elif state.fetch_offset is None and state.reset is None:
                 self._fail(state, OffsetUnknown(f"{state.tp} has no position, and auto_offset_reset is none"))
             elif leader is None:
                 needs_metadata = True
                 self._warn_if_unknown(state.tp.topic)
             elif state.fetch_offset is None:
                 resets.append(state)
+            elif self._must_be_checked(state, leader.epoch):
+                checked = Checked(
+                    state, state.generation, state.fetch_offset, state.fetch_epoch, leader.epoch
+                )
+                checks.setdefault(leader.node_id, []).append(checked)
             elif state.buffered_bytes >= self._config.max_partition_fetch_bytes:
                 crowded.add(leader.node_id)
-            elif leader.node_id not in self._reserved_bytes:
+            elif leader.node_id not in self._fetches:
                 asked = _Asked(state, state.generation, state.fetch_offset, leader.epoch)
                 by_node.setdefault(leader.node_id, []).append(asked)
         if needs_metadata:
             self._cluster.request_refresh()
         if resets and self._resetting is None:
             self._resetting = self._spawn(self._reset(resets), self._reset_done)
-        self._send(by_node, crowded)
+        for node_id, found in checks.items():
+            self._send_check(node_id, found)
+        self._send(by_node, crowded, len(leading))
         self._arm(next_at - present)
 
-    def _send(self, by_node: dict[BrokerId, list[_Asked]], crowded: set[BrokerId]) -> None:
-        room = self._config.fetch_max_bytes - sum(self._reserved_bytes.values())
+    def _must_be_checked(self, state: PartitionState, epoch: LeaderEpoch) -> bool:
+        """Whether the leader is another than the one that gave us the last records."""
+        return state.fetch_epoch > NO_EPOCH and NO_EPOCH < state.checked_epoch < epoch
+
+    def _give_up_moved(self) -> None:
+        """Take partitions out of requests to brokers that lead them no more; give up those left empty."""
+        for flight in [*self._fetches.values(), *self._checks]:
+            is_awaited = False
+            for state, epoch in flight.leader_epochs.items():
+                if not flight.carries(state):
+                    continue
+                leader = self._cluster.leader_for(state.tp)
+                if leader is None or (leader.node_id == flight.node_id and leader.epoch <= epoch):
+                    is_awaited = True
+                else:
+                    state.flight = None
+            if not is_awaited and flight.task is not None:
+                flight.task.cancel()
+
+    def _send(self, by_node: dict[BrokerId, list[_Asked]], crowded: set[BrokerId], leading: int) -> None:
+        config = self._config
+        # What a broker was granted while fewer of them led it may hold for long: its share alone counts.
+        fair = max(1, config.fetch_max_bytes // max(1, leading))
+        room = config.fetch_max_bytes
+        room -= sum(min(fair, flight.reserved_bytes) for flight in self._fetches.values())
         room -= sum(state.buffered_bytes for state in self._states.values())
+        if by_node and room <= 0:
+            room += self._drop_paused()
         for count, (node_id, asked) in enumerate(by_node.items()):
-            share = min(room // (len(by_node) - count), len(asked) * self._config.max_partition_fetch_bytes)
+            share = min(
+                room // (len(by_node) - count),
+                len(asked) * config.max_partition_fetch_bytes,
+                fair,
+            )
             if share <= 0:
                 return
             room -= share
-            self._reserved_bytes[node_id] = share
+            flight = self._fetches[node_id] = _Flight(node_id, share)
             for one in asked:
-                one.state.is_fetching = True
-            wait_ms = self._config.fetch_max_wait_ms
+                flight.carry(one.state, one.leader_epoch)
+                one.state.checked_epoch = one.leader_epoch
+            wait_ms = config.fetch_max_wait_ms
             if node_id in crowded:
                 wait_ms = min(wait_ms, _WAIT_WHILE_OTHERS_ARE_FULL_MS)
-            self._spawn(self._fetch(node_id, asked, share, wait_ms), None)
+            flight.task = self._spawn(self._fetch(flight, asked, wait_ms), partial(self._landed, flight))
+
+    def _drop_paused(self) -> int:
+        """Give back the memory of partitions that are paused, which nobody else may wait for; how much."""
+        freed = 0
+        for state in self._states.values():
+            if state.is_paused and state.buffered_bytes:
+                freed += state.buffered_bytes
+                state.drop_buffered()
+        return freed
 
     def _spawn(
         self, work: Coroutine[Any, Any, None], done: Callable[[asyncio.Task[None]], None] | None
@@ -170,19 +262,34 @@ class Fetcher:
         if delay < float("inf"):
             self._timer = self._loop.call_later(max(0.0, delay), self.wake)
 
-    async def _fetch(self, node_id: BrokerId, asked: list[_Asked], max_bytes: int, wait_ms: int) -> None:
+    async def _fetch(self, flight: _Flight, asked: list[_Asked], wait_ms: int) -> None:
+        node_id = flight.node_id
+        request = self._request(asked, flight.reserved_bytes, wait_ms)
         try:
-            answer = await self._cluster.request_frame(
-                node_id, self._request(asked, max_bytes, wait_ms), lane=FETCH_LANE
-            )
+            answer = await self._cluster.request_frame(node_id, request, lane=FETCH_LANE)
         except BarnabasError as error:
             log.debug("a fetch from broker %d failed: %s", node_id, error)
+            self._postpone(flight, error)
+        else:
+            self._settle(node_id, [one for one in asked if flight.carries(one.state)], answer)
+
+    def _landed(self, flight: _Flight, task: asyncio.Task[None]) -> None:
+        """After a request, however it ended."""
+        if self._fetches.get(flight.node_id) is flight:
+            del self._fetches[flight.node_id]
+        self._checks.discard(flight)
+        flight.land()
+
+    def _postpone(self, flight: _Flight, error: BarnabasError) -> None:
+        """After a request that failed as a whole; a lost connection waits for metadata, not a back-off."""
+        if isinstance(error, ConnectionClosed | RequestTimedOutLocally):
             return
-        finally:
-            del self._reserved_bytes[node_id]
-            for one in asked:
-                one.state.is_fetching = False
-        self._settle(node_id, asked, answer)
+        for state in flight.leader_epochs:
+            if flight.carries(state):
+                self._retry_later(state)
+
+    def _retry_later(self, state: PartitionState) -> None:
+        state.retry_at = time.monotonic() + self._config.retry_backoff_ms / 1000
 
     def _request(self, asked: list[_Asked], max_bytes: int, wait_ms: int) -> FetchRequest:
         topics: dict[str, list[FetchPartition]] = {}
@@ -208,14 +315,15 @@ class Fetcher:
             for partition in topic.partitions
         }
         frame = FetchedFrame(answer.frame)
+        code = answer.body.error_code or ErrorCode.UNKNOWN_SERVER_ERROR
         for one in asked:
             state = one.state
             if state.generation != one.generation or state.fetch_offset != one.fetch_offset:
                 continue
             partition = found.get(state.tp)
             if partition is None:
-                text = f"broker {node_id} did not answer for {state.tp}"
-                self._fail(state, api_error(ErrorCode.UNKNOWN_SERVER_ERROR, text))
+                self._warn(api_error(code, f"broker {node_id} did not answer for {state.tp}"))
+                self._retry_later(state)
             elif partition.error_code != ErrorCode.NONE:
                 self._refused(one, partition)
             else:
@@ -229,7 +337,7 @@ class Fetcher:
         if not records:
             return
         try:
-            state.add(memoryview(records), frame)  # type: ignore[arg-type]
+            state.add(received_records(records), frame)
         except BarnabasError as error:
             self._fail(state, error)
         else:
@@ -247,7 +355,7 @@ class Fetcher:
             reset = reset_of(self._config)
             if state.has_data:
                 # What was read before is still handed out; the offset is asked for again after that.
-                state.retry_at = time.monotonic() + self._config.retry_backoff_ms / 1000
+                self._retry_later(state)
             elif reset is None:
                 self._fail(state, api_error(code, text))
             else:
@@ -255,9 +363,79 @@ class Fetcher:
                 state.seek(None, reset)
         elif is_retriable(code):
             log.debug("fetching %s: %s", state.tp, api_error(code))
-            state.retry_at = time.monotonic() + self._config.retry_backoff_ms / 1000
+            self._retry_later(state)
+        elif code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            # A fault of the broker's, which may be over the next time or on another broker.
+            self._warn(api_error(code, f"{state.tp} could not be fetched"))
+            self._cluster.invalidate(state.tp)
+            self._retry_later(state)
         else:
             self._fail(state, api_error(code, f"{state.tp} could not be fetched"))
+
+    def _send_check(self, node_id: BrokerId, checked: list[Checked]) -> None:
+        flight = _Flight(node_id, 0)
+        self._checks.add(flight)
+        for one in checked:
+            flight.carry(one.state, one.leader_epoch)
+        flight.task = self._spawn(self._check(flight, checked), partial(self._landed, flight))
+
+    async def _check(self, flight: _Flight, checked: list[Checked]) -> None:
+        """Ask a new leader whether it still has what was read from the one before."""
+        try:
+            answers = await epoch_ends(self._cluster, flight.node_id, checked)
+        except BarnabasError as error:
+            log.debug("broker %d was asked in vain for the ends of epochs: %s", flight.node_id, error)
+            self._postpone(flight, error)
+            return
+        for one in checked:
+            state = one.state
+            if (
+                not flight.carries(state)
+                or state.generation != one.generation
+                or state.fetch_offset != one.fetch_offset
+            ):
+                continue
+            answer = answers.get(state.tp)
+            if answer is None or answer.error_code != ErrorCode.NONE:
+                code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
+                log.debug("checking the position of %s: %s", state.tp, api_error(code))
+                if code in _LEADERSHIP:
+                    self._cluster.invalidate(state.tp)
+                else:
+                    self._retry_later(state)
+            else:
+                self._follow(one, answer)
+
+    def _follow(self, checked: Checked, answer: LeaderEpochEndOffset) -> None:
+        """Go on with the new leader, from where its history and what was read agree."""
+        state = checked.state
+        verdict = judge(checked.fetch_offset, state.taken_offset, answer)
+        if verdict is Verdict.FETCHED_AHEAD:
+            state.truncate(answer.end_offset, answer.leader_epoch)
+        elif verdict is not Verdict.HOLDS:
+            self._truncated(checked, None if verdict is Verdict.NO_COMMON_HISTORY else answer)
+            return
+        state.checked_epoch = checked.leader_epoch
+
+    def _truncated(self, checked: Checked, answer: LeaderEpochEndOffset | None) -> None:
+        state = checked.state
+        where = f"diverges at offset {answer.end_offset}" if answer is not None else "knows no such epoch"
+        text = (
+            f"{state.tp} was read to offset {state.taken_offset} in leader epoch {checked.fetch_epoch}, but "
+            f"its new leader (epoch {checked.leader_epoch}) {where}"
+        )
+        reset = reset_of(self._config)
+        if reset is None:
+            state.drop_buffered()
+            self._fail(state, LogTruncated(text, None if answer is None else answer.end_offset))
+        elif answer is None:
+            log.warning("%s; going on from the %s offset", text, self._config.auto_offset_reset)
+            state.seek(None, reset)
+        else:
+            log.warning("%s; going on from there", text)
+            position = state.taken_offset if state.position is None else state.position
+            state.seek(min(position, answer.end_offset), None, answer.leader_epoch)
+            state.checked_epoch = checked.leader_epoch
 
     async def _reset(self, states: list[PartitionState]) -> None:
         specs: dict[TopicPartition, OffsetSpec] = {}
@@ -269,13 +447,13 @@ class Fetcher:
         except BarnabasError as error:
             log.warning("the offsets of %s could not be found: %s", ", ".join(map(str, specs)), error)
             for state in states:
-                state.retry_at = time.monotonic() + self._config.retry_backoff_ms / 1000
+                self._retry_later(state)
                 if not error.retriable and state.generation == generations[state.tp]:
                     self._fail(state, error)
             return
         for state in states:
             if state.generation == generations[state.tp]:
-                state.seek(found[state.tp].offset, None)
+                state.seek(found[state.tp].offset, None, found[state.tp].leader_epoch)
         self._arrived()
 
     def _reset_done(self, task: asyncio.Task[None]) -> None:
@@ -287,9 +465,15 @@ class Fetcher:
 
     def _warn_if_unknown(self, topic: str) -> None:
         code = self._cluster.cache.topic_errors.get(topic, 0)
-        if code and topic not in self._warned:
-            self._warned.add(topic)
-            log.warning("%s; waiting for it", api_error(code, f"topic {topic!r} cannot be read"))
+        if code:
+            self._warn(api_error(code, f"topic {topic!r} cannot be read"))
+
+    def _warn(self, error: BarnabasError) -> None:
+        """Log an error that is waited out, once."""
+        text = str(error)
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s; waiting for it to pass", text)
 
 
 def reset_of(config: ConsumerConfig) -> Reset | None:

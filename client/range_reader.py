@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from barnabas.client.cluster import FETCH_LANE, Cluster
+from barnabas.client.fetched import received_records
 from barnabas.protocol.errors import (
     BarnabasError,
     ErrorCode,
@@ -137,10 +138,9 @@ def _whole_batches(
     tp: TopicPartition, offset: int, response: FetchPartitionResponse, frame: Frame
 ) -> _Piece | None:
     """The answer without what lies before the offset and without a last batch that is cut short."""
-    records = response.records
-    if not records:
+    view = received_records(response.records)
+    if not len(view):
         return None
-    view = memoryview(records) if not isinstance(records, list | tuple) else memoryview(b"".join(records))
     begin = end = -1
     next_offset = offset
     for position, header in iter_batches(view):

@@ -21,6 +21,12 @@ from barnabas.protocol.messages.fetch import (
     FetchResponse,
     FetchTopicResponse,
 )
+from barnabas.protocol.messages.leader_epoch import (
+    LeaderEpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
 from barnabas.protocol.messages.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -45,7 +51,7 @@ from barnabas.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsResponse,
 )
-from barnabas.protocol.record_batch import check_produced_batch, iter_batches, stamp
+from barnabas.protocol.record_batch import check_produced_batch, iter_batches, parse_header, stamp
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.schema import ApiKey
 
@@ -73,6 +79,24 @@ class FakePartition:
         self.batches.append(bytes(data))
         self.log_end_offset = base + header.record_count
         return base
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above this one and where it ends; -1, -1 when there is none."""
+        headers = [parse_header(batch) for batch in self.batches]
+        known = [
+            header.partition_leader_epoch for header in headers if header.partition_leader_epoch <= epoch
+        ]
+        if epoch == self.leader_epoch:
+            return epoch, self.log_end_offset
+        if not known:
+            return -1, -1
+        later = [header.base_offset for header in headers if header.partition_leader_epoch > epoch]
+        return max(known), min(later, default=self.log_end_offset)
+
+    def truncate(self, end_offset: int) -> None:
+        """Lose the batches from an offset on, as an unclean election does."""
+        self.batches = [batch for batch in self.batches if parse_header(batch).base_offset < end_offset]
+        self.log_end_offset = end_offset
 
     def values(self) -> list[bytes | None]:
         return [record.value for batch in self.batches for record in decode_records(batch)]
@@ -223,6 +247,7 @@ class FakeBroker:
             ApiKey.PRODUCE: self._produce,
             ApiKey.FETCH: self._fetch,
             ApiKey.LIST_OFFSETS: self._list_offsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
             ApiKey.CREATE_TOPICS: self._create_topics,
             ApiKey.DELETE_TOPICS: self._delete_topics,
         }
@@ -303,6 +328,23 @@ class FakeBroker:
             last_stable_offset=partition.visible_end,
             log_start_offset=partition.log_start_offset,
             records=records,
+        )
+
+    async def _epoch_ends(self, body: Any) -> Any:
+        topics = []
+        for topic in body.topics:
+            answers = [self._epoch_end(topic.topic, asked) for asked in topic.partitions]
+            topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
+        return OffsetForLeaderEpochResponse(topics=topics)
+
+    def _epoch_end(self, topic: str, asked: OffsetForLeaderPartition) -> LeaderEpochEndOffset:
+        partition = self.cluster.partition(topic, asked.partition)
+        if partition.leader != self.node_id:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return LeaderEpochEndOffset(error_code=code, partition=asked.partition)
+        epoch, end = partition.epoch_end(asked.leader_epoch)
+        return LeaderEpochEndOffset(
+            error_code=0, partition=asked.partition, leader_epoch=epoch, end_offset=end
         )
 
     async def _list_offsets(self, body: Any) -> Any:

@@ -1,0 +1,267 @@
+"""The consumer while leaders change, hang and lose records."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from barnabas.client.consumer import Consumer
+from barnabas.client.errors import ApiError, ErrorCode, LogTruncated
+from barnabas.client.truncation import Verdict, judge
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
+from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
+from barnabas.protocol.schema import ApiKey
+
+from .fake_broker import FakeCluster
+from .test_consumer import EARLIEST, T0, fill, read, values
+from .waiting import until
+
+T1 = TopicPartition("t", 1)
+
+
+def answer_with(code: int) -> Any:
+    """A scripted answer: this error for every partition of the fetch."""
+
+    def answer(body: Any) -> FetchResponse:
+        return FetchResponse(
+            responses=[
+                FetchTopicResponse(
+                    topic=topic.topic,
+                    partitions=[
+                        FetchPartitionResponse(partition_index=asked.partition, error_code=code)
+                        for asked in topic.partitions
+                    ],
+                )
+                for topic in body.topics
+            ]
+        )
+
+    return answer
+
+
+def hang(cluster: FakeCluster, node_id: int) -> None:
+    for api in (ApiKey.FETCH, ApiKey.METADATA, ApiKey.OFFSET_FOR_LEADER_EPOCH):
+        cluster.brokers[node_id].gate(api)
+
+
+async def test_a_hanging_fetch_is_given_up_when_another_leads() -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 1, leaders=[1])
+        fill(cluster.partition("t"), 0, 10)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            assert await read(consumer, 10) == values(0, 10)
+            hang(cluster, 1)
+            await cluster.notify()
+            await until(lambda: cluster.brokers[1].received[-1][0] == ApiKey.FETCH)
+            # The broker stays among the live ones: only the leader is another.
+            cluster.move_leader("t", 0, 2)
+            fill(cluster.partition("t"), 10, 20)
+            assert await read(consumer, 10) == values(10, 20)
+
+
+async def test_a_late_answer_of_the_old_leader_is_dropped() -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 1, leaders=[1])
+        fill(cluster.partition("t"), 0, 10)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            assert await read(consumer, 10) == values(0, 10)
+            hang(cluster, 1)
+            await cluster.notify()
+            cluster.move_leader("t", 0, 2)
+            fill(cluster.partition("t"), 10, 20)
+            assert await read(consumer, 10) == values(10, 20)
+            for gate in cluster.brokers[1].gates.values():
+                gate.set()
+            fill(cluster.partition("t"), 20, 30)
+            await cluster.notify()
+            assert await read(consumer, 10) == values(20, 30)
+
+
+async def test_a_broker_that_hangs_does_not_take_the_memory_of_the_others() -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 2, leaders=[1, 2])
+        fill(cluster.partition("t", 1), 0, 10)
+        hang(cluster, 1)
+        settings = {"fetch_max_bytes": 1_000, "max_partition_fetch_bytes": 1_000, "auto_offset_reset": "none"}
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 0)
+            await until(lambda: cluster.requests(ApiKey.FETCH))
+            consumer.assign([T0, T1])
+            consumer.seek(T1, 0)
+            assert await read(consumer, 10) == values(0, 10)
+
+
+async def test_paused_partitions_do_not_keep_the_memory_that_others_need() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t", 2)
+        fill(cluster.partition("t", 0), 0, 100)
+        fill(cluster.partition("t", 1), 0, 100)
+        settings = {"fetch_max_bytes": 500, "max_partition_fetch_bytes": 500, **EARLIEST}
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
+            consumer.assign([T0])
+            first = await consumer.poll(10_000, 5)
+            await until(lambda: consumer._states[T0].buffered_bytes >= 500)
+            consumer.pause(T0)
+            consumer.assign([T0, T1])
+            assert await read(consumer, 100) == values(0, 100)
+            consumer.pause(T1)
+            consumer.resume(T0)
+            assert [record.value for record in first] == values(0, 5)
+            assert await read(consumer, 95) == values(5, 100)
+
+
+async def test_an_unexpected_error_of_the_broker_is_waited_out(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 0, 10)
+        nothing = FetchResponse(responses=[])
+        cluster.brokers[1].script(
+            ApiKey.FETCH, answer_with(ErrorCode.UNKNOWN_SERVER_ERROR), lambda body: nothing
+        )
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            assert await read(consumer, 10) == values(0, 10)
+        assert "t-0 could not be fetched" in caplog.text
+        assert "did not answer for t-0" in caplog.text
+
+
+async def test_the_error_of_a_partition_comes_out_though_others_have_records_all_the_time() -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 2, leaders=[1, 2])
+        fill(cluster.partition("t", 1), 0, 1_000)
+        cluster.brokers[1].script(ApiKey.FETCH, answer_with(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0, T1])
+            await until(lambda: consumer._states[T0].error is not None)
+            found: list[bytes | None] = []
+            codes = set()
+            while len(found) < 1_000:
+                try:
+                    found += [record.value for record in await consumer.poll(10_000, 10)]
+                except ApiError as error:
+                    codes.add(error.code)
+            assert found == values(0, 1_000)
+            assert codes == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+
+
+# A new leader that has lost records
+
+
+async def lose(cluster: FakeCluster, end: int, grow_to: int) -> None:
+    """An unclean election: broker 2 leads, has nothing from an offset on, and goes on with other records."""
+    partition = cluster.partition("t")
+    partition.truncate(end)
+    cluster.move_leader("t", 0, 2)
+    records = range(end, grow_to, 10)
+    for first in records:
+        fill(partition, 1_000 + first, 1_000 + min(first + 10, grow_to))
+    await cluster.notify()
+
+
+@pytest.mark.parametrize("grow_to", [10, 20, 40])
+async def test_after_an_unclean_election_reading_goes_on_where_the_histories_diverge(
+    grow_to: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 1, leaders=[1])
+        fill(cluster.partition("t"), 0, 30)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            assert await read(consumer, 30) == values(0, 30)
+            await lose(cluster, 10, grow_to)
+            await until(lambda: "diverges at offset 10" in caplog.text)
+            fill(cluster.partition("t"), 2_000, 2_010)
+            await cluster.notify()
+            expected = values(1_010, 1_000 + grow_to) + values(2_000, 2_010)
+            assert await read(consumer, len(expected)) == expected
+
+
+async def test_without_a_reset_a_truncation_is_an_error_until_a_seek() -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 1, leaders=[1])
+        fill(cluster.partition("t"), 0, 30)
+        settings = {**EARLIEST, "auto_offset_reset": "none"}
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 0)
+            assert await read(consumer, 30) == values(0, 30)
+            await lose(cluster, 10, 40)
+            with pytest.raises(LogTruncated, match="read to offset 30 in leader epoch 0") as truncation:
+                await consumer.poll(10_000)
+            assert truncation.value.divergent_offset == 10
+            assert await consumer.position(T0) == 30
+            consumer.seek(T0, 10)
+            assert await read(consumer, 30) == values(1_010, 1_040)
+
+
+async def test_what_was_fetched_ahead_and_lost_is_replaced_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 1, leaders=[1])
+        fill(cluster.partition("t"), 0, 30)
+        settings = {**EARLIEST, "auto_offset_reset": "none"}
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 0)
+            await until(lambda: consumer._states[T0].fetch_offset == 30)
+            assert [record.value for record in await consumer.poll(10_000, 10)] == values(0, 10)
+            await lose(cluster, 20, 40)
+            await until(lambda: consumer._states[T0].checked_epoch == 1)
+            assert await read(consumer, 30) == values(10, 20) + values(1_020, 1_040)
+        assert "diverges" not in caplog.text
+
+
+async def test_records_handed_out_one_by_one_are_not_lost_by_a_truncation_behind_them() -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 1, leaders=[1])
+        fill(cluster.partition("t"), 0, 30)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            await until(lambda: consumer._states[T0].fetch_offset == 30)
+            found = [(await consumer.getone()).value for _ in range(5)]
+            await lose(cluster, 10, 40)
+            await until(lambda: consumer._states[T0].checked_epoch == 1)
+            found += [(await consumer.getone()).value for _ in range(35)]
+            assert found == values(0, 10) + values(1_010, 1_040)
+
+
+async def test_a_leader_change_without_loss_costs_one_question_and_no_record(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 1, leaders=[1])
+        fill(cluster.partition("t"), 0, 10)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+            consumer.assign([T0])
+            assert await read(consumer, 10) == values(0, 10)
+            for step, leader in enumerate((2, 1, 2), start=1):
+                cluster.move_leader("t", 0, leader)
+                fill(cluster.partition("t"), step * 10, step * 10 + 10)
+                await cluster.notify()
+                assert await read(consumer, 10) == values(step * 10, step * 10 + 10)
+        assert len(cluster.requests(ApiKey.OFFSET_FOR_LEADER_EPOCH)) == 3
+        assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("epoch", "end", "verdict"),
+    [
+        (3, 50, Verdict.HOLDS),
+        (3, 40, Verdict.HOLDS),
+        (2, 39, Verdict.FETCHED_AHEAD),
+        (2, 30, Verdict.FETCHED_AHEAD),
+        (2, 29, Verdict.TRUNCATED),
+        (-1, -1, Verdict.NO_COMMON_HISTORY),
+    ],
+)
+def test_the_verdict_on_a_position(epoch: int, end: int, verdict: Verdict) -> None:
+    answer = LeaderEpochEndOffset(error_code=0, partition=0, leader_epoch=epoch, end_offset=end)
+    assert judge(40, 30, answer) is verdict
