@@ -34,6 +34,7 @@ import msgpack
 
 import barnabas.protocol.messages  # noqa: F401 - importing the declarations fills APIS
 from barnabas.protocol.errors import MalformedFrame, MessageTooComplex
+from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.schema import APIS, INTEGER_BITS, Buffer, RequestOf, WireField, WireType, wire_fields
 
 Encoder = Callable[[Any, list[Buffer]], list[Any]]
@@ -176,6 +177,7 @@ _SHOWN: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict}
 _shown = reprlib.Repr()
 _shown.maxlevel = 2
 
+_NO_TOPIC_ID_BYTES: Final = NO_TOPIC_ID.bytes
 _encoders: dict[type[Any], Encoder] = {}
 _decoders: dict[type[Any], Decoder] = {}
 
@@ -319,7 +321,8 @@ def _attach(value: Any, attached: list[Buffer]) -> int | None:
 def _uuid(value: Any, where: str) -> uuid.UUID:
     if type(value) is not bytes or len(value) != 16:
         raise _wrong(where, "a uuid of 16 bytes", value)
-    return uuid.UUID(bytes=value)
+    # Topics go by name in most messages of brokers; making a UUID costs as much as the rest of a small one.
+    return NO_TOPIC_ID if value == _NO_TOPIC_ID_BYTES else uuid.UUID(bytes=value)
 
 
 def _wrong(where: str, expected: str, value: Any) -> MalformedFrame:
