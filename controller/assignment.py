@@ -28,8 +28,9 @@ def assign_replicas(
     *,
     start_index: int,
     start_shift: int,
+    first_partition: int = 0,
 ) -> dict[int, tuple[BrokerId, ...]]:
-    """Replicas by partition, the preferred leader first.
+    """Replicas by partition, numbered from `first_partition` on, the preferred leader first.
 
     Partition p is led by the (start_index + p)-th broker in turn. Its followers stand `start_shift` further,
     and one further again each time the leaders have gone round: no two brokers always back each other.
@@ -49,7 +50,7 @@ def assign_replicas(
         )
     ordered = sorted(brokers)
     assignment = {}
-    for partition in range(num_partitions):
+    for partition in range(first_partition, first_partition + num_partitions):
         first = (start_index + partition) % count
         shift = start_shift + partition // count
         replicas = [ordered[first]]
@@ -73,22 +74,28 @@ def check_assignment(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"partitions {sorted(assignment)}; expected 0, 1, 2… without a gap",
         )
-    checked = {}
-    expected = len(assignment[0])
-    for partition, brokers in sorted(assignment.items()):
-        replicas = tuple(BrokerId(broker) for broker in brokers)
-        if not replicas or len(replicas) != expected:
-            problem = f"has {len(replicas)} replicas; expected {max(expected, 1)} as for partition 0"
-        elif len(set(replicas)) != len(replicas):
-            problem = f"names a broker twice: {list(replicas)}"
-        elif set(replicas) - set(live):
-            missing = sorted(set(replicas) - set(live))
-            problem = f"names brokers that do not live: {missing}; those that do are {sorted(live)}"
-        else:
-            checked[partition] = replicas
-            continue
-        raise api_error(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {partition} {problem}")
-    return checked
+    expected = max(1, len(assignment[0]))
+    return {
+        partition: check_replicas(partition, brokers, expected, live)
+        for partition, brokers in sorted(assignment.items())
+    }
+
+
+def check_replicas(
+    partition: int, brokers: Sequence[int], expected: int, live: Collection[BrokerId]
+) -> tuple[BrokerId, ...]:
+    """The replicas of one partition, if they are sound. Raises INVALID_REPLICA_ASSIGNMENT."""
+    replicas = tuple(BrokerId(broker) for broker in brokers)
+    if len(replicas) != expected:
+        problem = f"has {len(replicas)} replicas; expected {expected} as for partition 0"
+    elif len(set(replicas)) != len(replicas):
+        problem = f"names a broker twice: {list(replicas)}"
+    elif set(replicas) - set(live):
+        missing = sorted(set(replicas) - set(live))
+        problem = f"names brokers that do not live: {missing}; those that do are {sorted(live)}"
+    else:
+        return replicas
+    raise api_error(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {partition} {problem}")
 
 
 def _check_count(partitions: int) -> None:

@@ -1,4 +1,4 @@
-"""`ConfigStore`: the settings that stand in ZooKeeper, of topics and of brokers, and the news of their changes.
+"""`ConfigStore`: the settings of topics and brokers in ZooKeeper, and the news of their changes.
 
 Any broker may write them, by compare-and-set and together with a notification under ``/config/changes`` in
 one transaction: a change that nobody hears of cannot happen. Layout and formats are those of Apache Kafka in

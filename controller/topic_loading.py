@@ -21,7 +21,7 @@ log = logging.getLogger("barnabas.controller")
 
 
 class TopicLoader:
-    """See the module. ``touched`` is called when a topic's node has changed and `load_added` may find more."""
+    """See the module. ``touched`` is called when a node has changed and `load_added` may find more."""
 
     def __init__(
         self,

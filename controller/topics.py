@@ -1,4 +1,4 @@
-"""`TopicAdmin`: creates topics and asks for their deletion, on the controller's broker.
+"""`TopicAdmin`: creates topics, adds partitions and asks for deletions, on the controller's broker.
 
 It validates and writes to ZooKeeper, fenced by the controller's epoch; what follows (leaders, replicas,
 files) is the controller's doing, which its watches set off. A result is returned when the write has been
@@ -10,21 +10,25 @@ from __future__ import annotations
 import logging
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from barnabas.controller.assignment import assign_replicas, check_assignment
 from barnabas.controller.controller_writer import ControllerMoved
+from barnabas.controller.growth import added_partitions
 from barnabas.controller.znodes import MalformedZnode, TopicAssignment, random_uuid
 from barnabas.controller.zookeeper import SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId
+from barnabas.protocol.messages.partitions import CreatePartitionsTopic
 from barnabas.protocol.messages.topics import USE_DEFAULT, CreatableTopic, DeleteTopicState
 
 log = logging.getLogger("barnabas.controller")
 
 MAX_NAME_LENGTH: Final = 249
+_GROWTH_ROUNDS: Final = 10
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -64,6 +68,8 @@ class TopicWriter(Protocol):
 
     def create_topic(self, name: str, topic: TopicAssignment, config: Mapping[str, str]) -> bool: ...
 
+    def grow_topic(self, name: str, topic: TopicAssignment) -> bool: ...
+
     def request_deletion(self, topic: str) -> bool: ...
 
 
@@ -98,31 +104,44 @@ class TopicAdmin:
     def create_topics(
         self, topics: Sequence[CreatableTopic], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        """One result per topic, in order.
+        """One result per name, in order.
 
-        Raises NOT_CONTROLLER when we are not, or no longer, the controller, and REQUEST_TIMED_OUT when
-        ZooKeeper cannot be reached.
+        Raises NOT_CONTROLLER when we are not the controller, and REQUEST_TIMED_OUT when ZooKeeper cannot be
+        reached; when that happens on the way, the topics that were made before are told apart from the rest.
         """
         with _zookeeper_trouble():
             writer = self._controller.writer
             existing = set(self._store.topics())
-            names = [topic.name for topic in topics]
-            results = []
-            for topic in topics:
-                try:
-                    if names.count(topic.name) > 1:
-                        raise api_error(
-                            ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice in one request"
-                        )
+        counts = Counter(topic.name for topic in topics)
+        results = []
+        for topic in {topic.name: topic for topic in topics}.values():
+            try:
+                with _zookeeper_trouble():
+                    _check_named_once(topic.name, counts)
                     result = self._create(topic, existing, None if validate_only else writer)
-                except ApiError as error:
-                    if error.code is ErrorCode.NOT_CONTROLLER:
-                        raise
-                    results.append(_failed(topic.name, error))
-                else:
-                    existing.add(topic.name)
-                    results.append(result)
-            return results
+            except ApiError as error:
+                results.append(_failed(topic.name, error))
+            else:
+                existing.add(topic.name)
+                results.append(result)
+        return results
+
+    def create_partitions(
+        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        """One result per topic, with the number of partitions that it then has. Raises as `create_topics`."""
+        with _zookeeper_trouble():
+            writer = self._controller.writer
+        counts = Counter(topic.name for topic in topics)
+        results = []
+        for topic in {topic.name: topic for topic in topics}.values():
+            try:
+                with _zookeeper_trouble():
+                    _check_named_once(topic.name, counts)
+                    results.append(self._grow(topic, None if validate_only else writer))
+            except ApiError as error:
+                results.append(_failed(topic.name, error))
+        return results
 
     def delete_topics(self, topics: Sequence[DeleteTopicState]) -> list[TopicResult]:
         """One result per topic, named by name or by id. Raises as `create_topics` does."""
@@ -132,20 +151,49 @@ class TopicAdmin:
             ids = {
                 name: found.topic_id for name, found in existing.items() if isinstance(found, TopicAssignment)
             }
-            by_id = {topic_id: name for name, topic_id in ids.items()}
-            results = []
-            for topic in topics:
-                try:
+        by_id = {topic_id: name for name, topic_id in ids.items() if topic_id != NO_TOPIC_ID}
+        results = []
+        for topic in topics:
+            try:
+                with _zookeeper_trouble():
                     name = _name_of(topic, existing, by_id)
                     if not self._settings.delete_topic_enable:
                         raise api_error(ErrorCode.TOPIC_DELETION_DISABLED)
                     writer.request_deletion(name)
-                except ApiError as error:
-                    results.append(_failed(topic.name, error, TopicId(topic.topic_id)))
-                else:
-                    log.info("deletion of topic %s is asked for", name)
-                    results.append(TopicResult(name=name, topic_id=ids.get(name, NO_TOPIC_ID)))
-            return results
+            except ApiError as error:
+                results.append(_failed(topic.name, error, TopicId(topic.topic_id)))
+            else:
+                log.info("deletion of topic %s is asked for", name)
+                results.append(TopicResult(name=name, topic_id=ids.get(name, NO_TOPIC_ID)))
+        return results
+
+    def _grow(self, topic: CreatePartitionsTopic, writer: TopicWriter | None) -> TopicResult:
+        for _ in range(_GROWTH_ROUNDS):
+            current = self._store.topic_assignments([topic.name]).get(topic.name)
+            if current is None:
+                raise api_error(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic {topic.name!r} does not exist"
+                )
+            if isinstance(current, MalformedZnode):
+                raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, str(current))
+            if topic.name in self._store.deletion_requests():
+                raise api_error(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"the topic {topic.name!r} is being deleted"
+                )
+            assignments = None if topic.assignments is None else [one.broker_ids for one in topic.assignments]
+            added = added_partitions(
+                topic.name, current.replicas, topic.count, assignments, self._controller.live_brokers
+            )
+            grown = replace(current, replicas={**current.replicas, **added})
+            if writer is None or writer.grow_topic(topic.name, grown):
+                if writer is not None:
+                    log.info("topic %s gets partitions %s", topic.name, added)
+                return TopicResult(
+                    name=topic.name, topic_id=current.topic_id, num_partitions=len(grown.replicas)
+                )
+        raise api_error(
+            ErrorCode.REQUEST_TIMED_OUT, f"topic {topic.name!r} is changed by others again and again"
+        )
 
     def _create(self, topic: CreatableTopic, existing: set[str], writer: TopicWriter | None) -> TopicResult:
         validate_topic_name(topic.name)
@@ -238,9 +286,18 @@ def metric_name(topic: str) -> str:
     return topic.replace(".", "_")
 
 
+def _check_named_once(name: str, counts: Mapping[str, int]) -> None:
+    if counts[name] > 1:
+        raise api_error(ErrorCode.INVALID_REQUEST, f"topic {name!r} is named twice in one request")
+
+
 def _name_of(topic: DeleteTopicState, existing: Mapping[str, object], by_id: Mapping[TopicId, str]) -> str:
     topic_id = TopicId(topic.topic_id)
     if topic_id != NO_TOPIC_ID:
+        if topic.name:
+            raise api_error(
+                ErrorCode.INVALID_REQUEST, f"expected a name or an id, not both {topic.name!r} and {topic_id}"
+            )
         if topic_id not in by_id:
             raise api_error(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
         return by_id[topic_id]

@@ -292,6 +292,17 @@ def decode_log_dir_event(path: str, data: bytes) -> BrokerId:
         return BrokerId(int(body["broker"]))
 
 
+def encode_producer_id_block(broker: BrokerId, block: range) -> bytes:
+    first, last = str(block.start), str(block.stop - 1)
+    return _dump({"version": 1, "broker": broker, "block_start": first, "block_end": last})
+
+
+def decode_producer_id_block(path: str, data: bytes) -> range:
+    body = _load(path, data)
+    with _reading(path, data):
+        return range(int(body["block_start"]), int(body["block_end"]) + 1)
+
+
 def encode_cluster_id(cluster_id: str) -> bytes:
     return _dump({"version": "1", "id": cluster_id})
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from barnabas.controller.znodes import TopicAssignment
 from barnabas.controller.zookeeper import ZooKeeperUnavailable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId
+from barnabas.protocol.messages.partitions import CreatePartitionsAssignment, CreatePartitionsTopic
 from barnabas.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -174,7 +176,7 @@ def test_names_that_differ_in_dot_and_underscore_alone_collide() -> None:
 def test_a_topic_named_twice_in_a_request_is_made_not_at_all() -> None:
     desk = Desk()
     found = desk.create(CreatableTopic(name="t"), CreatableTopic(name="t"))
-    assert [error for error, _ in found] == [ErrorCode.INVALID_REQUEST] * 2
+    assert [error for error, _ in found] == [ErrorCode.INVALID_REQUEST]
     assert desk.zookeeper.assignments == {}
 
 
@@ -232,14 +234,132 @@ def test_what_goes_wrong_in_zookeeper_becomes_an_error_of_the_protocol(
     monkeypatch: pytest.MonkeyPatch, error: Exception, code: ErrorCode
 ) -> None:
     desk = Desk()
+    create = FakeWriter.create_topic
 
-    def fail(*arguments: object) -> bool:
+    def fail(writer: Any, name: str = "", *arguments: Any) -> bool:
+        if name == "first":
+            return create(writer, name, *arguments)
         raise error
 
     monkeypatch.setattr(FakeWriter, "create_topic", fail)
+    found = desk.create(CreatableTopic(name="first"), CreatableTopic(name="t"))
+    assert [made for made, _ in found] == [ErrorCode.NONE, code]
+    monkeypatch.setattr(FakeZooKeeper, "topics", fail)
     with pytest.raises(ApiError) as refused:
         desk.create(CreatableTopic(name="t"))
     assert refused.value.code is code
+
+
+def test_a_topic_is_named_by_name_or_by_id_and_not_by_both() -> None:
+    desk = Desk()
+    [made] = desk.admin.create_topics([CreatableTopic(name="t")])
+    [result] = desk.admin.delete_topics([DeleteTopicState(name="t", topic_id=made.topic_id)])
+    assert result.error is ErrorCode.INVALID_REQUEST
+    assert desk.zookeeper.deletions == []
+
+
+# Adding partitions
+
+
+def growing(replication_factor: int = 2) -> Desk:
+    desk = Desk()
+    desk.create(CreatableTopic(name="t", num_partitions=3, replication_factor=replication_factor))
+    return desk
+
+
+def more(
+    desk: Desk, count: int, assignments: Sequence[Sequence[int]] | None = None, *, validate_only: bool = False
+) -> list[tuple[ErrorCode, str]]:
+    named = (
+        None
+        if assignments is None
+        else [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignments]
+    )
+    topic = CreatePartitionsTopic(name="t", count=count, assignments=named)
+    results = desk.admin.create_partitions([topic], validate_only=validate_only)
+    return [(result.error, result.message or "") for result in results]
+
+
+def replicas(desk: Desk) -> Mapping[int, tuple[BrokerId, ...]]:
+    found = desk.zookeeper.assignments["t"]
+    assert isinstance(found, TopicAssignment)
+    return found.replicas
+
+
+def test_partitions_are_added_behind_those_that_are_there_and_spread_as_they_are() -> None:
+    desk = growing()
+    before = dict(replicas(desk))
+    assert more(desk, 9) == [(ErrorCode.NONE, "")]
+    after = replicas(desk)
+    assert {index: after[index] for index in before} == before
+    assert sorted(after) == list(range(9))
+    assert {len(set(brokers)) for brokers in after.values()} == {2}
+    leaders = [brokers[0] for brokers in after.values()]
+    assert {leaders.count(BrokerId(broker)) for broker in (1, 2, 3)} == {3}
+
+
+def test_the_replicas_of_new_partitions_may_be_given() -> None:
+    desk = growing()
+    assert more(desk, 5, [(3, 1), (1, 2)]) == [(ErrorCode.NONE, "")]
+    assert (replicas(desk)[3], replicas(desk)[4]) == ((3, 1), (1, 2))
+
+
+def test_a_mere_question_adds_nothing() -> None:
+    desk = growing()
+    assert more(desk, 5, validate_only=True) == [(ErrorCode.NONE, "")]
+    refusal(more(desk, 2, validate_only=True), ErrorCode.INVALID_PARTITIONS, "cannot be taken away")
+    assert len(replicas(desk)) == 3
+
+
+@pytest.mark.parametrize(
+    ("count", "assignments", "code", "text"),
+    [
+        (2, None, ErrorCode.INVALID_PARTITIONS, "has 3 partitions already, more than the 2"),
+        (3, None, ErrorCode.INVALID_PARTITIONS, "has 3 partitions already"),
+        (10_001, None, ErrorCode.INVALID_PARTITIONS, "at most 10000"),
+        (5, [(1, 2)], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "2 partitions are to be added"),
+        (4, [(1, 9)], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "do not live: [9]"),
+        (4, [(1, 1)], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "names a broker twice"),
+        (4, [(1,)], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "expected 2"),
+    ],
+)
+def test_growth_that_cannot_be_is_refused_with_its_reason(
+    count: int, assignments: Sequence[Sequence[int]] | None, code: ErrorCode, text: str
+) -> None:
+    desk = growing()
+    refusal(more(desk, count, assignments), code, text)
+    assert len(replicas(desk)) == 3
+
+
+def test_a_topic_that_is_unknown_or_leaving_gets_no_partitions() -> None:
+    desk = growing()
+    desk.admin.delete_topics([DeleteTopicState(name="t")])
+    refusal(more(desk, 5), ErrorCode.INVALID_TOPIC_EXCEPTION, "is being deleted")
+    [result] = desk.admin.create_partitions([CreatePartitionsTopic(name="x", count=5)])
+    assert result.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    twice = [CreatePartitionsTopic(name="t", count=5), CreatePartitionsTopic(name="t", count=6)]
+    assert [one.error for one in desk.admin.create_partitions(twice)] == [ErrorCode.INVALID_REQUEST]
+
+
+def test_fewer_live_brokers_than_replicas_allow_no_new_partition() -> None:
+    desk = growing(replication_factor=3)
+    desk.controller.live = desk.controller.live[:2]
+    refusal(more(desk, 5), ErrorCode.INVALID_REPLICATION_FACTOR, "number of live brokers, 2")
+
+
+def test_a_change_in_between_is_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = growing()
+    grow = FakeWriter.grow_topic
+
+    def interrupted(writer: FakeWriter, name: str, topic: TopicAssignment) -> bool:
+        monkeypatch.setattr(FakeWriter, "grow_topic", grow)
+        desk.zookeeper.grow("t", {3: (1, 2)})
+        return grow(writer, name, topic)
+
+    monkeypatch.setattr(FakeWriter, "grow_topic", interrupted)
+    assert more(desk, 5) == [(ErrorCode.NONE, "")]
+    assert replicas(desk)[3] == (1, 2)
+    assert len(replicas(desk)) == 5
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
