@@ -34,13 +34,18 @@ from barnabas.broker.logging_setup import set_up_logging
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.network.request import Request
 from barnabas.broker.network.server import ListenAddress, ServerSettings, SocketServer
+from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory, Reaper
 from barnabas.broker.replication.fetcher import FetcherManager, FetcherSettings
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.scheduler import Scheduler
 from barnabas.broker.slow_work import SlowWork
 from barnabas.broker.topic_settings import TopicSettingsTable
-from barnabas.broker.zookeeper_adapters import ZooKeeperIsrStore, ZooKeeperTopicWork
+from barnabas.broker.zookeeper_adapters import (
+    ZooKeeperIsrStore,
+    ZooKeeperProducerIdBlocks,
+    ZooKeeperTopicWork,
+)
 from barnabas.controller.controller import Controller
 from barnabas.controller.reign import ControllerSettings
 from barnabas.controller.store import ClusterStore
@@ -254,6 +259,7 @@ class Broker:
                 topics=ZooKeeperTopicWork(topics),
                 controller=controller,
                 slow_work=slow_work,
+                producer_ids=ProducerIds(ZooKeeperProducerIdBlocks(self._store, config.broker_id), slow_work),
                 fetch_sessions=FetchSessionCache(
                     config.max_incremental_fetch_session_cache_slots,
                     replicas.listeners,
@@ -282,6 +288,11 @@ class Broker:
                 config.log_flush_offset_checkpoint_interval_ms,
                 "recovery point checkpoint",
                 lambda: logs.checkpoint_pass(wall_clock_ms()),
+            ),
+            (
+                config.producer_id_expiration_check_interval_ms,
+                "expiration of producers",
+                lambda: logs.expire_producers_pass(wall_clock_ms(), config.producer_id_expiration_ms),
             ),
             (
                 _REMOVE_DELETED_INTERVAL_MS,

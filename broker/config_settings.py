@@ -306,6 +306,18 @@ class BrokerConfig:
         "How long a deleted file is kept on disk.",
         topic_name="file.delete.delay.ms",
     )
+    producer_id_expiration_ms: int = setting(
+        "producer.id.expiration.ms",
+        Integer(1),
+        86_400_000,
+        "How long a partition remembers an idempotent producer that writes nothing.",
+    )
+    producer_id_expiration_check_interval_ms: int = setting(
+        "producer.id.expiration.check.interval.ms",
+        Integer(1),
+        600_000,
+        "How often that is looked at.",
+    )
     log_message_timestamp_type: str = setting(
         "log.message.timestamp.type",
         Choice(("CreateTime", "LogAppendTime")),

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from barnabas.broker.producer_ids import ProducerIdsUnavailable
 from barnabas.broker.replication.isr_changes import IneligibleReplica, IsrConflict, IsrStoreUnavailable
+from barnabas.controller.producer_id_blocks import claim_producer_ids
 from barnabas.controller.store import ClusterStore, PartitionStateConflict, ReplicaNotRegistered
 from barnabas.controller.topics import TopicAdmin
 from barnabas.controller.zookeeper import SessionLost, ZooKeeperUnavailable
@@ -67,6 +69,20 @@ class ZooKeeperIsrStore:
             self._store.notify_log_dir_failure(broker_id)
         except (ZooKeeperUnavailable, SessionLost) as error:
             raise IsrStoreUnavailable(str(error)) from error
+
+
+class ZooKeeperProducerIdBlocks:
+    """`barnabas.broker.producer_ids.BlockSource` over ZooKeeper."""
+
+    def __init__(self, store: ClusterStore, broker_id: BrokerId) -> None:
+        self._store = store
+        self._broker_id = broker_id
+
+    def claim_block(self) -> range:
+        try:
+            return claim_producer_ids(self._store.session, self._broker_id)
+        except (ZooKeeperUnavailable, SessionLost) as error:
+            raise ProducerIdsUnavailable(str(error)) from error
 
 
 class ZooKeeperTopicWork:

@@ -12,6 +12,7 @@ from typing import Protocol
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.slow_work import SlowWork
@@ -60,4 +61,5 @@ class Services:
     topics: TopicWork
     controller: ControllerFace
     slow_work: SlowWork
+    producer_ids: ProducerIds
     fetch_sessions: FetchSessionCache

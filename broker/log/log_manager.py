@@ -1,9 +1,9 @@
 """All logs of a broker: opened at start, created, deleted, and looked after in passes.
 
 The manager knows no clock and no threads: a scheduler calls the passes (`retention_pass`, `flush_pass`,
-`checkpoint_pass`, `remove_deleted`) with the time. Its lock guards the table of logs only and is never held
-during disk work on a log, creation aside. A log dir that fails goes offline with all its logs; the others go
-on. A damaged log is kept out and remembered in `offline_partitions`.
+`checkpoint_pass`, `expire_producers_pass`, `remove_deleted`) with the time. Its lock guards the table of
+logs only and is never held during disk work on a log, creation aside. A log dir that fails goes offline with
+all its logs; the others go on. A damaged log is kept out and remembered in `offline_partitions`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LogManager:
         """Lock the log dirs and open every log in them, with recovery where the last stop was not clean.
 
         Raises InvalidConfiguration (a dir in use, foreign, or none usable). A dir whose disk fails is offline
-        from the start; a damaged log is in `offline_partitions`.
+        from the start, while others are left; a damaged log is in `offline_partitions`.
         """
         dirs: list[LogDir] = []
         failed: dict[Path, LogDirFailure] = {}
@@ -82,6 +82,10 @@ class LogManager:
             manager.offline_dirs.update(failed)
             for log_dir in usable:
                 manager._load_dir_or_fail(log_dir, now_ms)
+            if not manager.has_online_dir:
+                # As Kafka does: a broker that holds nothing would only be in the way of its cluster.
+                reasons = "; ".join(str(error) for error in manager.offline_dirs.values())
+                raise InvalidConfiguration(f"log.dirs: no folder is left that can be used: {reasons}")
         except BaseException:
             for log_dir in dirs:
                 log_dir.release()
@@ -227,6 +231,10 @@ class LogManager:
             if high_watermark is not None:
                 count += self._guarded(log, partial(log.delete_old_segments, now_ms, high_watermark))
         return count
+
+    def expire_producers_pass(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget the producers that have written nothing for so long; returns how many."""
+        return sum(log.expire_producers(now_ms, expiration_ms) for log in self.all_logs())
 
     def flush_pass(self, now_ms: int) -> None:
         """Force to disk the logs whose `flush.ms` is over."""

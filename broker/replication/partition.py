@@ -203,7 +203,7 @@ class Partition:
                 raise fencing.not_enough_replicas(self.partition, in_sync, self.min_insync_replicas)
             result = self.log.append_as_leader(records, self._leader_epoch, wall_clock_ms)
             moved = self._advance_high_watermark(now_ms)
-            return LeaderAppend(result, self._leader_epoch, self.log.log_end_offset, moved)
+            return LeaderAppend(result, self._leader_epoch, Offset(result.last_offset + 1), moved)
 
     def acknowledgement(self, leader_epoch: LeaderEpoch, required_offset: Offset) -> ErrorCode | None:
         """Whether an acks=all append of that epoch is settled: None while it must wait, else its outcome.

@@ -21,7 +21,10 @@ class Role(Enum):
 
 
 class LeaderAppend(NamedTuple):
-    """An append as leader. ``required_offset`` is what the high watermark must reach for acks=all."""
+    """An append as leader. ``required_offset`` is what the high watermark must reach for acks=all.
+
+    For batches that were written before, that is behind the old ones, maybe far below the log's end.
+    """
 
     result: AppendResult
     leader_epoch: LeaderEpoch

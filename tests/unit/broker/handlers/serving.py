@@ -13,6 +13,7 @@ from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.network.request import Buffers, Request
+from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.slow_work import SlowWorkRefused
 from barnabas.protocol import codec_msgpack
@@ -104,6 +105,20 @@ class Topics:
         return self.deleted
 
 
+class Blocks:
+    """Where blocks of producer ids are claimed; an exception in `trouble` is raised instead."""
+
+    def __init__(self) -> None:
+        self.claimed = 0
+        self.trouble: Exception | None = None
+
+    def claim_block(self) -> range:
+        if self.trouble is not None:
+            raise self.trouble
+        self.claimed += 1
+        return range(1_000 * self.claimed, 1_000 * self.claimed + 1_000)
+
+
 class ControllerBeside:
     """The controller of this process."""
 
@@ -133,6 +148,7 @@ class Serving:
         self.topics = Topics()
         self.controller = ControllerBeside()
         self.slow = Inline()
+        self.blocks = Blocks()
         config = config_from(
             {
                 "broker.id": "1",
@@ -163,6 +179,7 @@ class Serving:
                 topics=self.topics,
                 controller=self.controller,
                 slow_work=self.slow,
+                producer_ids=ProducerIds(self.blocks, self.slow),
                 fetch_sessions=self.fetch_sessions,
             )
         )
