@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Final, Protocol
 
 from barnabas.controller import events
@@ -129,6 +130,16 @@ class Controller:
         except EventQueueFull as error:
             log.error("controlled shutdown of broker %d refused: %s", broker, error)
             done(ErrorCode.REQUEST_TIMED_OUT, [])
+
+    def topic_configs_changed(self, topics: Collection[str]) -> None:
+        """The settings of these topics were changed in ZooKeeper; a controller looks at what they are now."""
+        self._queue.put(events.TopicConfigChange(frozenset(topics)))
+
+    def set_unclean_leader_election(self, is_enabled: bool) -> None:
+        """Change ``unclean.leader.election.enable`` for topics that do not say themselves. Any thread."""
+        if self._settings.unclean_leader_election_enable != is_enabled:
+            self._settings = replace(self._settings, unclean_leader_election_enable=is_enabled)
+            self._queue.put(events.UncleanElectionChange(is_enabled))
 
     def _active(self) -> tuple[Reign, ControllerWriter]:
         reign, writer = self._reign, self._writer

@@ -47,19 +47,9 @@ class LogConfig:
     """What batches are stored in; None keeps them as their producers sent them."""
     cleanup_policy: tuple[str, ...] = (DELETE,)
     """`DELETE`, `COMPACT` or both."""
-    message_timestamp_before_max_ms: int = _LONG_MAX
-    message_timestamp_after_max_ms: int = _LONG_MAX
-    compression_type: str = "producer"
-    """What batches are recompressed to; ``producer`` keeps them as they came."""
-    cleanup_policy: tuple[str, ...] = ("delete",)
     file_delete_delay_ms: int = 60_000
     flush_messages: int = _LONG_MAX
     flush_ms: int = _LONG_MAX
-
-    @property
-    def is_compacted(self) -> bool:
-        """Whether every record must have a key."""
-        return "compact" in self.cleanup_policy
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> LogConfig:
@@ -81,6 +71,7 @@ class LogConfig:
 
     @property
     def is_compacted(self) -> bool:
+        """Whether every record must have a key."""
         return COMPACT in self.cleanup_policy
 
     @property
