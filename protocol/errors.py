@@ -48,6 +48,10 @@ class MessageTooComplex(LocalError):
     """A message of ours that no peer would take: too many bytes even without its records. It was not sent."""
 
 
+class Unencodable(LocalError):
+    """A message of ours with a value that its wire format has no room for; it was not sent."""
+
+
 class InvalidConfiguration(LocalError, ValueError):
     """A setting that is unknown or out of range; the text names it, its value, and what was expected."""
 

@@ -65,7 +65,11 @@ INTEGER_BITS: Final = {WireType.INT8: 8, WireType.INT16: 16, WireType.INT32: 32,
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """What the codecs know of one field. ``struct`` is the element class of STRUCT fields."""
+    """What the codecs know of one field. ``struct`` is the element class of STRUCT fields.
+
+    A field that is not ``ignorable`` may not be left out of a version that lacks it, unless its value is the
+    default: the receiver would do something else than was asked.
+    """
 
     kind: WireType
     is_array: bool = False
@@ -75,6 +79,7 @@ class WireField:
     nullable_since: int | None = None
     tag: int | None = None
     native_only: bool = False
+    ignorable: bool = True
 
 
 def _field(wire: WireField, default: Any, factory: Any = _MISSING) -> Any:

@@ -1,0 +1,313 @@
+"""Compiles a declared class, at one version of Kafka's protocol, into the Python that decodes it.
+
+A decoder trusts nothing. Counts are refused when the bytes that remain could not hold the elements, and above
+`MAX_ARRAY_LENGTH`, before anything is allocated; what a message takes without its records is bounded by
+`MAX_HEAD_BYTES`; the declarations are finite, and depth with them. Unknown tagged fields are skipped, fields
+that the version lacks take their defaults, bytes behind the message are ignored. Whatever the bytes are, the
+outcome is a message or `MalformedFrame`.
+
+A message without records is decoded from a copy as bytes, which are read faster than a view. Records are
+views of the frame.
+
+Runs on whichever thread needs a message first; compiling twice is harmless.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+
+from barnabas.protocol.codec_kafka_source import (
+    FIXED_SHAPES,
+    MAX_STRING_BYTES,
+    SHORT_ARRAY,
+    SourceMaker,
+    has_records,
+    is_carried,
+    smallest_size,
+)
+from barnabas.protocol.codec_msgpack import MAX_ARRAY_LENGTH, MAX_HEAD_BYTES
+from barnabas.protocol.errors import MalformedFrame
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.schema import WireField, WireType, wire_fields
+
+Decoder = Callable[[memoryview, int], Any]
+"""Reads the message that starts at a position; raises MalformedFrame."""
+
+_SIZES: Final = {"?": 1, "b": 1, "B": 1, "h": 2, "i": 4, "q": 8, "16s": 16}
+_MAX_UVARINT_BYTES: Final = 5
+_UUIDS_REMEMBERED: Final = 4096
+
+
+def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decoder:
+    """The function that decodes a declared class in one version."""
+    run: Decoder = _made(cls, version, flexible).compile(f"kafka decoder of {cls.__name__} {version}")
+    return run
+
+
+def decoder_source(cls: type[Any], version: int, flexible: bool) -> str:
+    """The Python that `compile_decoder` compiles."""
+    return _made(cls, version, flexible).source
+
+
+def _made(cls: type[Any], version: int, flexible: bool) -> _DecoderMaker:
+    maker = _DecoderMaker(version, flexible, has_records(cls, version))
+    maker.make(cls)
+    return maker
+
+
+class _DecoderMaker(SourceMaker):
+    """``v`` is what is read, ``p`` the place, ``end`` its end, ``taken`` the bytes of records so far.
+
+    ``_run`` holds fields of fixed size that are not read yet: targets and shapes.
+    """
+
+    def __init__(self, version: int, flexible: bool, with_records: bool) -> None:
+        super().__init__(version, flexible)
+        self._run: list[tuple[str, str]] = []
+        self._then: list[str] = []
+        self._with_records = with_records
+        self.scope |= {
+            "_new": object.__new__,
+            "_uuid": _uuid,
+            "_uvarint": read_uvarint,
+            "_skip": skip_tagged_field,
+            "_many": struct.unpack_from,
+            "_Short": (struct.error, IndexError),
+            "_short": _short,
+            "_bad": _bad,
+            "_large": _large,
+        }
+
+    def make(self, cls: type[Any]) -> None:
+        where = repr(f"{cls.__name__} version {self.version}")
+        with self.block("def run(v, p):"):
+            if self._with_records:
+                self.line("taken = 0")
+            else:
+                self.line(f"if len(v) - p > {MAX_HEAD_BYTES}: raise _large({where}, len(v) - p)")
+                self.line("v = bytes(v)")
+            self.line("end = len(v)")
+            with self.block("try:"):
+                self._struct(cls, "m")
+                self._flush()
+                self.line("return m")
+            self.line("except _Short: raise _short(" + where + ", p, end) from None")
+            self.line("except UnicodeDecodeError as error: raise _bad(" + where + ", error, p) from None")
+
+    def _read(self, target: str, shape: str) -> None:
+        self._run.append((target, shape))
+
+    def _flush(self) -> None:
+        run, self._run = self._run, []
+        then, self._then = self._then, []
+        if len(run) == 1 and run[0][1] == "B":
+            self.line(f"{run[0][0]} = v[p]")
+            self.line("p += 1")
+        elif run:
+            shape = struct.Struct(">" + "".join(shape for _, shape in run))
+            targets = "".join(f"{target}, " for target, _ in run).rstrip()
+            self.line(f"{targets} = {self.known('unpack', shape.unpack_from)}(v, p)")
+            self.line(f"p += {shape.size}")
+        for text in then:
+            self.line(text)
+
+    def _struct(self, cls: type[Any], m: str) -> None:
+        self._flush()
+        self.line(f"{m} = _new({self.known(cls.__name__, cls)})")
+        tagged: dict[int, tuple[str, WireField]] = {}
+        carried: list[tuple[str, WireField]] = []
+        for field, wire, maker in wire_fields(cls):
+            if not is_carried(wire, self.version):
+                self._default(cls, m, field, maker)
+            elif wire.tag is not None:
+                self._default(cls, m, field, maker)
+                tagged[wire.tag] = (field, wire)
+            else:
+                carried.append((field, wire))
+        for field, wire in carried:
+            self._field(f"{cls.__name__}.{field}", wire, f"{m}.{field}")
+        if self.flexible:
+            self._tags(cls, tagged, m)
+
+    def _default(self, cls: type[Any], m: str, field: str, maker: Any) -> None:
+        invariant(maker is not None, "%s.%s needs a default", cls.__name__, field)
+        default = maker()
+        if isinstance(default, uuid.UUID):
+            self.line(f"{m}.{field} = {self.known('default', default)}")
+        elif default is None or default == [] or isinstance(default, bool | int | str):
+            self.line(f"{m}.{field} = {default!r}")
+        else:
+            # Made here, field by field: `__init__`, which takes keywords, is several times slower.
+            held = self.name("m")
+            self.line(f"{m}.{field} = {held} = _new({self.known('cls', type(default))})")
+            for name, _, inner in wire_fields(type(default)):
+                self._default(type(default), held, name, inner)
+
+    def _field(self, where: str, wire: WireField, target: str) -> None:
+        if wire.struct is not None and not wire.is_array:
+            invariant(not self.is_nullable(wire), "%s: a structure cannot be null", where)
+            held = self.name("m")
+            self._struct(wire.struct, held)
+            self._then.append(f"{target} = {held}")
+        elif wire.kind is WireType.UUID and not wire.is_array:
+            held = self.name("u")
+            self._read(held, "16s")
+            self._then.append(f"{target} = _uuid({held})")
+        elif wire.kind in FIXED_SHAPES and not wire.is_array:
+            self._read(target, FIXED_SHAPES[wire.kind])
+        elif wire.is_array or wire.kind is WireType.RECORDS:
+            self._sized(where, wire, target, "i")
+        else:
+            self._sized(where, wire, target, "h")
+
+    def _sized(self, where: str, wire: WireField, target: str, shape: str) -> None:
+        """A field that starts with its length, which in flexible versions is one more."""
+        n = self.name("n")
+        self._read(n, "B" if self.flexible else shape)
+        self._flush()
+        if self.flexible:
+            self.line(f"if {n} > 127: {n}, p = _uvarint(v, p - 1)")
+        if self.is_nullable(wire):
+            with self.block(f"if {n} == {0 if self.flexible else -1}:"):
+                self.line(f"{target} = None")
+            with self.block("else:"):
+                self._not_null(where, wire, target, n)
+                self._flush()
+        else:
+            self._not_null(where, wire, target, n)
+
+    def _not_null(self, where: str, wire: WireField, target: str, n: str) -> None:
+        if wire.kind is WireType.RECORDS:
+            self._records(where, target, n)
+        elif not wire.is_array:
+            self._string(where, target, n)
+        elif wire.struct is None and wire.kind in FIXED_SHAPES and wire.kind is not WireType.UUID:
+            self._numbers(where, FIXED_SHAPES[wire.kind], target, n)
+        else:
+            self._elements(where, wire, target, n)
+
+    def _length(self, n: str) -> str:
+        return f"{n} - 1" if self.flexible else n
+
+    def _records(self, where: str, target: str, n: str) -> None:
+        length = self._length(n)
+        self.line(f"e = p + {length}")
+        self.line(f"if not p <= e <= end: raise _bad({where!r}, f'{{{length}}} bytes of records', p)")
+        self.line(f"{target} = v[p:e]")
+        self.line("taken += e - p")
+        self.line("p = e")
+
+    def _string(self, where: str, target: str, n: str) -> None:
+        length = self._length(n)
+        self.line(f"e = p + {length}")
+        limit = f" or {n} > {MAX_STRING_BYTES + 1}" if self.flexible else ""
+        self.line(f"if not p <= e <= end{limit}: raise _bad({where!r}, f'a string of {{{length}}} bytes', p)")
+        self.line(f"{target} = str(v[p:e], 'utf-8')")
+        self.line("p = e")
+
+    def _numbers(self, where: str, char: str, target: str, n: str) -> None:
+        offset = 1 if self.flexible else 0
+        size = _SIZES[char]
+        shapes = [struct.Struct(f">{max(0, k - offset)}{char}").unpack_from for k in range(SHORT_ARRAY)]
+        table = self.known("unpacks", shapes)
+        with self.block(f"if {offset} <= {n} < {SHORT_ARRAY}:"):
+            self.line(f"{target} = list({table}[{n}](v, p))")
+        with self.block("else:"):
+            self._check_count(where, n, size)
+            self.line(f"{target} = list(_many(f'>{{{self._length(n)}}}{char}', v, p))")
+        self.line(f"p += ({self._length(n)}) * {size}")
+
+    def _check_count(self, where: str, n: str, least: int) -> None:
+        offset = 1 if self.flexible else 0
+        count = self._length(n)
+        head = f" or p - taken > {MAX_HEAD_BYTES}" if self._with_records else ""
+        self.line(
+            f"if not {offset} <= {n} <= {MAX_ARRAY_LENGTH + offset} or p + ({count}) * {least} > end{head}:"
+            f" raise _bad({where!r}, f'an array of {{{count}}} elements', p)"
+        )
+
+    def _elements(self, where: str, wire: WireField, target: str, n: str) -> None:
+        if wire.struct is not None:
+            least = smallest_size(wire.struct, self.version, self.flexible)
+        elif wire.kind is WireType.UUID:
+            least = 16
+        else:
+            least = 1 if self.flexible else 2
+        self._check_count(where, n, least)
+        held, element = self.name("l"), self.name("m")
+        self.line(f"{target} = {held} = []")
+        with self.block(f"for _ in range({self._length(n)}):"):
+            if wire.struct is not None:
+                self._struct(wire.struct, element)
+            else:
+                self._field(where, WireField(wire.kind), element)
+            self._flush()
+            self.line(f"{held}.append({element})")
+
+    def _tags(self, cls: type[Any], tagged: dict[int, tuple[str, WireField]], m: str) -> None:
+        n = self.name("t")
+        self._read(n, "B")
+        self._flush()
+        with self.block(f"if {n}:"):
+            self.line(f"if {n} > 127: {n}, p = _uvarint(v, p - 1)")
+            with self.block(f"for _ in range({n}):"):
+                if not tagged:
+                    self.line("p = _skip(v, p, end)")
+                    return
+                tag, size, stop = self.name("tag"), self.name("size"), self.name("stop")
+                self.line(f"{tag}, p = _uvarint(v, p)")
+                self.line(f"{size}, p = _uvarint(v, p)")
+                self.line(f"{stop} = p + {size}")
+                self.line(
+                    f"if {stop} > end: raise _bad({cls.__name__!r}, f'a tagged field of {{{size}}} bytes', p)"
+                )
+                for number, (field, wire) in tagged.items():
+                    with self.block(f"if {tag} == {number}:"):
+                        self._field(f"{cls.__name__}.{field}", wire, f"{m}.{field}")
+                        self._flush()
+                        self.line(f"if p != {stop}: raise _bad('{cls.__name__}.{field}', 'a wrong size', p)")
+                self.line(f"p = {stop}")
+
+
+def read_uvarint(v: bytes | memoryview, p: int) -> tuple[int, int]:
+    """An unsigned varint of up to 32 bits and the position after it. Raises MalformedFrame, IndexError."""
+    value = 0
+    for shift in range(0, 7 * _MAX_UVARINT_BYTES, 7):
+        byte = v[p]
+        p += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                break
+            return value, p
+    raise MalformedFrame(f"no unsigned varint of 32 bits before byte {p}")
+
+
+def skip_tagged_field(v: bytes | memoryview, p: int, end: int) -> int:
+    """The position after a tagged field that we do not know. Raises MalformedFrame, IndexError."""
+    _, p = read_uvarint(v, p)
+    size, p = read_uvarint(v, p)
+    if p + size > end:
+        raise MalformedFrame(f"an unknown tagged field claims {size} bytes; {end - p} follow")
+    return p + size
+
+
+@lru_cache(maxsize=_UUIDS_REMEMBERED)
+def _uuid(raw: bytes) -> uuid.UUID:
+    return uuid.UUID(bytes=raw)
+
+
+def _short(where: str, position: int, end: int) -> MalformedFrame:
+    return MalformedFrame(f"{where} is not whole: its {end} bytes end within a field after byte {position}")
+
+
+def _bad(where: str, claims: object, position: int) -> MalformedFrame:
+    return MalformedFrame(f"{where} claims {claims} at byte {position}")
+
+
+def _large(where: str, size: int) -> MalformedFrame:
+    return MalformedFrame(f"{where} takes {size} bytes without records; {MAX_HEAD_BYTES} may")

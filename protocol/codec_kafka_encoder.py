@@ -1,0 +1,265 @@
+"""Compiles a declared class, at one version of Kafka's protocol, into the Python that encodes it.
+
+An encoder appends to a bytearray. Records are not copied: the buffer that was being filled is put into a
+list, the records after it, and a new buffer is begun. A field that the version lacks is left out; where that would
+change what is asked (``ignorable=False``) and its value is not the default, UNSUPPORTED_VERSION is raised.
+
+Runs on whichever thread needs a message first; compiling twice is harmless.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from barnabas.protocol.codec_kafka_source import (
+    FIXED_SHAPES,
+    MAX_STRING_BYTES,
+    SHORT_ARRAY,
+    SourceMaker,
+    is_carried,
+)
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.schema import Buffer, WireField, WireType, wire_fields
+
+Encoder = Callable[[Any, bytearray, list[Buffer]], bytearray]
+"""Appends a message to a buffer; returns the buffer to go on with, while the list has those that are full."""
+
+_NULL: Final = {"h": "b'\\xff\\xff'", "i": "b'\\xff\\xff\\xff\\xff'"}
+
+
+def compile_encoder(cls: type[Any], version: int, flexible: bool) -> Encoder:
+    """The function that encodes a declared class in one version."""
+    run: Encoder = _made(cls, version, flexible).compile(f"kafka encoder of {cls.__name__} {version}")
+    return run
+
+
+def encoder_source(cls: type[Any], version: int, flexible: bool) -> str:
+    """The Python that `compile_encoder` compiles."""
+    return _made(cls, version, flexible).source
+
+
+def _made(cls: type[Any], version: int, flexible: bool) -> _EncoderMaker:
+    maker = _EncoderMaker(version, flexible)
+    maker.make(cls)
+    return maker
+
+
+class _EncoderMaker(SourceMaker):
+    """``o`` is the buffer that is being filled; ``_run`` holds fields of fixed size not written yet."""
+
+    def __init__(self, version: int, flexible: bool) -> None:
+        super().__init__(version, flexible)
+        self._run: list[tuple[str, str]] = []
+        self.scope |= {
+            "_long": _append_uvarint,
+            "_long_string": _append_string_length,
+            "_attach": _attach_compact if flexible else _attach,
+            "_many": struct.pack,
+            "_cannot": _cannot_carry,
+        }
+
+    def make(self, cls: type[Any]) -> None:
+        with self.block("def run(m, o, parts):"):
+            self._struct(cls, "m")
+            self._flush()
+            self.line("return o")
+
+    def _flush(self) -> None:
+        run, self._run = self._run, []
+        shape = "".join(char for char, _ in run)
+        if not run:
+            return
+        values = [value for _, value in run if value]
+        if values:
+            self.line(f"o += {self.known('pack', struct.Struct('>' + shape).pack)}({', '.join(values)})")
+        elif len(run) == 1:
+            self.line("o.append(0)")
+        else:
+            self.line(f"o += {bytes(len(run))!r}")
+
+    def _struct(self, cls: type[Any], m: str) -> None:
+        tagged = []
+        for field, wire, maker in wire_fields(cls):
+            value = f"{m}.{field}"
+            if not is_carried(wire, self.version):
+                self._left_out(cls, field, wire, maker, m)
+            elif wire.tag is not None:
+                tagged.append((wire.tag, field, wire, maker))
+            else:
+                self._field(wire, value)
+        if tagged:
+            self._flush()
+            self._tags(sorted(tagged, key=lambda entry: entry[0]), m)
+        elif self.flexible:
+            self._run.append(("x", ""))
+
+    def _left_out(self, cls: type[Any], field: str, wire: WireField, maker: Any, m: str) -> None:
+        if wire.ignorable or wire.native_only:
+            return
+        default = self.known("default", maker())
+        with self.block(f"if {m}.{field} != {default}:"):
+            self.line(f"raise _cannot({cls.__name__ + '.' + field!r}, {m}.{field}, {self.version})")
+
+    def _field(self, wire: WireField, value: str) -> None:
+        if wire.kind in FIXED_SHAPES and not wire.is_array:
+            packed = f"{value}.bytes" if wire.kind is WireType.UUID else value
+            self._run.append((FIXED_SHAPES[wire.kind], packed))
+            return
+        if wire.struct is not None and not wire.is_array:
+            invariant(not self.is_nullable(wire), "%s: a structure cannot be null", value)
+            held = self.name("m")
+            self.line(f"{held} = {value}")
+            self._struct(wire.struct, held)
+            return
+        self._flush()
+        if wire.kind is WireType.RECORDS:
+            self.line(f"o = _attach({value}, o, parts)")
+            return
+        held = self.name("x")
+        self.line(f"{held} = {value}")
+        if self.is_nullable(wire):
+            with self.block(f"if {held} is None:"):
+                if self.flexible:
+                    self.line("o.append(0)")
+                else:
+                    self.line(f"o += {_NULL['i' if wire.is_array else 'h']}")
+            with self.block("else:"):
+                self._not_null(wire, held)
+                self._flush()
+        else:
+            self._not_null(wire, held)
+
+    def _not_null(self, wire: WireField, held: str) -> None:
+        if not wire.is_array:
+            self._string(held)
+        elif wire.struct is None and wire.kind in FIXED_SHAPES and wire.kind is not WireType.UUID:
+            self._numbers(FIXED_SHAPES[wire.kind], held)
+        else:
+            self._count(held)
+            element = self.name("m")
+            with self.block(f"for {element} in {held}:"):
+                if wire.struct is not None:
+                    self._struct(wire.struct, element)
+                elif wire.kind is WireType.UUID:
+                    self.line(f"o += {element}.bytes")
+                else:
+                    self._string(element)
+                self._flush()
+
+    def _count(self, held: str) -> None:
+        if not self.flexible:
+            self.line(f"o += {self.known('pack', struct.Struct('>i').pack)}(len({held}))")
+            return
+        n = self.name("n")
+        self.line(f"{n} = len({held}) + 1")
+        self.line(f"if {n} < 128: o.append({n})")
+        self.line(f"else: _long(o, {n})")
+
+    def _string(self, held: str) -> None:
+        raw = self.name("b")
+        self.line(f"{raw} = {held}.encode()")
+        if not self.flexible:
+            self.line(f"o += {self.known('pack', struct.Struct('>h').pack)}(len({raw}))")
+        else:
+            n = self.name("n")
+            self.line(f"{n} = len({raw}) + 1")
+            self.line(f"if {n} < 128: o.append({n})")
+            self.line(f"else: _long_string(o, {n})")
+        self.line(f"o += {raw}")
+
+    def _numbers(self, char: str, held: str) -> None:
+        n = self.name("n")
+        length, offset = ("B", 1) if self.flexible else ("i", 0)
+        table = self.known("packs", [struct.Struct(f">{length}{k}{char}").pack for k in range(SHORT_ARRAY)])
+        self.line(f"{n} = len({held})")
+        with self.block(f"if {n} < {SHORT_ARRAY}:"):
+            self.line(f"o += {table}[{n}]({n} + {offset}, *{held})")
+        with self.block("else:"):
+            self._count(held)
+            self.line(f"o += _many(f'>{{{n}}}{char}', *{held})")
+
+    def _tags(self, tagged: list[tuple[int, str, WireField, Any]], m: str) -> None:
+        """Only what differs from its default is sent, in ascending order of tags."""
+        sent = [self.name("sent") for _ in tagged]
+        for name, (_, field, wire, maker) in zip(sent, tagged, strict=True):
+            self.line(f"{name} = {_differs(wire, maker, f'{m}.{field}')}")
+        with self.block(f"if {' or '.join(sent)}:"):
+            self.line(f"o.append({' + '.join(sent)})")
+            for name, (tag, field, wire, _) in zip(sent, tagged, strict=True):
+                with self.block(f"if {name}:"):
+                    held = self.name("o")
+                    self.line(f"{held} = o")
+                    self.line("o = bytearray()")
+                    self._field(wire, f"{m}.{field}")
+                    self._flush()
+                    self.line(f"_long({held}, {tag})")
+                    self.line(f"_long({held}, len(o))")
+                    self.line(f"{held} += o")
+                    self.line(f"o = {held}")
+        self.line("else: o.append(0)")
+
+
+def _differs(wire: WireField, maker: Any, value: str) -> str:
+    """An expression that is True when a value is not its default; cheap for small structures."""
+    if wire.is_array:
+        invariant(maker() == [], "a tagged array is empty by default")
+        return f"len({value}) > 0"
+    if wire.struct is not None:
+        return " or ".join(f"{value}.{field} != {inner()!r}" for field, _, inner in wire_fields(wire.struct))
+    default = maker()
+    return f"{value} is not None" if default is None else f"{value} != {default!r}"
+
+
+def _cannot_carry(field: str, value: Any, version: int) -> Exception:
+    return api_error(
+        ErrorCode.UNSUPPORTED_VERSION,
+        f"version {version} of the API has no field for {field} = {value!r:.100}",
+    )
+
+
+def _append_uvarint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _append_string_length(out: bytearray, length_and_one: int) -> None:
+    if length_and_one > MAX_STRING_BYTES + 1:
+        raise ValueError(f"a string takes {length_and_one - 1} bytes; {MAX_STRING_BYTES} may")
+    _append_uvarint(out, length_and_one)
+
+
+_INT32 = struct.Struct(">i")
+
+
+def _attach(records: Any, out: bytearray, parts: list[Buffer]) -> bytearray:
+    """Put records between two buffers, uncopied, and return the second one."""
+    if records is None:
+        out += b"\xff\xff\xff\xff"
+        return out
+    parts.append(out)
+    if isinstance(records, list | tuple):
+        out += _INT32.pack(sum(map(len, records)))
+        parts.extend(records)
+    else:
+        out += _INT32.pack(len(records))
+        parts.append(records)
+    return bytearray()
+
+
+def _attach_compact(records: Any, out: bytearray, parts: list[Buffer]) -> bytearray:
+    if records is None:
+        out.append(0)
+        return out
+    parts.append(out)
+    if isinstance(records, list | tuple):
+        _append_uvarint(out, sum(map(len, records)) + 1)
+        parts.extend(records)
+    else:
+        _append_uvarint(out, len(records) + 1)
+        parts.append(records)
+    return bytearray()

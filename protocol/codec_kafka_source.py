@@ -1,0 +1,107 @@
+"""What the Kafka encoders and decoders are made with: the shapes of fields, and a writer of Python source.
+
+Both are generated from the declarations, per message and version, as straight code: structures are inlined,
+loops are plain, every run of fields of fixed size is one call of `struct`, and an empty section of tagged
+fields is part of the run beside it. Plain functions, for any thread.
+
+Source: the protocol guide (https://kafka.apache.org/protocol), KIP-482 (flexible versions, tagged fields).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from barnabas.protocol.schema import WireField, WireType, wire_fields
+
+MAX_STRING_BYTES: Final = 0x7FFF
+"""The longest string, also where the format has room for more (as in Kafka)."""
+
+FIXED_SHAPES: Final = {
+    WireType.BOOLEAN: "?",
+    WireType.INT8: "b",
+    WireType.INT16: "h",
+    WireType.INT32: "i",
+    WireType.INT64: "q",
+    WireType.UUID: "16s",
+}
+"""How `struct` writes the wire types of fixed size."""
+
+SHORT_ARRAY: Final = 33
+"""Arrays of numbers with fewer elements have a `struct` shape of their own, made beforehand."""
+
+
+def is_carried(wire: WireField, version: int) -> bool:
+    """Whether a field exists in a version of Kafka's protocol."""
+    return not wire.native_only and wire.since <= version and (wire.until is None or version <= wire.until)
+
+
+def has_records(cls: type[Any], version: int) -> bool:
+    """Whether a message, or a structure in it, has record batches."""
+    return any(
+        wire.kind is WireType.RECORDS or (wire.struct is not None and has_records(wire.struct, version))
+        for _, wire, _ in wire_fields(cls)
+        if is_carried(wire, version)
+    )
+
+
+def smallest_size(cls: type[Any], version: int, flexible: bool) -> int:
+    """The least number of bytes that a structure takes."""
+    size = 1 if flexible else 0
+    for _, wire, _ in wire_fields(cls):
+        if not is_carried(wire, version) or wire.tag is not None:
+            continue
+        if wire.is_array or wire.kind is WireType.RECORDS:
+            size += 1 if flexible else 4
+        elif wire.kind is WireType.STRING:
+            size += 1 if flexible else 2
+        elif wire.struct is not None:
+            size += smallest_size(wire.struct, version, flexible)
+        else:
+            size += struct.calcsize(">" + FIXED_SHAPES[wire.kind])
+    return size
+
+
+class SourceMaker:
+    """Lines of source and the names that they use."""
+
+    def __init__(self, version: int, flexible: bool) -> None:
+        self.version = version
+        self.flexible = flexible
+        self.scope: dict[str, Any] = {}
+        self._lines: list[str] = []
+        self._depth = 0
+        self._names = 0
+
+    @property
+    def source(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+    def compile(self, name: str) -> Any:
+        exec(compile(self.source, f"<{name}>", "exec"), self.scope)
+        return self.scope["run"]
+
+    def line(self, text: str) -> None:
+        self._lines.append("    " * self._depth + text)
+
+    @contextmanager
+    def block(self, opening: str) -> Iterator[None]:
+        self.line(opening)
+        self._depth += 1
+        yield
+        self._depth -= 1
+
+    def name(self, stem: str) -> str:
+        self._names += 1
+        return f"{stem}{self._names}"
+
+    def known(self, stem: str, value: Any) -> str:
+        """A name for a value that the source uses."""
+        name = self.name("_" + stem)
+        self.scope[name] = value
+        return name
+
+    def is_nullable(self, wire: WireField) -> bool:
+        return wire.nullable_since is not None and wire.nullable_since <= self.version
