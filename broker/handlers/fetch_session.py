@@ -203,11 +203,11 @@ class FetchSession:
                     continue
                 if part.note(outcome):
                     told.append(outcome)
-                if _is_drained(outcome):
+                is_drained = _is_drained(outcome)
+                if is_drained or _has_records(outcome):
                     active.pop(part, None)
-                elif _has_records(outcome):
-                    active.pop(part, None)
-                    active[part] = None
+                if not is_drained:
+                    active.setdefault(part)
         return told
 
     def close(self) -> None:

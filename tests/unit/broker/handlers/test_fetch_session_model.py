@@ -1,0 +1,217 @@
+"""A client that keeps a fetch session knows what one that asks for everything each time would know.
+
+The client is a dumb model of its own view; the broker is the real one, over real logs. Whatever happens
+between two fetches, an incremental answer must leave no partition behind of which there are news.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.protocol.record_batch import iter_batches
+from tests.unit.broker.handlers.serving import INTERNAL, Serving, batch
+from tests.unit.broker.replication.building import TP, TWO, state
+
+PARTITIONS = range(3)
+REPLICATED = 0
+"""The one whose high watermark waits for a follower."""
+indexes = st.sampled_from(PARTITIONS)
+
+
+@dataclass
+class Known:
+    """What the client knows of a partition that it has in its session."""
+
+    fetch_offset: int = 0
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    error: int = 0
+
+
+class SessionMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.serving = Serving(Path(self.folder.name) / "data")
+        self.serving.managed.know({1: 0, 2: 5, 3: 5})
+        self.epoch = 0
+        self.leads = dict.fromkeys(PARTITIONS, True)
+        for index in PARTITIONS:
+            self._give_role(index)
+        self.session_id = 0
+        self.session_epoch = 0
+        self.known: dict[int, Known] = {}
+        self.wanted: dict[int, Known] = {}
+
+    def teardown(self) -> None:
+        self.serving.close()
+        self.folder.cleanup()
+
+    def _give_role(self, index: int) -> None:
+        replicas = (1, 2) if index == REPLICATED else (1, 3)
+        told = state(
+            leader=1 if self.leads[index] else replicas[1],
+            epoch=self.epoch,
+            isr=replicas if index == REPLICATED else (1,),
+            replicas=replicas,
+        )
+        assert self.serving.managed.tell(replace(told, partition_index=index)) == []
+
+    # What happens to the partitions
+
+    @rule(index=indexes, count=st.integers(1, 3))
+    def produce(self, index: int, count: int) -> None:
+        data = [PartitionProduceData(index=index, records=batch(*[b"x" * 100] * count))]
+        self.serving.call(
+            ProduceRequest(
+                acks=1, timeout_ms=0, topic_data=[TopicProduceData(name=TP.topic, partition_data=data)]
+            )
+        )
+
+    @rule()
+    def the_follower_has_everything(self) -> None:
+        name = TopicPartition(TP.topic, REPLICATED)
+        asked = FetchPartition(
+            partition=REPLICATED,
+            fetch_offset=self.serving.managed.manager.partition(name).log_end_offset,
+            partition_max_bytes=0,
+        )
+        self.serving.send(
+            FetchRequest(
+                replica_id=TWO,
+                replica_epoch=5,
+                max_wait_ms=0,
+                min_bytes=0,
+                topics=[FetchTopic(topic=TP.topic, partitions=[asked])],
+            ),
+            INTERNAL,
+        )
+
+    @rule(index=indexes)
+    def the_role_changes(self, index: int) -> None:
+        self.epoch += 1
+        self.leads[index] = not self.leads[index]
+        self._give_role(index)
+
+    # What the client does
+
+    @rule(index=indexes, offset=st.none() | st.integers(0, 5))
+    def want(self, index: int, offset: int | None) -> None:
+        """Subscribe, or seek."""
+        before = self.wanted.get(index, Known())
+        self.wanted[index] = Known(before.fetch_offset if offset is None else offset)
+
+    @rule(index=indexes)
+    def want_no_more(self, index: int) -> None:
+        self.wanted.pop(index, None)
+
+    @rule()
+    def forget_the_session(self) -> None:
+        self.session_epoch = 0
+
+    @rule(max_bytes=st.sampled_from([1, 300, 1 << 20]))
+    def fetch_what_little_fits(self, max_bytes: int) -> None:
+        self.fetch(max_bytes)
+
+    @rule(is_lost=st.booleans())
+    def fetch_and_wait(self, is_lost: bool) -> None:
+        self.fetch(1 << 20, is_lost=is_lost, waits=True)
+
+    def fetch(self, max_bytes: int, *, is_lost: bool = False, waits: bool = False) -> None:
+        if not self.wanted:
+            return
+        is_full = self.session_epoch == 0
+        # A client names what is new or differs from what it named last.
+        named = {
+            index: wish
+            for index, wish in self.wanted.items()
+            if is_full or index not in self.known or self.known[index].fetch_offset != wish.fetch_offset
+        }
+        forgotten = [] if is_full else [index for index in self.known if index not in self.wanted]
+        connection = self.serving.send(
+            FetchRequest(
+                max_wait_ms=100 if waits else 0,
+                min_bytes=1,
+                max_bytes=max_bytes,
+                session_id=self.session_id,
+                session_epoch=self.session_epoch,
+                topics=[
+                    FetchTopic(
+                        topic=TP.topic,
+                        partitions=[
+                            FetchPartition(
+                                partition=index, fetch_offset=wish.fetch_offset, partition_max_bytes=1 << 20
+                            )
+                            for index, wish in named.items()
+                        ],
+                    )
+                ],
+                forgotten_topics_data=[ForgottenTopic(topic=TP.topic, partitions=forgotten)],
+            )
+        )
+        if not connection.is_answered:
+            assert waits
+            self.serving.managed.pass_time(100)
+        answer = connection.response
+        if is_lost:
+            # The client cannot know what came of it, so the session is of no use to it any more.
+            self.session_epoch = 0
+            return
+        assert answer.error_code == ErrorCode.NONE
+        assert is_full or answer.session_id == self.session_id
+        self.session_id = answer.session_id
+        self.session_epoch += 1
+        kept = {} if is_full else self.known
+        self.known = {
+            index: replace(kept.get(index, Known()), fetch_offset=wish.fetch_offset)
+            for index, wish in self.wanted.items()
+        }
+        given = {data.partition_index: data for topic in answer.responses for data in topic.partitions}
+        if is_full:
+            assert set(given) == set(self.wanted)
+        for index, data in given.items():
+            known = self.known[index]
+            known.error = data.error_code
+            known.high_watermark, known.log_start_offset = data.high_watermark, data.log_start_offset
+            for _, header in iter_batches(data.records):
+                self.wanted[index].fetch_offset = header.next_offset
+        self._nothing_is_withheld(given, max_bytes)
+
+    def _nothing_is_withheld(self, given: dict[int, object], max_bytes: int) -> None:
+        """What the client knows after an answer is what the broker has."""
+        has_more = False
+        for index, known in self.known.items():
+            partition = self.serving.managed.manager.partition(TopicPartition(TP.topic, index))
+            fits = partition.log.log_start_offset <= known.fetch_offset <= partition.log_end_offset
+            assert (known.error == 0) == (self.leads[index] and fits)
+            if known.error:
+                assert index in given
+                continue
+            assert known.high_watermark == partition.high_watermark
+            assert known.log_start_offset == partition.log.log_start_offset
+            has_more = has_more or partition.high_watermark > known.fetch_offset
+            if max_bytes == 1 << 20:
+                assert self.wanted[index].fetch_offset >= partition.high_watermark
+        got = any(
+            self.wanted[index].fetch_offset != known.fetch_offset for index, known in self.known.items()
+        )
+        assert got == has_more
+
+    @invariant()
+    def a_session_that_is_closed_is_listened_for_no_more(self) -> None:
+        if not len(self.serving.fetch_sessions):
+            assert not len(self.serving.managed.manager.listeners)
+
+
+SessionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestSessions = SessionMachine.TestCase
