@@ -3,12 +3,13 @@
 # make demo    the main job on real data: produce, kill a broker, consume, read into Spark
 # make chaos   a cluster under random faults, judged at the end (CHAOS_SECONDS=300, CHAOS_SEED=… to repeat)
 # make bench   the figures in the README, measured here
+# make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java and Maven; BENCH_ARGS=--quick)
 # make lint | format | lock | clean
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format demo chaos bench lock clean
+.PHONY: help setup test lint format demo chaos bench bench-kafka lock clean
 
 # The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
 PYTHON ?= $(shell for found in python3.11 python3 python3.12 python3.13 python; do \
@@ -57,6 +58,11 @@ chaos: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-kafka: setup
+	@$(BIN)/python -c 'import confluent_kafka' 2>/dev/null || $(BIN)/python -m pip install \
+		--disable-pip-version-check --no-input -q --no-build-isolation -e '.[bench]'
+	$(BIN)/python -m benchmarks.compare $(BENCH_ARGS)
 
 lock:
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

@@ -190,7 +190,10 @@ def _download(repository: str, folder: Path, archives: Sequence[Archive]) -> Non
         try:
             with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
                 (folder / archive.name).write_bytes(answer.read(_LARGEST_BYTES))
-        except (urllib.error.URLError, OSError) as error:
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise PeerError(f"{url} could not be fetched: {error}") from error
+        except OSError as error:
             raise PeerError(f"{url} could not be fetched: {error}") from error
 
     with ThreadPoolExecutor(_DOWNLOADS_AT_ONCE) as pool:

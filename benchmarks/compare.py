@@ -1,0 +1,365 @@
+"""One confluent-kafka load against two clusters in turn, and the ratio of what they make of it.
+
+    python -m benchmarks.compare                                  # starts Barnabas and Apache Kafka itself
+    python -m benchmarks.compare --a HOST:PORT,… --b HOST:PORT,…  # two clusters that run already, here
+
+Rounds alternate, and swap which cluster comes first; a first, short round warms both up and is thrown away.
+While one cluster is measured the other is up and idle. What is measured of clusters that run already:
+producing and consuming with one replica, with three where there are as many brokers, latency, CPU and
+anonymous memory of the brokers; the rest (start, idle memory, kill -9) needs clusters that are started here.
+A missed goal is marked and fails nothing, for figures depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import statistics
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from barnabas.protocol.errors import LocalError
+from benchmarks.peers.comparison import Comparison, Goal, table
+from benchmarks.peers.processes import cpu_seconds, memory
+from benchmarks.support import (
+    GB,
+    MB,
+    Options,
+    clean_up_on_signals,
+    machine,
+    percentile,
+    tell,
+    temporary_folder,
+)
+
+try:
+    from benchmarks.peers import load, systems
+    from benchmarks.peers.systems import Given, Restartable, System
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; pip install 'barnabas[bench]', or run `make bench-kafka`") from missing
+
+_PARTITIONS: Final = 6
+_LATENCY_PER_S: Final = 1_000
+_FAILOVER_PARTITIONS: Final = 60
+_FAILOVER_TIMEOUT_S: Final = 120.0
+_SETTLE_S: Final = 5.0
+_WARM_UP_SHARE: Final = 4
+"""The round that warms up does this part of the work."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many records of a size one round writes and reads."""
+
+    value_bytes: int
+    name: str
+    count: int
+    quick_count: int
+
+
+_SIZES: Final = {
+    1: (
+        Size(100, "100 B", 2_000_000, 500_000),
+        Size(1_000, "1 KB", 400_000, 100_000),
+        Size(10_000, "10 KB", 50_000, 10_000),
+    ),
+    3: (
+        Size(100, "100 B", 1_000_000, 300_000),
+        Size(1_000, "1 KB", 200_000, 60_000),
+        Size(10_000, "10 KB", 25_000, 8_000),
+    ),
+}
+_GOALS: Final = {
+    ("produce", 1, "speed"): Goal(at_least=1.0),
+    ("produce", 1, "cpu"): Goal(at_most=0.5),
+    ("produce", 3, "speed"): Goal(at_least=1.5),
+    ("produce", 3, "cpu"): Goal(at_most=0.4),
+    ("consume", 1, "speed"): Goal(at_least=1.0),
+    ("consume", 1, "cpu"): Goal(at_most=1.5),
+    ("consume", 3, "speed"): Goal(at_least=1.0),
+    ("consume", 3, "cpu"): Goal(at_most=1.5),
+}
+_HOW: Final = {1: "RF 1 acks=1", 3: "RF 3 acks=all"}
+_ACKS: Final = {1: 1, 3: -1}
+
+
+class Figures:
+    """What was measured so far, by name, in the order in which it came."""
+
+    def __init__(self, first: str) -> None:
+        self._first = first
+        self._rounds: dict[str, dict[bool, list[float]]] = defaultdict(lambda: {True: [], False: []})
+        self._units: dict[str, str] = {}
+        self._goals: dict[str, Goal | None] = {}
+
+    def add(self, name: str, unit: str, system: str, value: float, goal: Goal | None = None) -> None:
+        self._rounds[name][system == self._first].append(value)
+        self._units[name] = unit
+        self._goals[name] = goal
+
+    def comparisons(self) -> list[Comparison]:
+        return [
+            Comparison(name=name, unit=self._units[name], a=of[True], b=of[False], goal=self._goals[name])
+            for name, of in self._rounds.items()
+        ]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is done."""
+
+    quick: bool
+    rounds: int
+    kills: int
+    only: frozenset[str]
+
+    @property
+    def latency_s(self) -> float:
+        return 4.0 if self.quick else 10.0
+
+
+def _in_turn(pair: Sequence[System], number: int) -> list[System]:
+    return list(pair) if number % 2 == 0 else list(reversed(pair))
+
+
+def _topic() -> str:
+    return f"compare-{os.urandom(4).hex()}"
+
+
+# -- throughput --------------------------------------------------------------------------------------------
+
+
+def _throughput(pair: Sequence[System], replicas: int, plan: Plan, figures: Figures) -> None:
+    for number in range(-1, plan.rounds):
+        warming = number < 0
+        tell(f"{_HOW[replicas]}: " + ("warming up" if warming else f"round {number + 1} of {plan.rounds}"))
+        for size in _SIZES[replicas]:
+            count = size.quick_count if plan.quick else size.count
+            for system in _in_turn(pair, number):
+                done = _write_and_read(system, replicas, size, count // _WARM_UP_SHARE if warming else count)
+                for kind, (seconds, cpu) in done.items():
+                    if warming:
+                        continue
+                    moved = count * size.value_bytes
+                    name = f"{kind} {_HOW[replicas]}, {size.name}"
+                    goals = [_GOALS[kind, replicas, what] for what in ("speed", "cpu")]
+                    figures.add(name, "MB/s", system.name, moved / seconds / MB, goals[0])
+                    figures.add(f"{name}: brokers", "CPU s/GB", system.name, cpu / moved * GB, goals[1])
+
+
+def _write_and_read(system: System, replicas: int, size: Size, count: int) -> dict[str, tuple[float, float]]:
+    """Seconds and CPU seconds of the brokers, of producing and of consuming the same records."""
+    topic = _topic()
+    load.create_topic(system.bootstrap, topic, _PARTITIONS, replicas)
+    pids = system.pids().values()
+    cpu = [cpu_seconds(pids)]
+    written = load.produce(system.bootstrap, topic, _PARTITIONS, size.value_bytes, count, _ACKS[replicas])
+    cpu.append(cpu_seconds(pids))
+    read = load.consume(system.bootstrap, topic, _PARTITIONS, size.value_bytes, count)
+    cpu.append(cpu_seconds(pids))
+    load.delete_topic(system.bootstrap, topic)
+    tell(f"  {system.name}, {size.name}: produce {written:.2f} s, consume {read:.2f} s")
+    return {"produce": (written, cpu[1] - cpu[0]), "consume": (read, cpu[2] - cpu[1])}
+
+
+# -- latency, memory, failover -----------------------------------------------------------------------------
+
+
+def _latency(pair: Sequence[System], replicas: int, plan: Plan, figures: Figures) -> None:
+    for number in range(plan.rounds):
+        for system in _in_turn(pair, number):
+            topic = _topic()
+            load.create_topic(system.bootstrap, topic, 1, replicas)
+            all_ms = load.latencies_ms(
+                system.bootstrap, topic, _ACKS[replicas], _LATENCY_PER_S, 1.0 + plan.latency_s
+            )
+            load.delete_topic(system.bootstrap, topic)
+            found = all_ms[_LATENCY_PER_S:]
+            name = f"latency {_HOW[replicas]}, 1,000 records/s"
+            p50, p99 = statistics.median(found), percentile(found, 99)
+            tell(f"  {system.name}, {name}: p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+            figures.add(f"{name}: p50", "ms", system.name, p50, Goal(at_most=1.0))
+            figures.add(f"{name}: p99", "ms", system.name, p99, Goal(at_most=0.2))
+
+
+def _idle_memory(pair: Sequence[System], figures: Figures) -> None:
+    time.sleep(_SETTLE_S)
+    for system in pair:
+        for pid in system.pids().values():
+            figures.add("idle broker: memory", "MB", system.name, memory(pid).resident_mb, Goal(at_most=0.25))
+
+
+def _memory_after_load(pair: Sequence[System], figures: Figures) -> None:
+    for system in pair:
+        for pid in system.pids().values():
+            name = "broker after the load: anonymous memory"
+            figures.add(name, "MB", system.name, memory(pid).anonymous_mb, Goal(at_most=0.15))
+
+
+def _failover(pair: Sequence[Restartable], plan: Plan, figures: Figures) -> None:
+    for system in pair:
+        topic = _topic()
+        load.create_topic(system.bootstrap, topic, _FAILOVER_PARTITIONS, 3)
+        failover = load.Failover(system.bootstrap, topic, _FAILOVER_PARTITIONS)
+        for number in range(plan.kills):
+            leaders = load.leaders_in_sync(system.bootstrap, topic, _FAILOVER_PARTITIONS, 3)
+            victim = Counter(leaders.values()).most_common(1)[0][0]
+            moved = {partition for partition, leader in leaders.items() if leader == victim}
+            kill = functools.partial(system.kill, victim)
+            seconds = list(failover.kill(moved, kill, _FAILOVER_TIMEOUT_S).values())
+            tell(
+                f"  {system.name}, kill {number + 1}: broker {victim}, {len(moved)} partitions, "
+                f"median {statistics.median(seconds):.2f} s, all {max(seconds):.2f} s"
+            )
+            name = "kill -9 of a leader: first acknowledged write"
+            figures.add(f"{name}, on all its partitions", "s", system.name, max(seconds), Goal(at_most=0.05))
+            figures.add(f"{name}, median partition", "s", system.name, statistics.median(seconds))
+            system.restart(victim)
+        figures.add("records that failed meanwhile", "", system.name, failover.failures.count)
+        load.delete_topic(system.bootstrap, topic)
+
+
+# -- the whole ---------------------------------------------------------------------------------------------
+
+
+def _starts(folder: Path, plan: Plan, figures: Figures) -> None:
+    for number in range(plan.rounds):
+        for word in ("barnabas", "kafka"):
+            with systems.STARTERS[word](folder / f"start-{word}-{number}", 3) as started:
+                tell(f"  {started.system.name}: ZooKeeper and 3 brokers up in {started.seconds:.2f} s")
+                goal = Goal(at_most=0.5)
+                figures.add("ZooKeeper and 3 brokers up", "s", started.system.name, started.seconds, goal)
+
+
+@contextmanager
+def _both(folder: Path, brokers: int) -> Iterator[list[Restartable]]:
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(starter(folder / f"{word}-{brokers}", brokers))
+            for word, starter in systems.STARTERS.items()
+        ]
+        yield [one.system for one in started]
+
+
+def _measure(pair: Sequence[System], replicas: int, plan: Plan, figures: Figures) -> None:
+    if "throughput" in plan.only:
+        _throughput(pair, replicas, plan, figures)
+    if "latency" in plan.only:
+        _latency(pair, replicas, plan, figures)
+
+
+def measure_started(folder: Path, plan: Plan, figures: Figures) -> None:
+    """Everything, of Barnabas and Apache Kafka started here: three brokers first, then one."""
+    if "start" in plan.only:
+        _starts(folder, plan, figures)
+    with _both(folder, 3) as pair:
+        if "memory" in plan.only:
+            _idle_memory(pair, figures)
+        _measure(pair, 3, plan, figures)
+        if "memory" in plan.only:
+            _memory_after_load(pair, figures)
+        if "failover" in plan.only:
+            _failover(pair, plan, figures)
+    if plan.only & {"throughput", "latency"}:
+        with _both(folder, 1) as pair:
+            _measure(pair, 1, plan, figures)
+
+
+def measure_given(pair: Sequence[Given], plan: Plan, figures: Figures) -> None:
+    """What can be measured of two clusters without starting or ending any of their processes."""
+    _measure(pair, 1, plan, figures)
+    if all(len(system.pids()) >= 3 for system in pair):
+        _measure(pair, 3, plan, figures)
+    if "memory" in plan.only:
+        _memory_after_load(pair, figures)
+
+
+_PARTS: Final = ("start", "memory", "throughput", "latency", "failover")
+
+
+def _pids(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected PID,PID…") from None
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for which, other in (("a", "b"), ("b", "a")):
+        parser.add_argument(
+            f"--{which}", metavar="HOST:PORT,…", help=f"all brokers of a cluster; needs --{other}"
+        )
+        parser.add_argument(f"--{which}-name", metavar="NAME", default=which, help="what to call it")
+        parser.add_argument(
+            f"--{which}-pids",
+            type=_pids,
+            metavar="PID,…",
+            help="its brokers' processes (default: who listens on those ports)",
+        )
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round: rough figures in three minutes"
+    )
+    parser.add_argument("--rounds", type=int, metavar="N", help="medians of so many (default: 3; quick: 1)")
+    parser.add_argument("--kills", type=int, metavar="N", help="leaders to kill (default: 2; quick: 1)")
+    parser.add_argument(
+        "--only", nargs="+", choices=_PARTS, default=_PARTS, metavar="PART", help=", ".join(_PARTS)
+    )
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="where the clusters' files go for a while")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    chosen = parser.parse_args(arguments)
+    if (chosen.a is None) != (chosen.b is None):
+        parser.error("--a and --b belong together: name both clusters, or none to have them started")
+    return chosen
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parsed(arguments)
+    clean_up_on_signals()
+    rounds = chosen.rounds or (1 if chosen.quick else 3)
+    kills = chosen.kills or (1 if chosen.quick else 2)
+    plan = Plan(chosen.quick, rounds, kills, frozenset(chosen.only))
+    base = chosen.dir or Path(os.environ.get("TMPDIR") or Path(__file__).parents[1] / "build")
+    base.mkdir(parents=True, exist_ok=True)
+    options = Options(quick=chosen.quick, rounds=rounds, directory=base.absolute())
+    names = [chosen.a_name, chosen.b_name] if chosen.a else [systems.Barnabas.name, systems.Kafka.name]
+    figures = Figures(names[0])
+    began = time.monotonic()
+    failed = ""
+    try:
+        if chosen.a:
+            pair = [
+                Given(chosen.a_name, chosen.a, chosen.a_pids),
+                Given(chosen.b_name, chosen.b, chosen.b_pids),
+            ]
+            measure_given(pair, plan, figures)
+        else:
+            with temporary_folder(options) as folder:
+                measure_started(folder, plan, figures)
+    except (LocalError, OSError) as error:
+        failed = f"FAILED {error}"
+    found = figures.comparisons()
+    print(machine(options))
+    print(table(found, *names))
+    tell(f"{time.monotonic() - began:.0f} s")
+    if chosen.json:
+        described = {"machine": machine(options), "a": names[0], "b": names[1], "failed": failed}
+        described_figures = [one.described() for one in found]
+        chosen.json.write_text(json.dumps(described | {"figures": described_figures}, indent=2) + "\n")
+    if failed:
+        tell(failed)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

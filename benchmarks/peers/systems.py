@@ -1,0 +1,137 @@
+"""What is compared: Barnabas and Apache Kafka started from here, or any cluster that runs already.
+
+A started system lives in a folder of its own and is gone when its block ends. Any one thread at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+from barnabas.deploy.local import LocalCluster
+from benchmarks.peers.apache_kafka import VERSION, ApacheKafka
+from benchmarks.peers.processes import pids_listening, ports_of
+
+RESTART_TIMEOUT_S: Final = 90.0
+_SETTINGS: Final = {
+    # The files of a deleted topic give their pages back to what is written next.
+    "log.segment.delete.delay.ms": "1000",
+    # What is not asked for is not made: a slip in a topic's name must fail.
+    "auto.create.topics.enable": "false",
+}
+
+
+class System(Protocol):
+    """A running cluster: where it listens and which processes serve it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    def pids(self) -> dict[int, int]:
+        """The pid of each running broker, by broker id where it is known, else counted from 1."""
+        ...
+
+
+class Restartable(System, Protocol):
+    """A cluster whose brokers may be killed and come back."""
+
+    def kill(self, broker_id: int) -> None: ...
+
+    def restart(self, broker_id: int) -> None: ...
+
+
+class Given:
+    """A cluster that runs already; only written to and read from."""
+
+    def __init__(self, name: str, bootstrap: str, pids: list[int] | None = None) -> None:
+        """Without `pids` they are those listening on the ports of `bootstrap`, which then names all brokers.
+
+        Raises PeerError when they cannot be found.
+        """
+        self.name = name
+        self.bootstrap = bootstrap
+        found = pids if pids is not None else pids_listening(ports_of(bootstrap))
+        self._pids = dict(enumerate(found, start=1))
+
+    def pids(self) -> dict[int, int]:
+        return self._pids
+
+
+class Barnabas:
+    """This project's own brokers, as `barnabas up` starts them."""
+
+    name = "Barnabas"
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+
+    @property
+    def bootstrap(self) -> str:
+        return self._cluster.bootstrap
+
+    def pids(self) -> dict[int, int]:
+        return {int(one.id): one.running_process.pid for one in self._cluster.brokers if one.is_alive}
+
+    def kill(self, broker_id: int) -> None:
+        self._cluster.kill(broker_id)
+
+    def restart(self, broker_id: int) -> None:
+        self._cluster.start_broker(broker_id, RESTART_TIMEOUT_S)
+
+
+class Kafka:
+    """Apache Kafka as its stock scripts start it."""
+
+    name = f"Apache Kafka {VERSION}"
+
+    def __init__(self, cluster: ApacheKafka) -> None:
+        self._cluster = cluster
+
+    @property
+    def bootstrap(self) -> str:
+        return self._cluster.bootstrap
+
+    def pids(self) -> dict[int, int]:
+        return self._cluster.pids
+
+    def kill(self, broker_id: int) -> None:
+        self._cluster.kill(broker_id)
+
+    def restart(self, broker_id: int) -> None:
+        self._cluster.start_broker(broker_id, RESTART_TIMEOUT_S)
+
+
+class Started:
+    """A system and how many seconds its start took, to the moment when topics can be created."""
+
+    def __init__(self, system: Restartable, seconds: float) -> None:
+        self.system = system
+        self.seconds = seconds
+
+
+@contextmanager
+def barnabas(folder: Path, brokers: int) -> Iterator[Started]:
+    """A cluster of Barnabas."""
+    began = time.perf_counter()
+    with LocalCluster(folder, brokers=brokers, settings=_SETTINGS) as cluster:
+        yield Started(Barnabas(cluster), time.perf_counter() - began)
+
+
+@contextmanager
+def kafka(folder: Path, brokers: int) -> Iterator[Started]:
+    """A cluster of Apache Kafka."""
+    began = time.perf_counter()
+    with ApacheKafka(brokers, directory=folder, settings=_SETTINGS) as cluster:
+        yield Started(Kafka(cluster), time.perf_counter() - began)
+
+
+Starter = Callable[[Path, int], AbstractContextManager[Started]]
+"""Starts so many brokers in a folder."""
+
+STARTERS: Final[dict[str, Starter]] = {"barnabas": barnabas, "kafka": kafka}
