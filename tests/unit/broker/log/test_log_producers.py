@@ -1,0 +1,389 @@
+"""A log and its idempotent producers: duplicates, refusals, failures, truncation, restarts of both kinds."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.log import producer_snapshot, recovery, segment_file
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.record_batch import iter_batches
+
+from .producing import ID, produced
+
+OpenLog = Callable[..., Log]
+SIZE = len(produced(0))
+SMALL = LogConfig(segment_bytes=4 * SIZE, index_interval_bytes=0)
+
+
+def append(log: Log, sequence: int, count: int = 1, *, now_ms: int = 0, **options: int) -> int:
+    return log.append_as_leader(produced(sequence, count, **options), 0, now_ms).base_offset
+
+
+def refusal(log: Log, sequence: int, count: int = 1, **options: int) -> ErrorCode:
+    before = log.log_end_offset
+    with pytest.raises(ApiError) as caught:
+        append(log, sequence, count, **options)
+    assert log.log_end_offset == before
+    return caught.value.code
+
+
+def snapshots(log: Log) -> list[int]:
+    return sorted(int(path.stem) for path in log.folder.glob("*.snapshot"))
+
+
+def filled(open_log: OpenLog, count: int, config: LogConfig = SMALL) -> Log:
+    log = open_log(config)
+    for sequence in range(count):
+        append(log, sequence)
+    return log
+
+
+def sequences(log: Log) -> list[int]:
+    found: list[int] = []
+    start = int(log.log_start_offset)
+    while start < log.log_end_offset:
+        read = log.read(start, 1 << 20)
+        found += [header.base_sequence for _, header in iter_batches(read.records)]
+        start = read.next_offset
+    return found
+
+
+def test_five_in_flight_whose_answers_were_lost_are_answered_again_and_written_once(
+    open_log: OpenLog,
+) -> None:
+    log = filled(open_log, 12)
+    for sequence in range(7, 12):
+        result = log.append_as_leader(produced(sequence, timestamp_ms=sequence), 9, 0)
+        assert (result.base_offset, result.last_offset, result.log_end_offset) == (sequence, sequence, 12)
+        assert (result.record_count, result.size_bytes) == (0, 0)
+    assert append(log, 12) == 12
+    assert sequences(log) == list(range(13))
+
+
+def test_a_duplicate_is_answered_with_the_old_time(open_log: OpenLog) -> None:
+    log = open_log()
+    append(log, 0, 2, timestamp_ms=55)
+    assert log.append_as_leader(produced(0, 2, timestamp_ms=66), 0, 1000).log_append_time_ms == 55
+
+
+def test_of_a_request_that_begins_with_duplicates_only_the_rest_is_written(open_log: OpenLog) -> None:
+    log = filled(open_log, 3, LogConfig())
+    result = log.append_as_leader(produced(1) + produced(2) + produced(3) + produced(4, 2), 0, 0)
+    assert (result.base_offset, result.last_offset, result.record_count) == (1, 5, 3)
+    assert sequences(log) == [0, 1, 2, 3, 4]
+
+
+def test_a_log_that_is_closed_answers_no_duplicate_either(open_log: OpenLog) -> None:
+    log = filled(open_log, 1)
+    log.abandon()
+    assert refusal(log, 0) is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_gap_an_older_epoch_and_a_late_start_are_refused(open_log: OpenLog) -> None:
+    log = open_log()
+    append(log, 3, epoch=1)
+    assert refusal(log, 5, epoch=1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(log, 4, epoch=0) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refusal(log, 4, epoch=2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(log, 0, epoch=2) == 1
+
+
+@pytest.mark.parametrize("room", [0, 1, SIZE])
+def test_a_batch_that_the_disk_refuses_may_come_again(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    log = filled(open_log, 3, LogConfig())
+    write = os.pwrite
+
+    def full(descriptor: int, data: memoryview, position: int) -> int:
+        left = 3 * SIZE + room - position
+        if left <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data[:left], position)
+
+    monkeypatch.setattr(segment_file, "pwrite", full)
+    with pytest.raises(LogDirFailure):
+        log.append_as_leader(produced(3) + produced(4), 0, 0)
+    monkeypatch.undo()
+    assert append(log, 3) == 3
+    assert sequences(log) == [0, 1, 2, 3]
+
+
+def test_a_leaders_request_goes_into_one_segment_whole_or_not_at_all(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(open_log, 3)
+    before = log.log_end_offset
+
+    def full(descriptor: int, data: memoryview, position: int) -> int:
+        if not position:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return os.pwrite(descriptor, data, position)
+
+    monkeypatch.setattr(segment_file, "pwrite", full)
+    with pytest.raises(LogDirFailure):
+        log.append_as_leader(produced(3) + produced(4), 0, 0)
+    monkeypatch.undo()
+    assert log.log_end_offset == before
+    assert append(log, 3) == 3
+
+
+def test_a_snapshot_that_cannot_be_written_stops_the_roll(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(open_log, 4)
+
+    def full(source: object, target: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(producer_snapshot.os, "replace", full)
+    with pytest.raises(LogDirFailure, match="snapshot"):
+        append(log, 4)
+    monkeypatch.undo()
+    assert (log.log_end_offset, len(log.segments)) == (4, 1)
+    assert append(log, 4) == 4
+
+
+def test_a_roll_leaves_a_snapshot_and_so_does_a_clean_stop(open_log: OpenLog) -> None:
+    log = filled(open_log, 10)
+    assert snapshots(log) == [4, 8]
+    log.close(0)
+    assert snapshots(log) == [4, 8, 10]
+    again = open_log(SMALL, is_clean=True)
+    append(again, 10)
+    again.close(0)
+    assert snapshots(again) == [4, 8, 10, 11]
+    assert snapshots(open_log(SMALL, is_clean=True)) == [4, 8, 11]
+
+
+def test_an_empty_log_leaves_none(open_log: OpenLog) -> None:
+    log = open_log()
+    log.close(0)
+    assert snapshots(log) == []
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 9])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_after_a_restart_the_last_five_are_known(open_log: OpenLog, count: int, is_clean: bool) -> None:
+    log = filled(open_log, count)
+    if is_clean:
+        log.close(0)
+    else:
+        log.abandon()
+    again = open_log(SMALL, is_clean=is_clean)
+    for sequence in range(max(0, count - 5), count):
+        assert append(again, sequence) == sequence
+    if count > 5:
+        assert refusal(again, count - 6) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(again, count + 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(again, count) == count
+
+
+def test_a_clean_start_reads_no_batch(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(open_log, 40).close(0)
+
+    def no_batch(*_: object) -> None:
+        raise AssertionError("a batch was read")
+
+    monkeypatch.setattr(recovery.LogSegments, "headers_from", no_batch)
+    assert append(open_log(SMALL, is_clean=True), 39) == 39
+
+
+def test_a_crash_start_reads_the_batches_behind_the_newest_snapshot_alone(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(open_log, 39).abandon()
+    read = recovery.LogSegments.headers_from
+    asked: list[int] = []
+
+    def noting(segments: recovery.LogSegments, offset: int) -> object:
+        asked.append(offset)
+        return read(segments, offset)
+
+    monkeypatch.setattr(recovery.LogSegments, "headers_from", noting)
+    assert append(open_log(SMALL), 38) == 38
+    assert asked == [36]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("damaged", [1, 2, 3])
+def test_damaged_snapshots_are_reported_and_the_log_is_read_instead(
+    open_log: OpenLog, caplog: pytest.LogCaptureFixture, is_clean: bool, damaged: int
+) -> None:
+    log = filled(open_log, 10)
+    log.close(0)
+    for path in sorted(log.folder.glob("*.snapshot"))[-damaged:]:
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    with caplog.at_level(logging.WARNING):
+        again = open_log(SMALL, is_clean=is_clean, recovery_point=10)
+    assert caplog.text.count("is of no use") == damaged
+    assert [append(again, sequence) for sequence in range(5, 11)] == list(range(5, 11))
+
+
+def test_what_a_power_cut_took_from_the_log_is_not_known_from_a_snapshot_either(open_log: OpenLog) -> None:
+    log = filled(open_log, 10)
+    log.close(0)
+    last = log.segments[-1].file.path
+    os.truncate(last, last.stat().st_size - 1)
+    again = open_log(SMALL)
+    assert (again.log_end_offset, snapshots(again)) == (9, [4, 8])
+    assert append(again, 8) == 8
+    assert append(again, 9) == 9
+
+
+def test_a_log_of_before_there_were_snapshots_opens_and_takes_everybody(open_log: OpenLog) -> None:
+    log = filled(open_log, 10)
+    log.close(0)
+    for path in log.folder.glob("*.snapshot"):
+        path.unlink()
+    assert append(open_log(SMALL, is_clean=True), 5) == 10
+
+
+@pytest.mark.parametrize("end", range(12))
+@pytest.mark.parametrize("restart", [None, True, False])
+def test_a_truncation_takes_what_is_known_back(open_log: OpenLog, end: int, restart: bool | None) -> None:
+    log = filled(open_log, 12)
+    if restart is not None:
+        if restart:
+            log.close(0)
+        else:
+            log.abandon()
+        log = open_log(SMALL, is_clean=bool(restart))
+    log.truncate_to(end)
+    assert all(offset <= end for offset in snapshots(log))
+    for sequence in range(max(0, end - 5), end):
+        assert append(log, sequence) == sequence
+    if end:
+        assert refusal(log, end + 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(log, end) == end
+
+
+def test_a_truncation_brings_an_older_epoch_back(open_log: OpenLog) -> None:
+    log = filled(open_log, 6)
+    append(log, 0, epoch=1)
+    log.truncate_to(6)
+    assert append(log, 5) == 5
+    assert append(log, 6) == 6
+
+
+def test_a_crash_right_after_a_truncation_knows_nothing_of_what_was_cut(open_log: OpenLog) -> None:
+    log = filled(open_log, 12)
+    log.truncate_to(5)
+    log.abandon()
+    again = open_log(SMALL)
+    assert append(again, 4) == 4
+    assert append(again, 5) == 5
+
+
+def test_a_new_beginning_forgets_everybody(open_log: OpenLog) -> None:
+    log = filled(open_log, 6)
+    log.truncate_fully_and_start_at(100)
+    assert snapshots(log) == []
+    assert append(log, 77) == 100
+    log.abandon()
+    again = open_log(SMALL, log_start_offset=100)
+    assert append(again, 77) == 100
+    assert append(again, 78) == 101
+
+
+def test_who_wrote_what_retention_deleted_is_still_known_also_after_a_crash(open_log: OpenLog) -> None:
+    config = LogConfig(segment_bytes=4 * SIZE, retention_bytes=0)
+    log = filled(open_log, 6, config)
+    for sequence in range(8):
+        append(log, sequence, producer_id=8)
+    assert log.delete_old_segments(0, 14) == 4
+    assert snapshots(log) == [14]
+    assert append(log, 5) == 5
+    log.abandon()
+    again = open_log(config, log_start_offset=14, recovery_point=14)
+    assert [append(again, sequence) for sequence in range(1, 6)] == [1, 2, 3, 4, 5]
+    assert refusal(again, 7) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(again, 8, producer_id=8) == 14
+
+
+def test_a_log_start_behind_everything_that_is_left_forgets_everybody(open_log: OpenLog) -> None:
+    filled(open_log, 6).close(0)
+    again = open_log(SMALL, is_clean=True, log_start_offset=50)
+    assert snapshots(again) == []
+    assert append(again, 3) == 50
+
+
+def test_a_follower_knows_what_its_leader_knows(open_log: OpenLog, tmp_path: Path) -> None:
+    leader = filled(open_log, 9)
+    data = b"".join(
+        bytes(segment.read(segment.base_offset, 1 << 20, 99, True).records)  # type: ignore[union-attr]
+        for segment in leader.segments
+    )
+    leader.abandon()
+    shutil.rmtree(leader.folder)
+    follower = open_log(SMALL)
+    for start in range(0, len(data), 3 * SIZE):
+        follower.append_as_follower(data[start : start + 3 * SIZE], 5)
+    assert snapshots(follower) == [4, 8]
+    assert [append(follower, sequence) for sequence in range(4, 10)] == list(range(4, 10))
+
+
+def test_after_expiration_any_sequence_is_taken(open_log: OpenLog) -> None:
+    log = open_log()
+    assert log.expire_producers(0, 1) == 0
+    append(log, 0, now_ms=1_000, timestamp_ms=1)
+    assert log.expire_producers(1_999, 1_000) == 0
+    assert refusal(log, 5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.expire_producers(2_000, 1_000) == 1
+    assert append(log, 5) == 1
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_restart_does_not_expire_who_writes_old_records_but_who_has_long_been_gone(
+    open_log: OpenLog, is_clean: bool
+) -> None:
+    log = open_log(SMALL)
+    append(log, 0, producer_id=1, timestamp_ms=5)
+    for sequence in range(4):
+        append(log, sequence, producer_id=2, timestamp_ms=5)
+    if is_clean:
+        log.close(0)
+    else:
+        log.abandon()
+    again = Log.open(log.topic_partition, log.folder, SMALL, now_ms=1_000_000, is_clean=is_clean)
+    assert again.expire_producers(1_000_500, 1_000) == 1
+    assert append(again, 3, producer_id=2) == 4
+    again.abandon()
+
+
+def test_snapshots_are_on_disk_before_the_recovery_point_passes_them(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(open_log, 6)
+    synced: list[str] = []
+    monkeypatch.setattr(producer_snapshot, "fsync_path", lambda path: synced.append(path.name))
+    log.flush(0, sealed_only=True)
+    assert log.recovery_point == 4
+    assert synced == ["00000000000000000004.snapshot"]
+    log.flush(0)
+    for sequence in range(6, 9):
+        append(log, sequence)
+    synced.clear()
+    log.close(0)
+    assert set(synced) == {"00000000000000000008.snapshot", "00000000000000000009.snapshot"}
+
+
+def test_a_producer_without_an_id_leaves_no_state(open_log: OpenLog) -> None:
+    log = open_log()
+    for _ in range(3):
+        append(log, -1, producer_id=-1, epoch=-1)
+    assert len(log.producers) == 0
+    assert log.log_end_offset == 3
+    assert log.producers.get(ID) is None

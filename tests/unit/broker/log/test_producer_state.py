@@ -1,0 +1,178 @@
+"""Which batches of an idempotent producer are taken, known again, or refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas.broker.log.producer_state import MAX_SEQUENCE, ProducerState, ProducerStates, RecentBatch
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.record_batch import BatchHeader, parse_header
+
+from .producing import ID, produced, written
+
+
+def states_with(*headers: BatchHeader, now_ms: int = 0) -> ProducerStates:
+    states = ProducerStates()
+    for header in headers:
+        states.note(header, now_ms)
+    return states
+
+
+def check(states: ProducerStates, *batches: bytearray) -> list[RecentBatch]:
+    return states.check([(0, parse_header(batch)) for batch in batches])
+
+
+def refusal(states: ProducerStates, *batches: bytearray) -> ErrorCode:
+    with pytest.raises(ApiError) as caught:
+        check(states, *batches)
+    return caught.value.code
+
+
+SEVEN_BATCHES = tuple(written(10 * number, 2 * number, 2, timestamp_ms=number) for number in range(7))
+
+
+def test_batches_without_a_producer_id_are_none_of_its_business() -> None:
+    states = states_with(written(0, 0))
+    plain = produced(-1, producer_id=-1, epoch=-1)
+    assert check(states, plain, plain, produced(1), plain) == []
+
+
+def test_a_batch_that_continues_is_taken() -> None:
+    assert check(states_with(*SEVEN_BATCHES), produced(14, 3)) == []
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 5, 6])
+def test_each_of_the_last_five_batches_is_known_again_with_its_old_place_and_time(number: int) -> None:
+    (found,) = check(states_with(*SEVEN_BATCHES), produced(2 * number, 2))
+    assert (found.base_offset, found.last_offset, found.timestamp_ms) == (
+        10 * number,
+        10 * number + 1,
+        number,
+    )
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [produced(0, 2), produced(2, 2), produced(12, 1), produced(13, 1), produced(12, 3), produced(15)],
+    ids=["sixth last", "fifth but one", "its first half", "its second half", "more than it", "a gap"],
+)
+def test_what_neither_continues_nor_repeats_is_out_of_order(batch: bytearray) -> None:
+    assert refusal(states_with(*SEVEN_BATCHES), batch) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.parametrize("sequence", [0, 5, MAX_SEQUENCE])
+def test_an_unknown_producer_may_begin_anywhere(sequence: int) -> None:
+    assert check(ProducerStates(), produced(sequence)) == []
+
+
+def test_a_newer_epoch_begins_at_zero_and_forgets_the_batches_of_the_older() -> None:
+    states = states_with(*SEVEN_BATCHES)
+    assert refusal(states, produced(14, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert check(states, produced(0, epoch=1)) == []
+    states.note(written(70, 0, epoch=1), 0)
+    assert refusal(states, produced(12, 2)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refusal(states, produced(14)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert [found.base_offset for found in check(states, produced(0, epoch=1))] == [70]
+
+
+def test_sequences_wrap_from_the_largest_to_zero_also_within_a_batch() -> None:
+    states = states_with(written(0, MAX_SEQUENCE - 1, 2))
+    assert check(states, produced(0)) == []
+    states.note(written(2, 0), 0)
+    assert [found.base_offset for found in check(states, produced(MAX_SEQUENCE - 1, 2))] == [0]
+    within = states_with(written(0, MAX_SEQUENCE, 3))
+    assert check(within, produced(2)) == []
+    assert [found.last_sequence for found in check(within, produced(MAX_SEQUENCE, 3))] == [1]
+
+
+@pytest.mark.parametrize(
+    ("batches", "code"),
+    [
+        ([produced(0), produced(1), produced(2, 5), produced(7)], None),
+        ([produced(0), produced(0, producer_id=8), produced(1), produced(1, producer_id=8)], None),
+        ([produced(5, epoch=2), produced(6, epoch=2), produced(0, epoch=3)], None),
+        ([produced(0), produced(2)], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        ([produced(0), produced(0)], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        ([produced(0, epoch=1), produced(1)], ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_the_batches_of_one_request_are_looked_at_in_turn(
+    batches: list[bytearray], code: ErrorCode | None
+) -> None:
+    states = ProducerStates()
+    if code is None:
+        assert check(states, *batches) == []
+    else:
+        assert refusal(states, *batches) is code
+    assert len(states) == 0, "a check changes nothing"
+
+
+def test_a_request_may_begin_with_duplicates_and_go_on_with_news() -> None:
+    states = states_with(*SEVEN_BATCHES)
+    found = check(states, produced(10, 2), produced(12, 2), produced(14), produced(15))
+    assert [batch.base_offset for batch in found] == [50, 60]
+    assert refusal(states, produced(14), produced(12, 2)) is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize(
+    ("batch", "code"),
+    [
+        (produced(-1), ErrorCode.INVALID_RECORD),
+        (produced(0, epoch=-1), ErrorCode.INVALID_RECORD),
+        (produced(0, is_transactional=True), ErrorCode.INVALID_TXN_STATE),
+    ],
+)
+def test_fields_that_make_no_sense_are_refused(batch: bytearray, code: ErrorCode) -> None:
+    assert refusal(ProducerStates(), batch) is code
+
+
+def test_a_replica_takes_what_its_leader_wrote() -> None:
+    states = states_with(*SEVEN_BATCHES, written(70, 90, epoch=3), written(71, 5, epoch=2))
+    state = states.get(ID)
+    assert state is not None
+    assert (state.epoch, state.last_sequence, state.last_offset) == (2, 5, 71)
+
+
+def test_who_has_not_written_for_long_is_forgotten_by_the_time_of_the_append() -> None:
+    states = states_with(written(0, 0, producer_id=1, timestamp_ms=10**12), now_ms=1_000)
+    states.note(written(1, 0, producer_id=2, timestamp_ms=5), 1_500)
+    assert states.expire(1_999, 1_000) == 0
+    assert states.expire(2_000, 1_000) == 1
+    assert [state.producer_id for state in states] == [2]
+
+
+def test_who_is_in_a_transaction_is_not_forgotten() -> None:
+    states = states_with(written(0, 0))
+    state = states.get(ID)
+    assert state is not None
+    state.current_transaction_first_offset = 0
+    assert states.expire(10**15, 1) == 0
+
+
+def test_a_cut_leaves_the_batches_before_it() -> None:
+    states = states_with(*SEVEN_BATCHES)
+    assert states.cut(42)
+    assert [found.base_offset for found in check(states, produced(8, 2))] == [40]
+    assert check(states, produced(10, 2)) == []
+
+
+def test_a_cut_below_its_first_batch_forgets_a_producer() -> None:
+    states = states_with(*SEVEN_BATCHES, written(70, 0, producer_id=8))
+    assert states.cut(70)
+    assert [state.producer_id for state in states] == [ID]
+    assert states.cut(0)
+    assert len(states) == 0
+
+
+def test_a_cut_that_needs_older_batches_than_are_kept_says_so_and_changes_nothing() -> None:
+    long = states_with(*(written(number, number) for number in range(11)))
+    assert long.cut(6), "five are left"
+    long = states_with(*(written(number, number) for number in range(11)))
+    before = long.get(ID).recent  # type: ignore[union-attr]
+    assert not long.cut(5)
+    assert long.get(ID).recent == before  # type: ignore[union-attr]
+    assert not states_with(*SEVEN_BATCHES, written(70, 0, epoch=1)).cut(70), "the older epoch counts again"
+    restored = ProducerState(ID, 0)
+    restored.has_earlier = True
+    restored.add(RecentBatch(0, 0, 0, 0, 0))
+    assert not ProducerStates([restored]).cut(0)
