@@ -263,7 +263,12 @@ class Admin:
         deadline = time.monotonic() + timeout_ms / 1000
         while True:
             try:
-                response = await cluster.request(cluster.cache.controller_id, request)
+                left_ms = int((deadline - time.monotonic()) * 1000)
+                response = await cluster.request(
+                    cluster.cache.controller_id,
+                    request,
+                    timeout_ms=max(1, min(left_ms, self.config.request_timeout_ms)),
+                )
                 if ErrorCode.NOT_CONTROLLER not in codes(response):
                     return response
                 error: BarnabasError = api_error(ErrorCode.NOT_CONTROLLER)
@@ -273,7 +278,7 @@ class Admin:
                 error = failure
             if time.monotonic() >= deadline:
                 raise error
-            await cluster.refresh()
+            await cluster.refresh_before(deadline)
 
     def _timeout(self, timeout_ms: int | None) -> int:
         return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms

@@ -59,6 +59,7 @@ class Cluster:
         self._channels: dict[tuple[BrokerId, str], Channel] = {}
         self._control: dict[Endpoint, Channel] = {}
         self._silent: dict[Channel, int] = {}
+        self._doubted: Endpoint | None = None
         self._listeners: list[Callable[[], None]] = []
         self._refreshing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -144,16 +145,11 @@ class Cluster:
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     f"topic {tp.topic!r} has {len(info.partitions)} partitions, there is no {tp.partition}",
                 )
-            left = deadline - time.monotonic()
-            if left <= 0:
+            if time.monotonic() >= deadline:
                 raise api_error(
                     ErrorCode.LEADER_NOT_AVAILABLE, f"partition {tp} has no leader for {timeout_ms} ms"
                 )
-            try:
-                async with asyncio.timeout(left):
-                    await self.refresh()
-            except (TimeoutError, NoBrokerReachable):
-                continue
+            await self.refresh_before(deadline)
             info = await self.topic(tp.topic, max(1, int((deadline - time.monotonic()) * 1000)))
         return leader
 
@@ -231,6 +227,14 @@ class Cluster:
         self._check_open()
         await asyncio.shield(self.request_refresh(at_once=at_once))
 
+    async def refresh_before(self, deadline: float) -> None:
+        """Wait for the next refresh, successful or not, at most until a time of `time.monotonic`."""
+        try:
+            async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
+                await self.refresh()
+        except (TimeoutError, NoBrokerReachable) as error:
+            log.debug("no fresh metadata: %s", error)
+
     def request_refresh(self, *, at_once: bool = False) -> asyncio.Task[None]:
         """Start a refresh unless one is under way; ``at_once`` skips the pause since the last one."""
         if self._refreshing is None or self._refreshing.done():
@@ -255,6 +259,9 @@ class Cluster:
             MetadataRequest(topics=topics, allow_auto_topic_creation=self._allow_auto_topic_creation)
         )
         self.cache.update(response)
+        if self.cache.is_stale:
+            # A broker that is cut off from ZooKeeper answers, and learns nothing: others are asked next time.
+            self._doubted = next(iter(self._control), None)
         self._drop_vanished_nodes()
 
     def _refreshed(self, task: asyncio.Task[None]) -> None:
@@ -306,13 +313,17 @@ class Cluster:
         raise NoBrokerReachable(f"no broker could be reached: {tried}")
 
     def _candidates(self) -> list[Endpoint]:
-        """Whom to ask: the connected one, then the known brokers in any order, then the bootstrap servers."""
+        """Whom to ask: the connected one, then the known brokers in any order, then the bootstrap servers.
+
+        Last comes whoever told no news when there must have been some.
+        """
         connected = [endpoint for endpoint, channel in self._control.items() if channel.is_connected]
         known = [node.endpoint for node in self.cache.nodes.values()]
         random.shuffle(known)
         bootstrap = list(self.config.bootstrap_servers)
         random.shuffle(bootstrap)
-        return list(dict.fromkeys([*connected, *known, *bootstrap]))
+        found = dict.fromkeys([*connected, *known, *bootstrap])
+        return sorted(found, key=lambda endpoint: endpoint == self._doubted)
 
     def _control_channel(self, endpoint: Endpoint) -> Channel:
         found = self._control.get(endpoint)
@@ -338,13 +349,14 @@ class Cluster:
 
     def _watch(self) -> None:
         """Look for news when a broker owes answers and has been silent for two rounds."""
-        for channel in self._channels.values():
-            if not channel.in_flight:
-                self._silent.pop(channel, None)
-                continue
-            rounds = self._silent[channel] = self._silent.get(channel, 0) + 1
-            if rounds >= 2:
-                self.request_refresh()
+        # Only those that owe something, so that channels that are no more are forgotten.
+        self._silent = {
+            channel: self._silent.get(channel, 0) + 1
+            for channel in self._channels.values()
+            if channel.in_flight
+        }
+        if any(rounds >= 2 for rounds in self._silent.values()):
+            self.request_refresh()
         self._watch_timer = asyncio.get_running_loop().call_later(_WATCH_INTERVAL_S, self._watch)
 
     def _make_channel(self, endpoint: Endpoint) -> Channel:

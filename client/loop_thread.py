@@ -7,6 +7,7 @@ refused with `ClientClosed` rather than waiting for ever.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import threading
 import weakref
@@ -35,6 +36,8 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self.loop = _new_event_loop()
         self.closed_reason: str | None = None
+        # Held while a call is handed over: none can slip in behind the end of the loop and wait for ever.
+        self._handing_over = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         _threads.add(self)
@@ -47,14 +50,22 @@ class LoopThread:
             self.loop.close()
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on the loop and wait for its outcome. Raises ClientClosed after `stop`."""
-        if self.closed_reason is not None:
-            raise ClientClosed(self.closed_reason)
+        """Run a coroutine on the loop and wait for its outcome.
+
+        Raises ClientClosed after `stop`, also for a call that `stop` has cut short.
+        """
         if threading.current_thread() is self._thread:
             raise RuntimeError("a blocking call on the client's own thread, as from a callback, cannot end")
-        future = asyncio.run_coroutine_threadsafe(work(), self.loop)
+        with self._handing_over:
+            if self.closed_reason is not None:
+                raise ClientClosed(self.closed_reason)
+            future = asyncio.run_coroutine_threadsafe(work(), self.loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            if self.closed_reason is None:
+                raise
+            raise ClientClosed(self.closed_reason) from None
         except BaseException:
             # An interrupted caller does not want the answer any more.
             future.cancel()
@@ -62,12 +73,15 @@ class LoopThread:
 
     def stop(self, reason: str) -> None:
         """End the loop and its thread, cancelling what still runs on it. Idempotent."""
-        if self.closed_reason is not None:
-            return
-        try:
-            self.call(_cancel_others)
-        finally:
+        with self._handing_over:
+            if self.closed_reason is not None:
+                return
             self.closed_reason = reason
+        # All that was handed over before runs before this does.
+        others = asyncio.run_coroutine_threadsafe(_cancel_others(), self.loop)
+        try:
+            others.result()
+        finally:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(_STOP_TIMEOUT_S)
 
@@ -77,6 +91,8 @@ _threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 def _disown_threads() -> None:
     for thread in list(_threads):
+        # Another thread of the parent may have held it when it forked.
+        thread._handing_over = threading.Lock()
         thread.closed_reason = "the client belongs to the parent process; make another one after a fork"
 
 

@@ -77,7 +77,7 @@ async def list_offsets(
             return found
         if not error.retriable or time.monotonic() >= deadline:
             raise error
-        await cluster.refresh()
+        await cluster.refresh_before(deadline)
 
 
 async def _ask(

@@ -386,6 +386,7 @@ class FakeBroker:
             else:
                 if not body.validate_only:
                     self.cluster.add_topic(topic.name, max(1, topic.num_partitions))
+                    result.topic_id = self.cluster.topic_ids[topic.name]
                 result.num_partitions = topic.num_partitions
                 result.replication_factor = topic.replication_factor
             results.append(result)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from barnabas.client.admin import Admin, NewTopic
-from barnabas.client.errors import ApiError, ClientClosed, ErrorCode, TopicErrors
+from barnabas.client.errors import ApiError, ClientClosed, ErrorCode, RequestTimedOutLocally, TopicErrors
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.schema import ApiKey
 
 from .fake_broker import FakeCluster
+from .waiting import until
 
 QUICK = {"retry_backoff_ms": 5, "default_api_timeout_ms": 5_000}
 
@@ -48,6 +51,29 @@ async def test_without_a_controller_the_attempt_ends_with_the_time() -> None:
         async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
             with pytest.raises(Exception, match="broker -1 is not among the live brokers"):
                 await admin.create_topics(NewTopic("t", 1, 1), timeout_ms=50)
+
+
+async def test_a_controller_that_hangs_is_not_waited_for_beyond_the_time() -> None:
+    async with FakeCluster() as cluster:
+        cluster.brokers[1].gate(ApiKey.CREATE_TOPICS)
+        async with Admin(bootstrap_servers=cluster.bootstrap, retry_backoff_ms=5) as admin:
+            with pytest.raises(RequestTimedOutLocally):
+                await admin.create_topics(NewTopic("t"), timeout_ms=100)
+
+
+async def test_a_cluster_that_is_gone_for_a_moment_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        broker = cluster.brokers[1]
+        async with Admin(bootstrap_servers=cluster.bootstrap, retry_backoff_ms=5) as admin:
+            await broker.stop()
+            offsets = asyncio.create_task(admin.list_offsets({TopicPartition("t", 0): "latest"}))
+            deletion = asyncio.create_task(admin.delete_topics("gone"))
+            await until(lambda: "metadata could not be refreshed" in caplog.text)
+            await broker.start()
+            assert (await offsets)[TopicPartition("t", 0)].offset == 0
+            with pytest.raises(ApiError, match="UNKNOWN_TOPIC"):
+                await deletion
 
 
 async def test_one_topic_fails_with_its_own_error_and_several_with_all_of_theirs() -> None:

@@ -1,0 +1,63 @@
+"""The thread of the blocking clients, at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from barnabas.client.errors import ClientClosed
+from barnabas.client.loop_thread import LoopThread
+
+JOIN_S = 10.0
+
+
+def test_a_call_that_the_end_cuts_short_is_told_so() -> None:
+    thread = LoopThread("test")
+    begun = threading.Event()
+    outcome: list[BaseException] = []
+
+    async def wait_for_ever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def caller() -> None:
+        try:
+            thread.call(wait_for_ever)
+        except BaseException as error:  # noqa: BLE001 - looked at by the test's own thread
+            outcome.append(error)
+
+    waiting = threading.Thread(target=caller)
+    waiting.start()
+    assert begun.wait(JOIN_S)
+    thread.stop("the end")
+    waiting.join(JOIN_S)
+    (error,) = outcome
+    assert isinstance(error, ClientClosed)
+    assert str(error) == "the end"
+
+
+def test_no_call_slips_in_behind_the_end_and_waits_for_ever() -> None:
+    thread = LoopThread("test")
+    ended: list[str] = []
+
+    async def nothing() -> None:
+        await asyncio.sleep(0)
+
+    def caller() -> None:
+        try:
+            while True:
+                thread.call(nothing)
+        except ClientClosed as closed:
+            ended.append(str(closed))
+
+    callers = [threading.Thread(target=caller, daemon=True) for _ in range(4)]
+    for one in callers:
+        one.start()
+    thread.stop("the end")
+    for one in callers:
+        one.join(JOIN_S)
+    assert ended == ["the end"] * 4
+    with pytest.raises(ClientClosed, match="the end"):
+        thread.call(nothing)
