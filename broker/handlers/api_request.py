@@ -6,7 +6,7 @@ import logging
 from typing import Any, Final
 
 from barnabas.broker.network.request import Request
-from barnabas.protocol import codec_msgpack
+from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.schema import ApiKey
 
 logger = logging.getLogger(__name__)
@@ -56,8 +56,13 @@ class ApiRequest:
         return self._request.connection_id
 
     def respond(self, body: Any) -> None:
-        """Answer with an instance of the API's response class."""
-        self._request.respond(codec_msgpack.encode_response(self.correlation_id, body))
+        """Answer with an instance of the API's response class, in the codec of the request."""
+        version = self.api_version
+        if version is None:
+            buffers = codec_msgpack.encode_response(self.correlation_id, body)
+        else:
+            buffers = codec_kafka.encode_response(self.api_key, version, self.correlation_id, body)
+        self._request.respond(buffers)
 
     def respond_nothing(self) -> None:
         """End the request without an answer (acks=0)."""

@@ -1,19 +1,63 @@
-"""ApiVersions: what this broker serves. Nothing is named that does not work."""
+"""ApiVersions: what this broker serves (KIP-35, KIP-511). Nothing is named that does not work.
+
+What is served is the registry of handlers, with the versions that the messages are declared in.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from barnabas.protocol.schema import APIS, NATIVE_ONLY
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from barnabas.protocol.schema import APIS, ApiKey
+
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_NAMES_ITS_SOFTWARE_FROM: Final = 3
 
 
-def handle(services: Services, request: ApiRequest) -> None:
-    # Only the native codec is served, so far, and it knows no versions: each range is the empty one.
-    first, last = NATIVE_ONLY
-    request.respond(
-        ApiVersionsResponse(
-            error_code=0,
-            api_keys=[ApiVersion(api_key=key, min_version=first, max_version=last) for key in sorted(APIS)],
-        )
+def handler(served: Iterable[ApiKey]) -> Callable[[Services, ApiRequest], None]:
+    """A handler that names the APIs ``served``, which must all be declared."""
+    keys = sorted(served)
+    native = [_version(key) for key in keys]
+    for_kafka = [version for version in native if not APIS[version.api_key].is_native_only]
+
+    def handle(services: Services, request: ApiRequest) -> None:
+        body: ApiVersionsRequest = request.body
+        version = request.api_version
+        error = ErrorCode.NONE
+        if version is not None and version >= _NAMES_ITS_SOFTWARE_FROM and not _is_valid(body):
+            error = ErrorCode.INVALID_REQUEST
+        names = [] if error else for_kafka if version is not None else native
+        request.respond(ApiVersionsResponse(error_code=error, api_keys=names))
+
+    return handle
+
+
+def unsupported(served_from: int, served_to: int) -> ApiVersionsResponse:
+    """What a client learns whose ApiVersions request is newer than we know: in which version to ask again.
+
+    It is sent in version 0, which everybody reads (KIP-511).
+    """
+    return ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=[ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=served_from, max_version=served_to)],
+    )
+
+
+def _version(key: ApiKey) -> ApiVersion:
+    first, last = APIS[key].versions
+    return ApiVersion(api_key=key, min_version=first, max_version=last)
+
+
+def _is_valid(body: ApiVersionsRequest) -> bool:
+    return all(
+        _SOFTWARE.fullmatch(text) for text in (body.client_software_name, body.client_software_version)
     )

@@ -1,37 +1,43 @@
-"""From a frame to its handler. Runs on the IO workers.
+"""From a frame to its handler. Runs on the network threads for short requests, else on the IO workers.
 
-What cannot be read closes the connection with a logged reason and hurts nothing else. An exception that
-escapes a handler is a bug of ours: the worker pool logs it and closes that one connection.
+Both codecs come in on one port and end in the same handlers: a Kafka request begins with a zero byte, because
+no API key is above 255, a native one with a msgpack array marker. What cannot be read closes the connection
+with a logged reason and hurts nothing else. An exception that escapes a handler is a bug of ours: whoever
+runs the request logs it and closes that one connection.
 """
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
+from barnabas.broker.handlers import api_versions
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.registry import HANDLERS
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.network.request import Request
-from barnabas.protocol import codec_msgpack
+from barnabas.protocol import codec_kafka, codec_msgpack
+from barnabas.protocol.codec_kafka import UnsupportedVersion
 from barnabas.protocol.errors import MalformedFrame
-from barnabas.protocol.schema import ApiKey
+from barnabas.protocol.schema import APIS, ApiKey
 
-logger = logging.getLogger(__name__)
-
-
-# Where the API key stands in a native head: behind the array marker and the five bytes of the head's length.
-_API_KEY_AT: Final = 6
+# Where the API key stands: in a native head behind the array marker and the five bytes of the head's length,
+# in a Kafka one in the second of the first two bytes.
+_NATIVE_KEY_AT: Final = 6
+_KAFKA_KEY_AT: Final = 1
 _SHORT: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA})
 
 
 def is_short(request: Request) -> bool:
     """Whether a request, not decoded yet, will not wait for anything but the page cache.
 
-    Keys up to 127 are a byte of their own in msgpack, so one look is enough.
+    Keys up to 127 are a byte of their own in both codecs, so one look is enough.
     """
     view = request.frame.view
-    return len(view) > _API_KEY_AT and view[_API_KEY_AT] in _SHORT and codec_msgpack.is_native(view)
+    if len(view) <= _NATIVE_KEY_AT:
+        return False
+    if view[0] == 0:
+        return view[_KAFKA_KEY_AT] in _SHORT
+    return view[_NATIVE_KEY_AT] in _SHORT and codec_msgpack.is_native(view)
 
 
 class Dispatcher:
@@ -42,21 +48,44 @@ class Dispatcher:
         self._inter_broker_listener = services.config.inter_broker_listener_name
 
     def __call__(self, request: Request) -> None:
-        view = request.frame.view
-        if not codec_msgpack.is_native(view):
-            begins = f"begins with byte {view[0]:#04x}" if len(view) else "is empty"
-            request.close_connection(f"not a native request: it {begins}")
-            return
         try:
-            head = codec_msgpack.decode_request(view)
+            asked = _decoded(request)
         except MalformedFrame as error:
             request.close_connection(f"malformed request: {error}")
             return
-        api_key = ApiKey(head.api_key)
-        handler = HANDLERS[api_key]
-        if handler.inter_broker_only and request.listener_name != self._inter_broker_listener:
-            request.close_connection(f"{api_key.name} is refused on listener {request.listener_name}")
+        except UnsupportedVersion as error:
+            _refuse_version(request, error)
             return
-        handler.handle(
-            self._services, ApiRequest(request, api_key, head.correlation_id, head.client_id, head.body)
+        handler = HANDLERS.get(asked.api_key)
+        if handler is None:
+            request.close_connection(f"{asked.api_key.name} is not served")
+        elif handler.inter_broker_only and request.listener_name != self._inter_broker_listener:
+            request.close_connection(f"{asked.api_key.name} is refused on listener {request.listener_name}")
+        else:
+            handler.handle(self._services, asked)
+
+
+def _decoded(request: Request) -> ApiRequest:
+    """Raises MalformedFrame or UnsupportedVersion."""
+    view = request.frame.view
+    if codec_msgpack.is_native(view):
+        native = codec_msgpack.decode_request(view)
+        return ApiRequest(
+            request, ApiKey(native.api_key), native.correlation_id, native.client_id, native.body
         )
+    if not codec_kafka.is_kafka(view):
+        begins = f"begins with byte {view[0]:#04x}" if len(view) else "is empty"
+        raise MalformedFrame(f"neither Kafka's protocol nor the native one: it {begins}")
+    head = codec_kafka.decode_request(view)
+    return ApiRequest(
+        request, head.api_key, head.correlation_id, head.client_id or "", head.body, head.api_version
+    )
+
+
+def _refuse_version(request: Request, error: UnsupportedVersion) -> None:
+    """Only ApiVersions can be refused in a form that a client of any version reads; all else is closed."""
+    if error.api_key != ApiKey.API_VERSIONS:
+        request.close_connection(f"unsupported request: {error}")
+        return
+    answer = api_versions.unsupported(*APIS[ApiKey.API_VERSIONS].versions)
+    request.respond(codec_kafka.encode_response(ApiKey.API_VERSIONS, 0, error.correlation_id, answer))

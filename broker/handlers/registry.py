@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 from barnabas.broker.handlers import (
     api_versions,
+    configs,
+    describe_cluster,
     describe_replicas,
     fetch,
     init_producer_id,
@@ -34,14 +36,20 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.FETCH: Handler(fetch.handle),
     ApiKey.LIST_OFFSETS: Handler(list_offsets.handle),
     ApiKey.METADATA: Handler(metadata.handle),
-    ApiKey.API_VERSIONS: Handler(api_versions.handle),
     ApiKey.CREATE_TOPICS: Handler(topics.handle_create),
     ApiKey.DELETE_TOPICS: Handler(topics.handle_delete),
     ApiKey.INIT_PRODUCER_ID: Handler(init_producer_id.handle),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Handler(leader_epoch.handle),
+    ApiKey.DESCRIBE_CONFIGS: Handler(configs.handle_describe),
+    ApiKey.ALTER_CONFIGS: Handler(configs.handle_alter),
+    ApiKey.CREATE_PARTITIONS: Handler(topics.handle_create_partitions),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Handler(configs.handle_incremental_alter),
+    ApiKey.DESCRIBE_CLUSTER: Handler(describe_cluster.handle),
     ApiKey.DESCRIBE_REPLICAS: Handler(describe_replicas.handle),
     ApiKey.LEADER_AND_ISR: Handler(inter_broker.handle_leader_and_isr, inter_broker_only=True),
     ApiKey.STOP_REPLICA: Handler(inter_broker.handle_stop_replica, inter_broker_only=True),
     ApiKey.UPDATE_METADATA: Handler(inter_broker.handle_update_metadata, inter_broker_only=True),
     ApiKey.CONTROLLED_SHUTDOWN: Handler(inter_broker.handle_controlled_shutdown, inter_broker_only=True),
 }
+# It names itself and all the others.
+HANDLERS[ApiKey.API_VERSIONS] = Handler(api_versions.handler({*HANDLERS, ApiKey.API_VERSIONS}))

@@ -16,7 +16,7 @@ from barnabas.broker.network.request import Buffers, Request
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.slow_work import SlowWorkRefused
-from barnabas.protocol import codec_msgpack
+from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.frames import LENGTH_BYTES, Frame
@@ -39,11 +39,12 @@ class Connection:
     id = "client-1"
     peer_host = "127.0.0.1"
 
-    def __init__(self, listener: str, response_type: Any) -> None:
+    def __init__(self, listener: str, request_type: Any, version: int | None = None) -> None:
         self.listener_name = listener
         self.closed: str | None = None
         self.answers: list[bytes] = []
-        self._response_type = response_type
+        self._request_type = request_type
+        self._version = version
 
     def answer(self, request: Request, buffers: Buffers) -> None:
         self._once()
@@ -65,9 +66,14 @@ class Connection:
     def response(self) -> Any:
         """The one answer, decoded."""
         (whole,) = self.answers
-        opened = codec_msgpack.open_response(memoryview(whole)[LENGTH_BYTES:])
-        assert opened.correlation_id == CORRELATION_ID
-        return opened.body(self._response_type)
+        payload = memoryview(whole)[LENGTH_BYTES:]
+        if self._version is not None:
+            correlation_id, body = codec_kafka.decode_response(self._request_type, self._version, payload)
+        else:
+            opened = codec_msgpack.open_response(payload)
+            correlation_id, body = opened.correlation_id, opened.body(self._request_type.response_type)
+        assert correlation_id == CORRELATION_ID
+        return body
 
 
 class Inline:
@@ -192,21 +198,29 @@ class Serving:
         self._dispatch(request)
         self.managed.manager.wake_followers()
 
-    def send(self, body: Any, listener: str = EXTERNAL) -> Connection:
-        """A request comes in by a listener."""
-        whole = b"".join(
-            bytes(buffer) for buffer in codec_msgpack.encode_request(CORRELATION_ID, "test", body)
-        )
-        return self.send_payload(whole[LENGTH_BYTES:], listener, body.response_type)
+    def send(self, body: Any, listener: str = EXTERNAL, *, version: int | None = None) -> Connection:
+        """A request comes in by a listener: a native one, or one of Kafka's in a version."""
+        if version is None:
+            buffers = codec_msgpack.encode_request(CORRELATION_ID, "test", body)
+        else:
+            buffers = codec_kafka.encode_request(version, CORRELATION_ID, "test", body)
+        whole = b"".join(bytes(buffer) for buffer in buffers)
+        return self.send_payload(whole[LENGTH_BYTES:], listener, type(body), version)
 
-    def send_payload(self, payload: bytes, listener: str = EXTERNAL, response_type: Any = None) -> Connection:
-        connection = Connection(listener, response_type)
+    def send_payload(
+        self,
+        payload: bytes,
+        listener: str = EXTERNAL,
+        request_type: Any = None,
+        version: int | None = None,
+    ) -> Connection:
+        connection = Connection(listener, request_type, version)
         self._dispatch(Request(connection, Frame(memoryview(bytearray(payload))), 0))
         return connection
 
-    def call(self, body: Any, listener: str = EXTERNAL) -> Any:
+    def call(self, body: Any, listener: str = EXTERNAL, *, version: int | None = None) -> Any:
         """A request and its immediate answer."""
-        return self.send(body, listener).response
+        return self.send(body, listener, version=version).response
 
 
 def batch(*values: bytes, timestamp_ms: int = 0) -> bytes:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import struct
+from typing import Any
+
 import msgpack
 import pytest
 
+from barnabas.broker.handlers.dispatcher import is_short
 from barnabas.broker.handlers.registry import HANDLERS
+from barnabas.broker.network.request import Request
+from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.codec_msgpack import encode_request
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.frames import LENGTH_BYTES
+from barnabas.protocol.frames import LENGTH_BYTES, Frame
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.protocol.messages.inter_broker import (
     ControlledShutdownRequest,
@@ -17,9 +23,11 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
 )
 from barnabas.protocol.messages.metadata import MetadataRequest
-from barnabas.protocol.schema import APIS
-from tests.unit.broker.handlers.serving import EXTERNAL, INTERNAL, Serving
+from barnabas.protocol.messages.produce import ProduceRequest
+from barnabas.protocol.schema import APIS, ApiKey, Buffer
+from tests.unit.broker.handlers.serving import CORRELATION_ID, EXTERNAL, INTERNAL, Connection, Serving
 
+SOFTWARE = ApiVersionsRequest(client_software_name="a-client", client_software_version="2.0.1")
 ORDER = {"controller_id": 2, "controller_epoch": 1, "broker_epoch": 0}
 
 
@@ -27,10 +35,75 @@ def test_every_handler_is_of_a_declared_api() -> None:
     assert set(HANDLERS) <= set(APIS)
 
 
-def test_api_versions_names_what_is_served(serving: Serving) -> None:
+def test_a_native_client_is_told_of_everything_that_is_served(serving: Serving) -> None:
     answer = serving.call(ApiVersionsRequest())
     assert answer.error_code == ErrorCode.NONE
-    assert [key.api_key for key in answer.api_keys] == sorted(APIS)
+    assert [key.api_key for key in answer.api_keys] == sorted(HANDLERS)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_kafkas_clients_are_told_of_what_has_kafka_versions(serving: Serving, version: int) -> None:
+    answer = serving.call(
+        ApiVersionsRequest(client_software_name="a-client", client_software_version="2.0.1"), version=version
+    )
+    assert answer.error_code == ErrorCode.NONE
+    found = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+    assert found == {key: APIS[key].versions for key in HANDLERS if not APIS[key].is_native_only}
+    assert found[ApiKey.PRODUCE] == (0, 9)
+    assert found[ApiKey.FETCH] == (4, 13)
+
+
+def test_a_newer_api_versions_request_is_answered_in_version_0_with_what_we_speak(serving: Serving) -> None:
+    known = b"".join(bytes(part) for part in codec_kafka.encode_request(4, CORRELATION_ID, "c", SOFTWARE))
+    newer = bytearray(known[LENGTH_BYTES:])
+    newer[2:4] = (99).to_bytes(2, "big")
+    answer = serving.send_payload(bytes(newer), EXTERNAL, ApiVersionsRequest, 0).response
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    (only,) = answer.api_keys
+    assert (only.api_key, only.min_version, only.max_version) == (ApiKey.API_VERSIONS, 0, 4)
+
+
+def test_a_client_software_name_that_could_break_a_log_line_is_refused(serving: Serving) -> None:
+    answer = serving.call(
+        ApiVersionsRequest(client_software_name="a\nb", client_software_version="1"), version=3
+    )
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [(ApiKey.FETCH, 99), (ApiKey.FETCH, 3), (ApiKey.LEADER_AND_ISR, 1), (200, 0)]
+)
+def test_an_api_or_version_that_is_not_spoken_closes_the_connection(
+    serving: Serving, key: int, version: int
+) -> None:
+    head = struct.pack(">hhih", key, version, 1, -1)
+    connection = serving.send_payload(head + bytes(20))
+    assert connection.closed is not None
+    assert f"api key {int(key)} version {version} is not spoken" in connection.closed
+
+
+def test_one_handler_answers_both_codecs_alike(serving: Serving) -> None:
+    body = MetadataRequest(topics=None)
+    native, kafka = serving.call(body), serving.call(body, version=12)
+    assert native == kafka
+    assert kafka.cluster_id == "cluster"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [ProduceRequest(acks=1, timeout_ms=1, topic_data=[]), MetadataRequest(topics=None)],
+    ids=lambda body: type(body).__name__,
+)
+def test_short_requests_are_known_by_their_key_in_both_codecs(body: Any) -> None:
+    for buffers in (codec_msgpack.encode_request(1, "c", body), codec_kafka.encode_request(9, 1, "c", body)):
+        assert is_short(request_of(buffers))
+    others = (codec_msgpack.encode_request(1, "c", SOFTWARE), codec_kafka.encode_request(3, 1, "c", SOFTWARE))
+    assert not any(is_short(request_of(buffers)) for buffers in others)
+
+
+def request_of(buffers: list[Buffer]) -> Request:
+    payload = b"".join(bytes(part) for part in buffers)[LENGTH_BYTES:]
+    return Request(Connection(EXTERNAL, None), Frame(memoryview(payload)), 0)
 
 
 def whole(body: object) -> bytes:
@@ -41,7 +114,7 @@ def whole(body: object) -> bytes:
     ("payload", "reason"),
     [
         (b"", "it is empty"),
-        (b"\x00\x12\x00\x03", "it begins with byte 0x00"),
+        (b"\x00\x12\x00\x03", "too short"),
         (b"GET / HTTP/1.1\r\n", "it begins with byte 0x47"),
         (whole(MetadataRequest(topics=None))[:-1], "malformed"),
         (msgpack.packb([7, 3, 1, "c", []]), "malformed"),
