@@ -7,40 +7,44 @@ from typing import Any, Final
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.replication.appending import AppendOutcome
+from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    RecordError,
     TopicProduceResponse,
 )
+from barnabas.protocol.record_batch import COMPRESSION_MASK, HEADER_BYTES, MAGIC, parse_header
 
 _ACKS: Final = (-1, 0, 1)
 _EMPTY: Final = memoryview(b"")
+_FIRST_SERVED: Final = 3
+_FIRST_WITH_ZSTD: Final = 7
 
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: ProduceRequest = request.body
-    if body.acks not in _ACKS:
-        outcomes = [
-            AppendOutcome(
-                TopicPartition(topic.name, data.index),
-                ErrorCode.INVALID_REQUIRED_ACKS,
-                f"acks is {body.acks}; expected 0, 1 or -1 (all)",
-            )
-            for topic in body.topic_data
-            for data in topic.partition_data
-        ]
-        request.respond(_response(outcomes))
-        return
-    batches = [
-        (TopicPartition(topic.name, data.index), _view(data.records))
-        for topic in body.topic_data
-        for data in topic.partition_data
-    ]
+    refused: dict[TopicPartition, AppendOutcome] = {}
+    batches: list[tuple[TopicPartition, memoryview]] = []
+    order: list[TopicPartition] = []
+    for topic in body.topic_data:
+        for data in topic.partition_data:
+            name = TopicPartition(topic.name, data.index)
+            records = _view(data.records)
+            refusal = _refusal(body.acks, request.api_version, records)
+            order.append(name)
+            if refusal is None:
+                batches.append((name, records))
+            else:
+                refused[name] = AppendOutcome(name, *refusal)
 
     def answer(outcomes: list[AppendOutcome]) -> None:
+        if refused:
+            found = {outcome.partition: outcome for outcome in outcomes} | refused
+            outcomes = [found[name] for name in order]
         if body.acks != 0:
             request.respond(_response(outcomes))
             return
@@ -55,6 +59,33 @@ def handle(services: Services, request: ApiRequest) -> None:
     request.release_frame()
 
 
+def _refusal(acks: int, api_version: int | None, records: memoryview) -> tuple[ErrorCode, str] | None:
+    """Why a partition's records are refused whatever its topic's settings are, as far as that is known here.
+
+    Kafka's own clients send one batch per partition; ours may send several in one go.
+    """
+    if acks not in _ACKS:
+        return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; expected 0, 1 or -1 (all)"
+    if api_version is None:
+        return None
+    if api_version < _FIRST_SERVED:
+        # Named as served all the same: librdkafka takes a higher minimum for a lack of compression.
+        return ErrorCode.UNSUPPORTED_VERSION, f"Produce is served from version {_FIRST_SERVED} on"
+    if len(records) < HEADER_BYTES:
+        return None
+    header = parse_header(records)
+    if header.magic != MAGIC:
+        return None
+    if header.size_bytes < len(records):
+        return ErrorCode.INVALID_RECORD, "a partition's records must be exactly one batch"
+    if api_version < _FIRST_WITH_ZSTD and header.attributes & COMPRESSION_MASK == Compression.ZSTD:
+        return (
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"zstd is known from version {_FIRST_WITH_ZSTD} of Produce on",
+        )
+    return None
+
+
 def _view(records: Any) -> memoryview:
     return records if isinstance(records, memoryview) else _EMPTY
 
@@ -63,16 +94,20 @@ def _response(outcomes: list[AppendOutcome]) -> ProduceResponse:
     topics: dict[str, list[PartitionProduceResponse]] = {}
     for outcome in outcomes:
         failed = outcome.error != ErrorCode.NONE
-        topics.setdefault(outcome.partition.topic, []).append(
-            PartitionProduceResponse(
-                index=outcome.partition.partition,
-                error_code=int(outcome.error),
-                base_offset=-1 if failed else outcome.base_offset,
-                log_append_time_ms=outcome.log_append_time_ms,
-                log_start_offset=outcome.log_start_offset,
-                error_message=outcome.message,
-            )
+        answer = PartitionProduceResponse(
+            index=outcome.partition.partition,
+            error_code=int(outcome.error),
+            base_offset=-1 if failed else outcome.base_offset,
+            log_append_time_ms=outcome.log_append_time_ms,
+            log_start_offset=outcome.log_start_offset,
+            error_message=outcome.message,
         )
+        if outcome.record_faults:
+            answer.record_errors = [
+                RecordError(batch_index=fault.index, batch_index_error_message=fault.message)
+                for fault in outcome.record_faults
+            ]
+        topics.setdefault(outcome.partition.topic, []).append(answer)
     return ProduceResponse(
         responses=[
             TopicProduceResponse(name=name, partition_responses=found) for name, found in topics.items()

@@ -67,6 +67,11 @@ def produced_batches(view: memoryview, config: LogConfig) -> list[Appendable]:
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"a batch of {header.size_bytes} bytes, the largest allowed is {config.max_message_bytes}",
             )
+        if header.base_offset:
+            raise api_error(
+                ErrorCode.INVALID_RECORD,
+                f"a produced batch has base offset {header.base_offset}; expected 0, offsets are given here",
+            )
         if header.attributes & TIMESTAMP_TYPE_MASK:
             raise api_error(
                 ErrorCode.INVALID_TIMESTAMP, "a producer may not mark its timestamps as the broker's"

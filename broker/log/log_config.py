@@ -50,6 +50,13 @@ class LogConfig:
     file_delete_delay_ms: int = 60_000
     flush_messages: int = _LONG_MAX
     flush_ms: int = _LONG_MAX
+    looks_into_records: bool = field(init=False, compare=False, default=False)
+    """Whether appending needs more than the headers of batches; see `record_checks`."""
+
+    def __post_init__(self) -> None:
+        looks = self.is_compacted or self.limits_timestamps or self.compression_type is not None
+        # Computed once, since every append asks; a frozen dataclass is set up like this.
+        object.__setattr__(self, "looks_into_records", looks)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> LogConfig:

@@ -6,11 +6,14 @@ when every partition is settled, or at its deadline with REQUEST_TIMED_OUT for t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from barnabas.broker.log.record_checks import RecordFault, prepare_records
 from barnabas.broker.purgatory import DelayedOperation
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_views import LeaderAppend
+from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicPartition
 
@@ -25,6 +28,30 @@ class AppendOutcome:
     base_offset: int = -1
     log_append_time_ms: int = -1
     log_start_offset: int = -1
+    record_faults: Sequence[RecordFault] = ()
+
+
+def append_checked(
+    partition: Partition, records: memoryview, *, require_all: bool, now_ms: float, wall_clock_ms: int
+) -> LeaderAppend:
+    """Check the records as the topic's settings demand, and append them.
+
+    Raises RecordsRefused, and as `Partition.append_as_leader`. What is looked into is looked into without the
+    partition's lock.
+    """
+    config = partition.log.config
+    if config.looks_into_records:
+        partition.check_leading()
+        records = prepare_records(
+            partition.partition,
+            records,
+            config,
+            now_ms=wall_clock_ms,
+            max_bytes=max(DEFAULT_MAX_DECOMPRESSED_BYTES, config.max_message_bytes),
+        )
+    return partition.append_as_leader(
+        records, require_all=require_all, now_ms=now_ms, wall_clock_ms=wall_clock_ms
+    )
 
 
 @dataclass(slots=True)
@@ -35,6 +62,8 @@ class Unacknowledged:
     leader_epoch: LeaderEpoch
     required_offset: Offset
     outcome: AppendOutcome
+    high_watermark_moved: bool = False
+    """Whether the append itself moved it, as it does where there are no followers."""
 
 
 class DelayedProduce(DelayedOperation):

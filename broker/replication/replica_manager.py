@@ -18,9 +18,15 @@ from typing import Final
 
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.record_checks import RecordsRefused
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Purgatory, Reaper
-from barnabas.broker.replication.appending import AppendOutcome, DelayedProduce, Unacknowledged
+from barnabas.broker.replication.appending import (
+    AppendOutcome,
+    DelayedProduce,
+    Unacknowledged,
+    append_checked,
+)
 from barnabas.broker.replication.disk_failures import DiskFailures
 from barnabas.broker.replication.fence import Fence
 from barnabas.broker.replication.fetcher import FetcherManager
@@ -188,27 +194,11 @@ class ReplicaManager:
         for name, records in batches:
             outcome = AppendOutcome(name)
             outcomes.append(outcome)
-            try:
-                if self.fence.reason is not None:
-                    raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, self.fence.reason)
-                partition = self.partition(name)
-                appended = partition.append_as_leader(
-                    records,
-                    require_all=acks == ACKS_ALL,
-                    now_ms=now_ms,
-                    wall_clock_ms=wall_clock_ms(),
-                )
-            except ApiError as error:
-                self.note_error(error)
-                outcome.error, outcome.message = error.code, str(error)
+            appended = self._append_one(outcome, records, acks == ACKS_ALL, now_ms)
+            if appended is None:
                 continue
-            outcome.base_offset = appended.result.base_offset
-            outcome.log_append_time_ms = appended.result.log_append_time_ms
-            outcome.log_start_offset = partition.log.log_start_offset
             if acks == ACKS_ALL:
-                unacknowledged.append(
-                    Unacknowledged(partition, appended.leader_epoch, appended.required_offset, outcome)
-                )
+                unacknowledged.append(appended)
             if appended.high_watermark_moved:
                 moved.append(name)
         delayed = None
@@ -226,6 +216,39 @@ class ReplicaManager:
             self._high_watermark_moved(name)
         if delayed is None:
             answer(outcomes)
+
+    def _append_one(
+        self, outcome: AppendOutcome, records: memoryview, require_all: bool, now_ms: float
+    ) -> Unacknowledged | None:
+        """Append to one partition, and note the outcome; None when that is an error."""
+        partition = None
+        try:
+            if self.fence.reason is not None:
+                raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, self.fence.reason)
+            partition = self.partition(outcome.partition)
+            appended = append_checked(
+                partition, records, require_all=require_all, now_ms=now_ms, wall_clock_ms=wall_clock_ms()
+            )
+        except (ApiError, RecordsRefused) as error:
+            if isinstance(error, RecordsRefused):
+                outcome.record_faults = error.faults
+            else:
+                self.note_error(error)
+            outcome.error, outcome.message = error.code, str(error)
+            if partition is not None and partition.is_leader:
+                # A producer whose id is unknown here learns by it whether its records were merely deleted.
+                outcome.log_start_offset = partition.log.log_start_offset
+            return None
+        outcome.base_offset = appended.result.base_offset
+        outcome.log_append_time_ms = appended.result.log_append_time_ms
+        outcome.log_start_offset = partition.log.log_start_offset
+        return Unacknowledged(
+            partition,
+            appended.leader_epoch,
+            appended.required_offset,
+            outcome,
+            appended.high_watermark_moved,
+        )
 
     def wake_followers(self) -> None:
         """Answer the followers' long polls for what was appended since the last call.

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from barnabas.broker.log.epoch_cache import EpochCache
 from barnabas.broker.log.log_appends import AppendResult
+from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -62,6 +63,7 @@ class MemoryLog:
         self, topic_partition: TopicPartition, topic_id: TopicId | None = None, start: int = 0
     ) -> None:
         self.topic_partition = topic_partition
+        self.config = LogConfig()
         self.topic_id = topic_id
         self.folder = Path("memory") / str(topic_partition)
         self.lock = threading.RLock()

@@ -1,0 +1,121 @@
+"""What a topic's settings demand of single records: the one place where a broker looks into a batch.
+
+Done before the partition's lock is taken, since it may take milliseconds, and only where a setting needs it
+(`LogConfig.looks_into_records`): a compacted topic takes no record without a key, a topic with limits on
+timestamps none outside of them, and one with a `compression.type` of its own keeps every batch in that.
+Pure functions, any thread.
+
+Source: https://kafka.apache.org/documentation/#topicconfigs, KIP-467 (the errors by record), KIP-937 (the
+limits on timestamps).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.protocol.compression import Compression, compress
+from barnabas.protocol.errors import BarnabasError, ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.record_batch import (
+    ATTRIBUTES_OFFSET,
+    COMPRESSION_MASK,
+    HEADER_BYTES,
+    LENGTH_OFFSET,
+    LOG_OVERHEAD_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    check_produced_batch,
+    write_crc,
+)
+from barnabas.protocol.records import RecordFields, decode_fields, record_bytes
+
+_LENGTH_SIZE: Final = 4
+_ATTRIBUTES_SIZE: Final = 2
+_ERRORS_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFault:
+    """One record that is refused, by its place in its batch."""
+
+    index: int
+    message: str
+
+
+class RecordsRefused(BarnabasError):
+    """A batch that holds records which the topic does not take; nothing of it was written."""
+
+    def __init__(self, code: ErrorCode, faults: list[RecordFault]) -> None:
+        shown = "; ".join(fault.message for fault in faults[:_ERRORS_SHOWN])
+        super().__init__(f"{code.name}: {len(faults)} records were refused: {shown}")
+        self.code = code
+        self.faults = faults
+
+
+def prepare_records(
+    name: TopicPartition, view: memoryview, config: LogConfig, *, now_ms: int, max_bytes: int
+) -> memoryview:
+    """A producer's batches as they are to be stored: the view itself, or a new one where they must change.
+
+    Raises RecordsRefused; what `check_produced_batch` and `decode_fields` raise; CORRUPT_MESSAGE when a batch
+    would unfold to more than `max_bytes`.
+    """
+    parts: list[bytes | bytearray | memoryview] = []
+    is_new = False
+    for position, header in _batches(view):
+        batch = view[position : position + header.size_bytes]
+        if config.is_compacted or config.limits_timestamps:
+            _check_fields(name, decode_fields(batch, check_crc=False, max_bytes=max_bytes), config, now_ms)
+        if config.compression_type in (None, header.compression):
+            parts.append(batch)
+        else:
+            is_new = True
+            parts.append(recompressed(batch, header, config.compression_type, max_bytes))
+    return memoryview(bytearray().join(parts)) if is_new else view
+
+
+def recompressed(
+    batch: memoryview, header: BatchHeader, compression: Compression, max_bytes: int
+) -> bytearray:
+    """The same batch with its records in another compression; raises CORRUPT_MESSAGE as `record_bytes`."""
+    packed = compress(compression, record_bytes(batch, header, max_bytes))
+    made = bytearray(batch[:HEADER_BYTES])
+    made += packed
+    length = len(made) - LOG_OVERHEAD_BYTES
+    made[LENGTH_OFFSET : LENGTH_OFFSET + _LENGTH_SIZE] = length.to_bytes(_LENGTH_SIZE)
+    attributes = header.attributes & ~COMPRESSION_MASK | compression
+    made[ATTRIBUTES_OFFSET : ATTRIBUTES_OFFSET + _ATTRIBUTES_SIZE] = attributes.to_bytes(_ATTRIBUTES_SIZE)
+    write_crc(made)
+    return made
+
+
+def _batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
+    position = 0
+    while position < len(view):
+        header = check_produced_batch(view, position)
+        yield position, header
+        position += header.size_bytes
+
+
+def _check_fields(name: TopicPartition, fields: list[RecordFields], config: LogConfig, now_ms: int) -> None:
+    if config.is_compacted:
+        faults = [
+            RecordFault(index, f"record {index} has no key, which compacted {name} demands")
+            for index, (_, _, key, _, _) in enumerate(fields)
+            if key is None
+        ]
+        if faults:
+            raise RecordsRefused(ErrorCode.INVALID_RECORD, faults)
+    if config.limits_timestamps:
+        least = now_ms - config.message_timestamp_before_max_ms
+        most = now_ms + config.message_timestamp_after_max_ms
+        faults = [
+            RecordFault(index, f"record {index} has timestamp {time}, allowed are {least} to {most}")
+            for index, (_, time, _, _, _) in enumerate(fields)
+            if time != NO_TIMESTAMP and not least <= time <= most
+        ]
+        if faults:
+            raise RecordsRefused(ErrorCode.INVALID_TIMESTAMP, faults)
