@@ -101,6 +101,8 @@ class MetadataCache:
         self._leaders: dict[TopicPartition, Leader] = {}
         # The leader that a partition was last found not to have, to tell news from repetition.
         self._refuted: dict[TopicPartition, Leader] = {}
+        self.is_stale = False
+        """Whether the last answer was older than what is known, or named a leader that does not lead."""
 
     def leader_for(self, tp: TopicPartition) -> Leader | None:
         """Who leads the partition, or None when that is not known now."""
@@ -122,6 +124,7 @@ class MetadataCache:
 
     def update(self, response: MetadataResponse) -> None:
         """Take over an answer; topics that it does not mention stay as they are."""
+        self.is_stale = False
         self.nodes = nodes_of(response)
         self.controller_id = BrokerId(response.controller_id)
         self.cluster_id = response.cluster_id
@@ -145,6 +148,7 @@ class MetadataCache:
             old = before.get(info.partition)
             if old is not None and old.leader_epoch > info.leader_epoch >= 0:
                 info = old
+                self.is_stale = True
             else:
                 self._set_leader(info)
             partitions.append(info)
@@ -154,6 +158,7 @@ class MetadataCache:
         tp = TopicPartition(info.topic, info.partition)
         if info.leader >= 0 and info.leader in self.nodes:
             self._leaders[tp] = Leader(info.leader, info.leader_epoch)
+            self.is_stale = self.is_stale or self._refuted.get(tp) == self._leaders[tp]
         else:
             self._leaders.pop(tp, None)
 

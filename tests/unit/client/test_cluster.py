@@ -16,6 +16,7 @@ from barnabas.protocol.messages.metadata import (
     MetadataBroker,
     MetadataPartition,
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataTopic,
 )
@@ -215,3 +216,38 @@ async def test_a_closed_cluster_refuses_everything() -> None:
             await cluster.refresh()
         with pytest.raises(ClientClosed):
             await cluster.request(BrokerId(1), MetadataRequest(topics=[]))
+
+
+def test_an_answer_is_stale_when_it_is_older_or_names_whom_it_must_not() -> None:
+    cache = MetadataCache()
+    cache.update(answer(2, 5))
+    assert not cache.is_stale
+    cache.update(answer(1, 4))
+    assert cache.is_stale
+    cache.update(answer(2, 5))
+    assert not cache.is_stale
+    cache.invalidate(T0)
+    cache.update(answer(2, 5))
+    assert cache.is_stale
+    cache.update(answer(1, 6))
+    assert not cache.is_stale
+
+
+async def test_a_broker_that_never_has_news_is_left_for_another() -> None:
+    """It is cut off from ZooKeeper, reachable, and goes on naming itself."""
+    async with FakeCluster(3) as fake:
+        fake.add_topic("t", 1, leaders=[1])
+        cluster = Cluster(config_of(fake, retry_backoff_ms=1))
+        await cluster.start()
+        await cluster.topic("t", 1_000)
+        (frozen,) = [broker for broker in fake.brokers.values() if broker.connections]
+        old = fake.metadata(MetadataRequest(topics=[MetadataRequestTopic(name="t")]))
+        frozen.script(ApiKey.METADATA, *[lambda _: old] * 100)
+        fake.move_leader("t", 0, 2)
+        for _ in range(3):
+            # It asks again while it is sent to the broker that refuses it.
+            if cluster.leader_for(T0) != leader(2, 1):
+                cluster.invalidate(T0)
+                await cluster.refresh()
+        assert cluster.leader_for(T0) == leader(2, 1)
+        cluster.close()
