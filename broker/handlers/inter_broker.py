@@ -28,9 +28,8 @@ def handle_leader_and_isr(services: Services, request: ApiRequest) -> None:
     except ApiError as error:
         request.respond(LeaderAndIsrResponse(error_code=int(error.code)))
         return
-    if body.broker_epoch >= services.replicas.broker_epoch >= 0:
-        # The controller knows this life of the broker and has said what it leads: it may lead again.
-        services.replicas.fence.confirmed()
+    # The controller knows this life of the broker and has said what it leads: it may lead again.
+    services.replicas.fence.confirmed(BrokerEpoch(body.broker_epoch))
     request.respond(LeaderAndIsrResponse(error_code=0, partition_errors=errors))
 
 

@@ -138,6 +138,22 @@ def read_all(
     return FetchResult(outcomes, bytes_read, is_urgent)
 
 
+def refusing_to_wait(found: FetchResult) -> FetchResult:
+    """What a consumer is told by a broker that may lead no longer and cannot know: NOT_LEADER_OR_FOLLOWER.
+
+    But only where it has read all there is. What is committed stays committed, whoever leads; yet who waits
+    here for more might wait for ever, while another broker leads.
+    """
+    outcomes = [
+        one._replace(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, read=None)
+        if one.read is not None and one.item.fetch_offset >= one.read.high_watermark
+        else one
+        for one in found.outcomes
+    ]
+    is_urgent = found.is_urgent or any(one.error != ErrorCode.NONE for one in outcomes)
+    return FetchResult(outcomes, found.bytes_read, is_urgent)
+
+
 def _find(partition_of: PartitionOf, item: FetchItem) -> Partition:
     """Raises what the lookup raises, UNKNOWN_TOPIC_ID, or INCONSISTENT_TOPIC_ID for a topic made anew."""
     if item.topic_id is None:

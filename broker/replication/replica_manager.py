@@ -38,6 +38,7 @@ from barnabas.broker.replication.fetching import (
     FetchSource,
     FixedItems,
     read_all,
+    refusing_to_wait,
 )
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.partition import Partition
@@ -80,7 +81,7 @@ class ReplicaManager:
         self._metadata = metadata
         self._now_ms = now_ms
         self._partitions: dict[TopicPartition, Partition] = {}
-        self.fence = Fence()
+        self.fence = Fence(self._fenced)
         # For those that read as consumers do.
         self.listeners = PartitionListeners()
         # Partitions that were appended to and whose followers have not been woken; see `wake_followers`.
@@ -167,8 +168,15 @@ class ReplicaManager:
 
     def end_life(self, reason: str) -> None:
         """The registration is gone: refuse writes, and all that is still meant for the life that ended."""
-        self.fence.registration_lost(reason)
+        ended = self._roles.broker_epoch
         self._roles.end_life()
+        self.fence.registration_lost(reason, ended)
+
+    def _fenced(self) -> None:
+        """Others may lead by now what this broker led: who waits for news here had better look there."""
+        for partition in self.partitions():
+            if partition.is_leader:
+                self._tell_consumers(partition.partition)
 
     @property
     def broker_epoch(self) -> BrokerEpoch:
@@ -297,6 +305,8 @@ class ReplicaManager:
             if superseded is not None:
                 superseded.force_complete()
             found = self._note_progress(params, found)
+        elif self.fence.reason is not None:
+            found = refusing_to_wait(found)
         if found.is_urgent or not watched or params.max_wait_ms <= 0 or found.bytes_read >= params.min_bytes:
             answer(found)
             return

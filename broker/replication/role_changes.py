@@ -135,7 +135,7 @@ class RoleChanges:
                     elif role is Role.LEADER:
                         leading.append(name)
             if request.is_full:
-                self._delete_strays(named)
+                named |= self._delete_strays(named)
             self._fetchers.unfollow(leading)
             self._fetchers.follow(follow)
         for name in named:
@@ -209,12 +209,13 @@ class RoleChanges:
         self._partitions[name] = partition
         return partition
 
-    def _delete_strays(self, named: set[TopicPartition]) -> None:
+    def _delete_strays(self, named: set[TopicPartition]) -> set[TopicPartition]:
         """What the controller does not name in a full request was deleted while this broker was away."""
-        strays = [log.topic_partition for log in self._logs.all_logs() if log.topic_partition not in named]
+        strays = {log.topic_partition for log in self._logs.all_logs()} - named
         for name in strays:
             logger.warning("%s is no longer hosted here; deleting what is left of it", name)
             self._try_remove(name, delete=True)
+        return strays
 
     # StopReplica.
 

@@ -228,6 +228,30 @@ def test_a_consumer_may_have_many_long_polls(led: Managed) -> None:
     assert (len(first), len(second)) == (1, 1)
 
 
+def test_a_fenced_broker_gives_what_it_has_and_lets_nobody_wait_for_more(led: Managed) -> None:
+    led.produce(count=2)
+    commit(led, 2)
+    waiting = led.fetch(2, max_wait_ms=500)
+    led.manager.end_life("the session has expired")
+    ((outcome,),) = [found.outcomes for found in led.fetch(0, max_wait_ms=500)]
+    assert outcome.read is not None
+    assert len(decode(outcome.read.records)) == 2
+    ((outcome,),) = [found.outcomes for found in led.fetch(2, max_wait_ms=500)]
+    assert (outcome.error, outcome.read) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+    # A follower is told nothing of this: whom it follows, the controller says.
+    assert led.fetch(2, replica=TWO, max_wait_ms=500) == []
+    led.pass_time(500)
+    assert len(waiting) == 1
+
+
+def test_a_fetch_whose_limit_is_used_up_is_not_taken_for_one_that_waits(led: Managed) -> None:
+    led.produce(count=2)
+    commit(led, 2)
+    led.manager.end_life("the session has expired")
+    ((outcome,),) = [found.outcomes for found in led.fetch(1, max_bytes=0, max_wait_ms=500)]
+    assert outcome.error is ErrorCode.NONE
+
+
 def test_a_request_limit_is_shared_by_its_partitions_but_the_first_batch_comes_whole(led: Managed) -> None:
     names = [TP, TopicPartition("topic", 1), TopicPartition("topic", 2)]
     for index, name in enumerate(names):

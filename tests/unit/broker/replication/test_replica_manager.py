@@ -127,6 +127,16 @@ def test_a_full_request_deletes_what_it_does_not_name() -> None:
     assert SECOND not in managed.fetchers.followed
 
 
+def test_who_waits_for_a_stray_is_answered(managed: Managed) -> None:
+    managed.tell(state(isr=(1, 2)), second(isr=(1, 2)))
+    answers = managed.produce(timeout_ms=30_000)
+    polled = managed.fetch(0, max_wait_ms=30_000)
+    assert (answers, polled) == ([], [])
+    managed.tell(second(isr=(1, 2)), is_full=True)
+    assert [outcome.error for outcome in answers[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert polled[0].outcomes[0].error is not ErrorCode.NONE
+
+
 def test_a_stray_that_cannot_be_deleted_hinders_nothing_else() -> None:
     logs = MemoryLogs()
     stray(logs, TopicPartition("gone", 3))
