@@ -19,16 +19,19 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.auto_topics import AutoTopicCreation, create_through
+from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.config import BrokerConfig, validate_topic_config
+from barnabas.broker.config_layers import ConfigLayers
 from barnabas.broker.controlled_shutdown import request_controlled_shutdown
 from barnabas.broker.handlers.dispatcher import Dispatcher, is_short
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.live_settings import LiveSettings
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.logging_setup import set_up_logging
 from barnabas.broker.metadata_cache import MetadataCache
@@ -42,10 +45,13 @@ from barnabas.broker.scheduler import Scheduler
 from barnabas.broker.slow_work import SlowWork
 from barnabas.broker.topic_settings import TopicSettingsTable
 from barnabas.broker.zookeeper_adapters import (
+    ZooKeeperConfigWork,
     ZooKeeperIsrStore,
     ZooKeeperProducerIdBlocks,
     ZooKeeperTopicWork,
+    settings_taker,
 )
+from barnabas.controller.config_changes import ConfigChanges
 from barnabas.controller.controller import Controller
 from barnabas.controller.reign import ControllerSettings
 from barnabas.controller.store import ClusterStore
@@ -53,8 +59,9 @@ from barnabas.controller.topics import TopicAdmin
 from barnabas.controller.topics import TopicSettings as TopicAdminSettings
 from barnabas.controller.znodes import AdvertisedListener, BrokerRegistration
 from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
-from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.errors import BarnabasError, ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, Endpoint
+from barnabas.protocol.messages.topics import CreatableTopic
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +101,7 @@ class Broker:
         self._must_register = False
         self._replicas: ReplicaManager | None = None
         self._controller: Controller | None = None
+        self._unclean_election = config.unclean_leader_election_enable
 
     @property
     def ports(self) -> dict[str, int]:
@@ -110,6 +118,8 @@ class Broker:
             self._closing("ZooKeeper session", self._store.close)
             cluster_id = self._store.cluster_id()
             topic_settings = TopicSettingsTable(config)
+            config_changes = self._make_config_changes(topic_settings)
+            config_changes.load()
             logs = LogManager.open(
                 [Path(path) for path in config.log_dirs],
                 broker_id=config.broker_id,
@@ -119,7 +129,9 @@ class Broker:
             )
             self._closing("logs", lambda: logs.close(wall_clock_ms()))
             replicas = self._start_replicas(logs, topic_settings)
-            self._start_handlers(cluster_id, replicas)
+            self._start_handlers(cluster_id, replicas, topic_settings)
+            config_changes.start()
+            self._closing("changed settings", config_changes.stop)
             self._start_scheduler(logs, replicas)
             # Who still takes this broker for its earlier life is told otherwise from the first request on.
             earlier = self._store.brokers().get(config.broker_id)
@@ -215,7 +227,37 @@ class Broker:
         self._closing("replicas", replicas.stop)
         return replicas
 
-    def _start_handlers(self, cluster_id: str, replicas: ReplicaManager) -> None:
+    def _make_config_changes(self, topic_settings: TopicSettingsTable) -> ConfigChanges:
+        def topics_changed(topics: Collection[str] | None) -> None:
+            if self._replicas is not None:
+                self._replicas.settings_changed(topics)
+
+        def topics_written(topics: Collection[str]) -> None:
+            if self._controller is not None:
+                self._controller.topic_configs_changed(topics)
+
+        def layers_changed(layers: ConfigLayers) -> None:
+            self._unclean_election = bool(layers.value("unclean.leader.election.enable"))
+            if self._controller is not None:
+                self._controller.set_unclean_leader_election(self._unclean_election)
+
+        live = LiveSettings(
+            self._config,
+            topic_settings,
+            topics_changed=topics_changed,
+            topics_written=topics_written,
+            layers_changed=layers_changed,
+        )
+        return ConfigChanges(
+            self._store.configs,
+            apply=settings_taker(live, self._config.broker_id),
+            now_ms=wall_clock_ms,
+            on_fatal=self._on_fatal,
+        )
+
+    def _start_handlers(
+        self, cluster_id: str, replicas: ReplicaManager, topic_settings: TopicSettingsTable
+    ) -> None:
         config = self._config
         controller = self._controller = Controller(
             config.broker_id,
@@ -223,7 +265,7 @@ class Broker:
             settings=ControllerSettings(
                 inter_broker_listener_name=config.inter_broker_listener_name,
                 delete_topic_enable=config.delete_topic_enable,
-                unclean_leader_election_enable=config.unclean_leader_election_enable,
+                unclean_leader_election_enable=self._unclean_election,
                 request_timeout_ms=config.controller_socket_timeout_ms,
             ),
             on_fatal=self._on_fatal,
@@ -241,13 +283,17 @@ class Broker:
         topic_purgatory = Purgatory("topics", self._reaper, max_operations=10_000)
 
         def topics_changed(names: Iterable[str]) -> None:
+            known = self.metadata.current.topics
             for name in names:
+                if name not in known:
+                    topic_settings.forget(name)
                 topic_purgatory.check_and_complete(name)
 
         self.metadata.on_update(topics_changed)
         slow_work = SlowWork(on_fatal=self._on_fatal)
         slow_work.start()
         self._closing("slow work", slow_work.stop)
+        topic_work = ZooKeeperTopicWork(topics)
         self._closing("topic requests", topic_purgatory.shut_down)
         self._dispatch = Dispatcher(
             Services(
@@ -256,7 +302,9 @@ class Broker:
                 replicas=replicas,
                 metadata=self.metadata,
                 topic_purgatory=topic_purgatory,
-                topics=ZooKeeperTopicWork(topics),
+                topics=topic_work,
+                auto_topics=self._start_auto_topics(topic_work, controller),
+                configs=ZooKeeperConfigWork(self._store.configs),
                 controller=controller,
                 slow_work=slow_work,
                 producer_ids=ProducerIds(ZooKeeperProducerIdBlocks(self._store, config.broker_id), slow_work),
@@ -266,6 +314,23 @@ class Broker:
                     replicas.consumer_purgatory.check_and_complete,
                 ),
             )
+        )
+
+    def _start_auto_topics(self, topics: ZooKeeperTopicWork, controller: Controller) -> AutoTopicCreation:
+        config = self._config
+        work = SlowWork(name="topic-creation", on_fatal=self._on_fatal)
+        work.start()
+        self._closing("topic creation", work.stop)
+
+        def create(names: Sequence[str]) -> Mapping[str, ErrorCode]:
+            if not controller.is_active:
+                endpoint = self._controller_endpoint()
+                return {} if endpoint is None else create_through(config.broker_id, endpoint, names)
+            made = topics.create([CreatableTopic(name=name) for name in names], validate_only=False)
+            return {result.name: ErrorCode(result.error_code) for result in made}
+
+        return AutoTopicCreation(
+            create, work, now_ms=monotonic_ms, is_enabled=config.auto_create_topics_enable
         )
 
     def _start_scheduler(self, logs: LogManager, replicas: ReplicaManager) -> None:

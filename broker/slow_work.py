@@ -28,13 +28,13 @@ class SlowWorkRefused(LocalError):
 class SlowWork:
     """Runs what it is given, in order, on its own thread."""
 
-    def __init__(self, *, on_fatal: Callable[[BaseException], None]) -> None:
+    def __init__(self, *, on_fatal: Callable[[BaseException], None], name: str = "slow-work") -> None:
         self._on_fatal = on_fatal
         self._queue: queue.Queue[
             tuple[Callable[..., Any], tuple[Any, ...], Callable[[Exception], None]] | None
         ]
         self._queue = queue.Queue(_MAX_WAITING)
-        self._thread = threading.Thread(target=self._run, name="slow-work", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -6,22 +6,32 @@ controller.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
 
+from barnabas.broker.handlers.services import ALL_BROKERS, ConfigResource, GrownTopic
+from barnabas.broker.live_settings import LiveSettings, Written
 from barnabas.broker.producer_ids import ProducerIdsUnavailable
 from barnabas.broker.replication.isr_changes import IneligibleReplica, IsrConflict, IsrStoreUnavailable
+from barnabas.controller.config_store import ConfigStore, Entity, EntityKind
 from barnabas.controller.producer_id_blocks import claim_producer_ids
 from barnabas.controller.store import ClusterStore, PartitionStateConflict, ReplicaNotRegistered
-from barnabas.controller.topics import TopicAdmin
+from barnabas.controller.topics import TopicAdmin, TopicResult
+from barnabas.controller.znodes import StoredConfig
 from barnabas.controller.zookeeper import SessionLost, ZooKeeperUnavailable
-from barnabas.protocol.errors import ApiError
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from barnabas.protocol.messages.configs import ConfigResourceType
+from barnabas.protocol.messages.partitions import CreatePartitionsTopic, CreatePartitionsTopicResult
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicResult,
     DeletableTopicResult,
     DeleteTopicState,
 )
+
+_CHANGE_ROUNDS: Final = 10
 
 
 class ZooKeeperIsrStore:
@@ -85,6 +95,70 @@ class ZooKeeperProducerIdBlocks:
             raise ProducerIdsUnavailable(str(error)) from error
 
 
+class ZooKeeperConfigWork:
+    """`barnabas.broker.handlers.services.ConfigWork` over ZooKeeper."""
+
+    def __init__(self, configs: ConfigStore) -> None:
+        self._configs = configs
+
+    def read(self, resources: Collection[ConfigResource]) -> dict[ConfigResource, Mapping[str, str]]:
+        entities = {_entity(resource): resource for resource in resources}
+        with _told_as_timeout():
+            found = self._configs.read(entities)
+        return {entities[entity]: config.values for entity, config in found.items()}
+
+    def change(
+        self, resource: ConfigResource, edit: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        entity = _entity(resource)
+        with _told_as_timeout():
+            for _ in range(_CHANGE_ROUNDS):
+                former = self._configs.read([entity])[entity]
+                if self._configs.replace(entity, edit(former.values), former):
+                    return
+        raise api_error(
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"the settings of {resource.name!r} are changed by others again and again",
+        )
+
+
+def _entity(resource: ConfigResource) -> Entity:
+    if resource == ALL_BROKERS:
+        return Entity.broker(None)
+    kind = EntityKind.TOPIC if resource.kind is ConfigResourceType.TOPIC else EntityKind.BROKER
+    return Entity(kind, resource.name)
+
+
+@contextmanager
+def _told_as_timeout() -> Iterator[None]:
+    try:
+        yield
+    except (ZooKeeperUnavailable, SessionLost) as error:
+        raise api_error(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+
+
+def settings_taker(
+    live: LiveSettings, broker_id: BrokerId
+) -> Callable[[Mapping[Entity, StoredConfig]], None]:
+    """Hands what stands in ZooKeeper to the live settings."""
+    own, everybody = Entity.broker(broker_id), Entity.broker(None)
+
+    def take(found: Mapping[Entity, StoredConfig]) -> None:
+        live.take_topics(
+            {
+                entity.name: Written(config.values, config.zxid)
+                for entity, config in found.items()
+                if entity.kind is EntityKind.TOPIC and config.exists
+            }
+        )
+        if own in found:
+            live.take_broker(found[own].values)
+        if everybody in found:
+            live.take_all_brokers(found[everybody].values)
+
+    return take
+
+
 class ZooKeeperTopicWork:
     """`barnabas.broker.handlers.services.TopicWork` by the controller's topic work."""
 
@@ -107,6 +181,24 @@ class ZooKeeperTopicWork:
                 error_message=result.message,
                 num_partitions=result.num_partitions,
                 replication_factor=result.replication_factor,
+            )
+            for result in results
+        ]
+
+    def create_partitions(
+        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool
+    ) -> list[GrownTopic]:
+        try:
+            results = self._topics.create_partitions(topics, validate_only=validate_only)
+        except ApiError as error:
+            results = [TopicResult(name=topic.name, error=error.code, message=str(error)) for topic in topics]
+        return [
+            GrownTopic(
+                CreatePartitionsTopicResult(
+                    name=result.name or "", error_code=result.error, error_message=result.message
+                ),
+                result.topic_id,
+                result.num_partitions,
             )
             for result in results
         ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import random
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,12 +23,11 @@ from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId
 from barnabas.protocol.messages.partitions import CreatePartitionsTopic
 from barnabas.protocol.messages.topics import USE_DEFAULT, CreatableTopic, DeleteTopicState
+from barnabas.protocol.topic_names import metric_name, validate_topic_name
 
 log = logging.getLogger("barnabas.controller")
 
-MAX_NAME_LENGTH: Final = 249
 _GROWTH_ROUNDS: Final = 10
-_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -264,26 +262,6 @@ class TopicAdmin:
             start_index=self._rng.randrange(count),
             start_shift=self._rng.randrange(count),
         )
-
-
-def validate_topic_name(name: str) -> None:
-    """Raises INVALID_TOPIC_EXCEPTION unless the name is 1 to 249 of letters, digits, '.', '_' and '-'."""
-    if not name:
-        problem = "is empty"
-    elif name in (".", ".."):
-        problem = "may not be '.' or '..'"
-    elif len(name) > MAX_NAME_LENGTH:
-        problem = f"has {len(name)} characters; at most {MAX_NAME_LENGTH} are allowed"
-    elif not _LEGAL_NAME.fullmatch(name):
-        problem = "may hold only ASCII letters, digits, '.', '_' and '-'"
-    else:
-        return
-    raise api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic name {name[:300]!r} {problem}")
-
-
-def metric_name(topic: str) -> str:
-    """The name under which a topic's metrics are found; two topics may not share one."""
-    return topic.replace(".", "_")
 
 
 def _check_named_once(name: str, counts: Mapping[str, int]) -> None:

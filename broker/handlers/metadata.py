@@ -1,14 +1,22 @@
-"""Metadata: the brokers, the controller, and the leaders that this broker believes in."""
+"""Metadata: the brokers, the controller, and the leaders that this broker believes in.
+
+A topic that does not exist may be made because it was asked for; see `barnabas.broker.auto_topics`. Clients
+of versions below 4 cannot say whether they want that, and are taken to.
+"""
 
 from __future__ import annotations
 
+from typing import Final
+
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.metadata_cache import ClusterMetadata, MetadataCache
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerId, TopicId
 from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition
 from barnabas.protocol.messages.metadata import (
+    OPERATIONS_UNKNOWN,
     MetadataBroker,
     MetadataPartition,
     MetadataRequest,
@@ -16,62 +24,97 @@ from barnabas.protocol.messages.metadata import (
     MetadataResponse,
     MetadataTopic,
 )
+from barnabas.protocol.topic_names import INTERNAL_TOPICS, validate_topic_name
+
+_NULL_NAME_SINCE: Final = 12
 
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: MetadataRequest = request.body
     cache, current = services.metadata, services.metadata.current
-    if body.topics is None:
+    # In version 0, which has no null, an empty list asks for all topics.
+    if body.topics is None or (request.api_version == 0 and not body.topics):
         topics = [_topic(cache, current, name) for name in current.topics]
     else:
-        topics = [_asked(cache, current, asked) for asked in body.topics]
-    brokers = []
-    for broker_id, broker in current.brokers.items():
-        endpoint = current.endpoint(broker_id, request.listener_name)
-        if endpoint is not None and broker_id not in cache.suspects:
-            brokers.append(
-                MetadataBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
-            )
+        topics = _asked(services, current, body.topics, may_create=body.allow_auto_topic_creation)
+    if request.api_version is not None and request.api_version < _NULL_NAME_SINCE:
+        for topic in topics:
+            topic.name = topic.name or ""
+    operations = TOPIC_OPERATIONS if body.include_topic_authorized_operations else OPERATIONS_UNKNOWN
+    for topic in topics:
+        topic.topic_authorized_operations = operations
     request.respond(
         MetadataResponse(
-            brokers=brokers,
+            brokers=live_brokers(cache, current, request.listener_name),
             cluster_id=services.cluster_id,
-            controller_id=_controller(cache, current),
+            controller_id=named_controller(cache, current),
             topics=topics,
+            cluster_authorized_operations=CLUSTER_OPERATIONS
+            if body.include_cluster_authorized_operations
+            else OPERATIONS_UNKNOWN,
         )
     )
 
 
-def _controller(cache: MetadataCache, current: ClusterMetadata) -> int:
+def live_brokers(cache: MetadataCache, current: ClusterMetadata, listener_name: str) -> list[MetadataBroker]:
+    """The brokers that live and have this listener, without those that are thought dead."""
+    suspects = cache.suspects
+    return [
+        MetadataBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+        for broker_id, broker in current.brokers.items()
+        if broker_id not in suspects and (endpoint := current.endpoint(broker_id, listener_name)) is not None
+    ]
+
+
+def named_controller(cache: MetadataCache, current: ClusterMetadata) -> BrokerId:
+    """The controller to name: -1 while it is gone or suspected."""
     known = current.controller_id in current.brokers and current.controller_id not in cache.suspects
     return current.controller_id if known else NO_BROKER
 
 
-def _asked(cache: MetadataCache, current: ClusterMetadata, asked: MetadataRequestTopic) -> MetadataTopic:
-    """A topic by name, or by id where that is given: a topic id wins over the name."""
+def _asked(
+    services: Services, current: ClusterMetadata, asked: list[MetadataRequestTopic], *, may_create: bool
+) -> list[MetadataTopic]:
+    """Each topic by name, or by id where that is given: a topic id wins over the name."""
+    found = [_find(services.metadata, current, one) for one in asked]
+    if may_create and services.auto_topics.is_enabled:
+        unknown = [topic for topic in found if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        if unknown:
+            answers = services.auto_topics.ask({topic.name or "" for topic in unknown})
+            for topic in unknown:
+                topic.error_code = answers[topic.name or ""]
+    return found
+
+
+def _find(cache: MetadataCache, current: ClusterMetadata, asked: MetadataRequestTopic) -> MetadataTopic:
     if asked.topic_id != NO_TOPIC_ID:
         name = current.topic_names.get(TopicId(asked.topic_id))
-        if name is None:
-            return MetadataTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
-                name=asked.name,
-                topic_id=asked.topic_id,
-                partitions=[],
-            )
+        if name is not None:
+            return _topic(cache, current, name)
+        return MetadataTopic(
+            error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=asked.name, topic_id=asked.topic_id, partitions=[]
+        )
+    name = asked.name or ""
+    if name in current.topics:
         return _topic(cache, current, name)
-    if not asked.name:
-        return MetadataTopic(error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=asked.name, partitions=[])
-    return _topic(cache, current, asked.name)
+    return MetadataTopic(error_code=_why_unknown(name), name=name, partitions=[])
+
+
+def _why_unknown(name: str) -> ErrorCode:
+    try:
+        validate_topic_name(name)
+    except ApiError as error:
+        return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _topic(cache: MetadataCache, current: ClusterMetadata, name: str) -> MetadataTopic:
-    found = current.topics.get(name)
-    if found is None:
-        return MetadataTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, partitions=[])
+    found = current.topics[name]
     return MetadataTopic(
         error_code=ErrorCode.NONE,
         name=name,
         topic_id=found.topic_id,
+        is_internal=name in INTERNAL_TOPICS,
         partitions=[
             _partition(cache, current, found.partitions[index]) for index in sorted(found.partitions)
         ],
@@ -90,5 +133,9 @@ def _partition(
         leader_epoch=leader_epoch,
         replica_nodes=state.replicas,
         isr_nodes=state.isr,
-        offline_replicas=[replica for replica in state.replicas if BrokerId(replica) not in alive],
+        offline_replicas=[
+            replica
+            for replica in state.replicas
+            if BrokerId(replica) not in alive or replica in state.offline_replicas
+        ],
     )

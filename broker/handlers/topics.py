@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics: done in ZooKeeper by the controller's broker, answered when it shows.
+"""CreateTopics, CreatePartitions and DeleteTopics: done by the controller's broker, answered when it shows.
 
 The work in ZooKeeper blocks, so it runs on the slow-work thread. Then the answer waits in the purgatory until
 this broker's metadata has a leader for every partition, or has forgotten the topic, or until the timeout.
@@ -6,19 +6,28 @@ this broker's metadata has a leader for every partition, or has forgotten the to
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Final
 
+from barnabas.broker import config_rules
 from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.config_layers import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.services import Services
+from barnabas.broker.handlers.services import ALL_BROKERS, ConfigResource, Services
+from barnabas.broker.handlers.slow import submit
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import DelayedOperation
-from barnabas.broker.slow_work import SlowWorkRefused
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, TopicId
+from barnabas.protocol.messages.configs import ConfigResourceType
+from barnabas.protocol.messages.partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
+    CreatableTopicConfigResult,
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -27,6 +36,10 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+
+_ASK_THE_CONTROLLER: Final = "this broker is not the controller; Metadata names the one that is"
+_DISABLED_CODE_SINCE: Final = 3
+"""DeleteTopics knows TOPIC_DELETION_DISABLED from this version on."""
 
 
 class DelayedTopics(DelayedOperation):
@@ -54,83 +67,181 @@ class DelayedTopics(DelayedOperation):
         self._answer()
 
 
+def _answer_when(
+    services: Services,
+    names: Collection[str],
+    timeout_ms: int,
+    holds: Callable[[], bool],
+    answer: Callable[[], None],
+    late: Callable[[], None],
+) -> None:
+    """Answer as soon as the metadata of these topics shows it, or after ``late`` when the time is over."""
+    deadline_ms = int(monotonic_ms()) + max(0, timeout_ms)
+    operation = DelayedTopics(deadline_ms, holds, answer, late)
+    services.topic_purgatory.try_complete_else_watch(operation, list(names))
+
+
+def _is_served(metadata: MetadataCache, name: str, topic_id: TopicId, num_partitions: int) -> bool:
+    found = metadata.current.topics.get(name)
+    if found is None or found.topic_id != topic_id or len(found.partitions) < num_partitions:
+        return False
+    return all(metadata.leader_of(partition)[0] != NO_BROKER for partition in found.partitions.values())
+
+
+# Creating
+
+
 def handle_create(services: Services, request: ApiRequest) -> None:
     body: CreateTopicsRequest = request.body
-    if not services.controller.is_active:
-        request.respond(CreateTopicsResponse(topics=[_not_controller(topic) for topic in body.topics]))
+    if services.controller.is_active:
+        submit(services, request, _create, services, request, body)
         return
-    _submit(services, request, _create, services, request, body)
-
-
-def _submit(services: Services, request: ApiRequest, work: Callable[..., None], *args: Any) -> None:
-    """Do the work on the slow-work thread; if it fails, the client is told by closing its connection."""
-
-    def failed(error: Exception) -> None:
-        request.close_connection(f"{request} failed: {error!r}")
-
-    try:
-        services.slow_work.submit(failed, work, *args)
-    except SlowWorkRefused as error:
-        request.close_connection(str(error))
-
-
-def _not_controller(topic: CreatableTopic) -> CreatableTopicResult:
-    return CreatableTopicResult(
-        name=topic.name, error_code=ErrorCode.NOT_CONTROLLER, error_message="ask the controller"
+    request.respond(
+        CreateTopicsResponse(
+            topics=[
+                CreatableTopicResult(
+                    name=topic.name, error_code=ErrorCode.NOT_CONTROLLER, error_message=_ASK_THE_CONTROLLER
+                )
+                for topic in body.topics
+            ]
+        )
     )
 
 
 def _create(services: Services, request: ApiRequest, body: CreateTopicsRequest) -> None:
     results = services.topics.create(body.topics, validate_only=body.validate_only)
+    _describe_configs(services, body.topics, results)
     created = {} if body.validate_only else {r.name: r for r in results if r.error_code == ErrorCode.NONE}
 
     def waiting() -> list[CreatableTopicResult]:
-        return [result for result in created.values() if not _is_served(services.metadata, result)]
+        return [
+            result
+            for result in created.values()
+            if not _is_served(services.metadata, result.name, TopicId(result.topic_id), result.num_partitions)
+        ]
 
     def late() -> None:
         for result in waiting():
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
             result.error_message = "the topic is made, but not every partition has a leader yet"
 
-    operation = DelayedTopics(
-        int(monotonic_ms()) + max(0, body.timeout_ms),
+    _answer_when(
+        services,
+        created,
+        body.timeout_ms,
         lambda: not waiting(),
         lambda: request.respond(CreateTopicsResponse(topics=results)),
         late,
     )
-    services.topic_purgatory.try_complete_else_watch(operation, list(created))
 
 
-def _is_served(metadata: MetadataCache, result: CreatableTopicResult) -> bool:
-    found = metadata.current.topics.get(result.name)
-    if found is None or found.topic_id != result.topic_id or len(found.partitions) < result.num_partitions:
-        return False
-    return all(metadata.leader_of(partition)[0] != NO_BROKER for partition in found.partitions.values())
+def _describe_configs(
+    services: Services, topics: Collection[CreatableTopic], results: Collection[CreatableTopicResult]
+) -> None:
+    """Tell the settings that the topics have (KIP-525), where that can be told."""
+    own = ConfigResource(ConfigResourceType.BROKER, str(services.config.broker_id))
+    made = [result for result in results if result.error_code == ErrorCode.NONE]
+    if not made:
+        return
+    try:
+        found = services.configs.read({own, ALL_BROKERS})
+    except ApiError as error:
+        for result in made:
+            result.topic_config_error_code = error.code
+        return
+    layers, _ = ConfigLayers.of(services.config, found[own], found[ALL_BROKERS])
+    given = {topic.name: topic.configs for topic in topics}
+    for result in made:
+        overrides = {one.name: one.value for one in given.get(result.name, ()) if one.value is not None}
+        result.configs = [
+            CreatableTopicConfigResult(
+                name=one.name,
+                value=one.value,
+                read_only=one.read_only,
+                config_source=one.config_source,
+                is_sensitive=one.is_sensitive,
+            )
+            for one in config_rules.describe_topic(overrides, layers)
+        ]
+
+
+# Adding partitions
+
+
+def handle_create_partitions(services: Services, request: ApiRequest) -> None:
+    body: CreatePartitionsRequest = request.body
+    if services.controller.is_active:
+        submit(services, request, _create_partitions, services, request, body)
+        return
+    request.respond(
+        CreatePartitionsResponse(
+            results=[
+                CreatePartitionsTopicResult(
+                    name=topic.name, error_code=ErrorCode.NOT_CONTROLLER, error_message=_ASK_THE_CONTROLLER
+                )
+                for topic in body.topics
+            ]
+        )
+    )
+
+
+def _create_partitions(services: Services, request: ApiRequest, body: CreatePartitionsRequest) -> None:
+    grown = services.topics.create_partitions(body.topics, validate_only=body.validate_only)
+    done = {one.result.name: one for one in grown if one.result.error_code == ErrorCode.NONE}
+    expected = {} if body.validate_only else done
+
+    def waiting() -> list[CreatePartitionsTopicResult]:
+        return [
+            one.result
+            for name, one in expected.items()
+            if not _is_served(services.metadata, name, one.topic_id, one.num_partitions)
+        ]
+
+    def late() -> None:
+        for result in waiting():
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
+            result.error_message = "the partitions are added, but not every one has a leader yet"
+
+    _answer_when(
+        services,
+        expected,
+        body.timeout_ms,
+        lambda: not waiting(),
+        lambda: request.respond(CreatePartitionsResponse(results=[one.result for one in grown])),
+        late,
+    )
+
+
+# Deleting
 
 
 def handle_delete(services: Services, request: ApiRequest) -> None:
     body: DeleteTopicsRequest = request.body
     topics = body.topics + [DeleteTopicState(name=name) for name in body.topic_names]
-    if not services.controller.is_active:
-        request.respond(
-            DeleteTopicsResponse(
-                responses=[
-                    DeletableTopicResult(
-                        name=topic.name,
-                        topic_id=topic.topic_id,
-                        error_code=ErrorCode.NOT_CONTROLLER,
-                        error_message="ask the controller",
-                    )
-                    for topic in topics
-                ]
-            )
-        )
+    if services.controller.is_active:
+        submit(services, request, _delete, services, request, topics, body.timeout_ms)
         return
-    _submit(services, request, _delete, services, request, topics, body.timeout_ms)
+    request.respond(
+        DeleteTopicsResponse(
+            responses=[
+                DeletableTopicResult(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    error_code=ErrorCode.NOT_CONTROLLER,
+                    error_message=_ASK_THE_CONTROLLER,
+                )
+                for topic in topics
+            ]
+        )
+    )
 
 
 def _delete(services: Services, request: ApiRequest, topics: list[DeleteTopicState], timeout_ms: int) -> None:
     results = services.topics.delete(topics)
+    if request.api_version is not None and request.api_version < _DISABLED_CODE_SINCE:
+        for result in results:
+            if result.error_code == ErrorCode.TOPIC_DELETION_DISABLED:
+                result.error_code = ErrorCode.INVALID_REQUEST
     deleted = {r.name: r for r in results if r.error_code == ErrorCode.NONE and r.name is not None}
 
     def waiting() -> list[DeletableTopicResult]:
@@ -146,10 +257,11 @@ def _delete(services: Services, request: ApiRequest, topics: list[DeleteTopicSta
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
             result.error_message = "the deletion is under way; it goes on when all its brokers are back"
 
-    operation = DelayedTopics(
-        int(monotonic_ms()) + max(0, timeout_ms),
+    _answer_when(
+        services,
+        deleted,
+        timeout_ms,
         lambda: not waiting(),
         lambda: request.respond(DeleteTopicsResponse(responses=results)),
         late,
     )
-    services.topic_purgatory.try_complete_else_watch(operation, list(deleted))

@@ -151,12 +151,12 @@ class LogManager:
             self._adopt(log)
             return log
 
-    def update_config(self, topic: str) -> None:
-        """Give the logs of a topic its configuration as it is now."""
-        config = self._config_of(topic)
+    def update_config(self, topic: str | None = None) -> None:
+        """Give the logs of a topic, or with None all logs, their configuration as it is now."""
         for log in self.all_logs():
-            if log.topic_partition.topic == topic:
-                log.config = config
+            name = log.topic_partition.topic
+            if topic is None or name == topic:
+                log.config = self._config_of(name)
 
     def delete(self, topic_partition: TopicPartition, now_ms: int) -> bool:
         """Take a partition's log out at once, its folder renamed and removed later; False when there is none.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -365,6 +365,10 @@ class ReplicaManager:
         Raises STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH for the request as a whole.
         """
         return self._roles.become_leader_or_follower(request)
+
+    def settings_changed(self, topics: Collection[str] | None) -> None:
+        """Put the changed settings of these topics, or with None of all, into force."""
+        self._roles.settings_changed(topics)
 
     def stop_replicas(self, request: StopReplicaRequest) -> list[PartitionError]:
         """Give up replicas, and delete those that the controller says. Raises as the other one."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from barnabas.broker.clocks import wall_clock_ms
@@ -216,6 +216,18 @@ class RoleChanges:
             logger.warning("%s is no longer hosted here; deleting what is left of it", name)
             self._try_remove(name, delete=True)
         return strays
+
+    def settings_changed(self, topics: Collection[str] | None) -> None:
+        """The settings of these topics, or with None of all, have changed: put them into force."""
+        with self._lock:
+            for topic in topics if topics is not None else (None,):
+                self._logs.update_config(topic)
+            named = [name for name in self._partitions if topics is None or name.topic in topics]
+            for name in named:
+                settings = self._topic_settings.of(name.topic)
+                self._partitions[name].min_insync_replicas = settings.min_insync_replicas
+        for name in named:
+            self._role_changed(name)
 
     # StopReplica.
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from barnabas.controller.controller_writer import ControllerMoved
-from barnabas.controller.topics import TopicAdmin, TopicSettings, validate_topic_name
+from barnabas.controller.topics import TopicAdmin, TopicSettings
 from barnabas.controller.znodes import TopicAssignment
 from barnabas.controller.zookeeper import ZooKeeperUnavailable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -20,6 +20,7 @@ from barnabas.protocol.messages.topics import (
     CreatableTopicConfig,
     DeleteTopicState,
 )
+from barnabas.protocol.topic_names import validate_topic_name
 from tests.unit.controller.fakes import Cluster, FakeWriter, FakeZooKeeper
 
 

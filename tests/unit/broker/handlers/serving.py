@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from barnabas.broker.auto_topics import AutoTopicCreation
 from barnabas.broker.config import config_from
 from barnabas.broker.handlers.dispatcher import Dispatcher
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
-from barnabas.broker.handlers.services import Services
+from barnabas.broker.handlers.services import ConfigResource, GrownTopic, Services
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.network.request import Buffers, Request
@@ -18,9 +19,10 @@ from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.slow_work import SlowWorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.batch_builder import RecordBatchBuilder
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.frames import LENGTH_BYTES, Frame
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
+from barnabas.protocol.messages.partitions import CreatePartitionsTopic
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicResult,
@@ -96,6 +98,7 @@ class Topics:
 
     def __init__(self) -> None:
         self.created: list[CreatableTopicResult] = []
+        self.grown: list[GrownTopic] = []
         self.deleted: list[DeletableTopicResult] = []
         self.failure: OSError | None = None
         self.asked: list[Any] = []
@@ -106,9 +109,33 @@ class Topics:
             raise self.failure
         return self.created
 
+    def create_partitions(
+        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool
+    ) -> list[GrownTopic]:
+        self.asked.append(([(topic.name, topic.count) for topic in topics], validate_only))
+        return self.grown
+
     def delete(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]:
         self.asked.append([topic.name for topic in topics])
         return self.deleted
+
+
+class Configs:
+    """The settings in ZooKeeper; an exception in `trouble` is raised instead."""
+
+    def __init__(self) -> None:
+        self.stored: dict[ConfigResource, Mapping[str, str]] = {}
+        self.trouble: ApiError | None = None
+
+    def read(self, resources: Collection[ConfigResource]) -> dict[ConfigResource, Mapping[str, str]]:
+        if self.trouble is not None:
+            raise self.trouble
+        return {resource: self.stored.get(resource, {}) for resource in resources}
+
+    def change(
+        self, resource: ConfigResource, edit: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> None:
+        self.stored[resource] = dict(edit(self.read([resource])[resource]))
 
 
 class Blocks:
@@ -155,6 +182,14 @@ class Serving:
         self.controller = ControllerBeside()
         self.slow = Inline()
         self.blocks = Blocks()
+        self.configs = Configs()
+        self.auto_created: list[list[str]] = []
+        self.auto_topics = AutoTopicCreation(
+            self._auto_create,
+            self.slow,  # type: ignore[arg-type]
+            now_ms=lambda: 0,
+            is_enabled=True,
+        )
         config = config_from(
             {
                 "broker.id": "1",
@@ -183,12 +218,18 @@ class Serving:
                 metadata=metadata,
                 topic_purgatory=self.topic_purgatory,
                 topics=self.topics,
+                auto_topics=self.auto_topics,
+                configs=self.configs,
                 controller=self.controller,
                 slow_work=self.slow,
                 producer_ids=ProducerIds(self.blocks, self.slow),
                 fetch_sessions=self.fetch_sessions,
             )
         )
+
+    def _auto_create(self, names: Sequence[str]) -> Mapping[str, ErrorCode]:
+        self.auto_created.append(list(names))
+        return {}
 
     def close(self) -> None:
         self.logs.close(0)

@@ -34,7 +34,8 @@ def known(serving: Serving) -> Serving:
 
 
 def ask(serving: Serving, *topics: MetadataRequestTopic, everything: bool = False) -> Any:
-    return serving.call(MetadataRequest(topics=None if everything else list(topics)), INTERNAL)
+    asked = None if everything else list(topics)
+    return serving.call(MetadataRequest(topics=asked, allow_auto_topic_creation=False), INTERNAL)
 
 
 def named(name: str) -> MetadataRequestTopic:

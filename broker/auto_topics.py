@@ -1,0 +1,139 @@
+"""Making the topics that clients ask for though they do not exist (``auto.create.topics.enable``).
+
+Whoever asks is answered LEADER_NOT_AVAILABLE at once, and asks again as with any Kafka; the topic is made
+meanwhile, on a thread of its own, by the controller: in this process, or asked over its inter-broker
+listener. However many clients ask, one topic is being made once at a time, what was just made or refused is
+remembered for a second, and the number of topics under way is bounded. A refusal that asking again would not
+change (too few brokers for ``default.replication.factor``) is told to those who ask within that second.
+
+`ask` may be called on any thread and never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
+from barnabas.protocol.channel import Channel
+from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, is_retriable
+from barnabas.protocol.ids import BrokerId, Endpoint
+from barnabas.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from barnabas.protocol.topic_names import INTERNAL_TOPICS, validate_topic_name
+
+logger = logging.getLogger(__name__)
+
+MAX_UNDER_WAY: Final = 1_000
+_REMEMBERED_MS: Final = 1_000
+_REQUEST_TIMEOUT_MS: Final = 10_000
+
+Create = Callable[[Sequence[str]], Mapping[str, ErrorCode]]
+"""Makes topics with the brokers' defaults; blocks. Raises LocalError when nobody could be asked."""
+
+
+class _Outcome(NamedTuple):
+    code: ErrorCode
+    until_ms: float
+
+
+class AutoTopicCreation:
+    """See the module."""
+
+    def __init__(
+        self, create: Create, work: SlowWork, *, now_ms: Callable[[], float], is_enabled: bool
+    ) -> None:
+        self.is_enabled = is_enabled
+        self._create = create
+        self._work = work
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._under_way: set[str] = set()
+        self._outcomes: dict[str, _Outcome] = {}
+
+    def ask(self, names: Collection[str]) -> dict[str, ErrorCode]:
+        """What to answer for each of these unknown topics; those that may be made will be."""
+        answers: dict[str, ErrorCode] = {}
+        wanted: list[str] = []
+        now_ms = self._now_ms()
+        with self._lock:
+            self._forget_old(now_ms)
+            for name in names:
+                code = _refusal(name)
+                outcome = self._outcomes.get(name)
+                if code is None and outcome is not None:
+                    code = outcome.code
+                if code is None:
+                    code = ErrorCode.LEADER_NOT_AVAILABLE
+                    if name not in self._under_way and len(self._under_way) < MAX_UNDER_WAY:
+                        self._under_way.add(name)
+                        wanted.append(name)
+                answers[name] = code
+        if wanted:
+            self._start(wanted)
+        return answers
+
+    def _start(self, names: list[str]) -> None:
+        try:
+            self._work.submit(lambda error: self._done(names, {}), self._run, names)
+        except SlowWorkRefused as error:
+            logger.warning("topics %s are not made now: %s", names, error)
+            self._done(names, {})
+
+    def _run(self, names: list[str]) -> None:
+        found: Mapping[str, ErrorCode] = {}
+        try:
+            found = self._create(names)
+        except (ApiError, LocalError) as error:
+            logger.warning("topics %s could not be made now: %s", names, error)
+        finally:
+            self._done(names, found)
+
+    def _done(self, names: Sequence[str], found: Mapping[str, ErrorCode]) -> None:
+        """Remember what became of each; one that has no outcome, or may come yet, may be asked for again."""
+        until_ms = self._now_ms() + _REMEMBERED_MS
+        with self._lock:
+            self._under_way.difference_update(names)
+            for name in names:
+                code = found.get(name)
+                if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT):
+                    self._outcomes[name] = _Outcome(ErrorCode.LEADER_NOT_AVAILABLE, until_ms)
+                elif code is not None and not is_retriable(code):
+                    logger.warning("topic %s is not made: %s", name, code.name)
+                    self._outcomes[name] = _Outcome(code, until_ms)
+
+    def _forget_old(self, now_ms: float) -> None:
+        if self._outcomes and any(outcome.until_ms <= now_ms for outcome in self._outcomes.values()):
+            self._outcomes = {
+                name: outcome for name, outcome in self._outcomes.items() if outcome.until_ms > now_ms
+            }
+
+
+def _refusal(name: str) -> ErrorCode | None:
+    """Why a topic of this name is never made here."""
+    try:
+        validate_topic_name(name)
+    except ApiError as error:
+        return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name in INTERNAL_TOPICS else None
+
+
+def create_through(broker_id: BrokerId, controller: Endpoint, names: Sequence[str]) -> dict[str, ErrorCode]:
+    """Have the controller at this address make the topics. Blocks; raises LocalError."""
+    request = CreateTopicsRequest(
+        topics=[CreatableTopic(name=name) for name in names], timeout_ms=_REQUEST_TIMEOUT_MS // 2
+    )
+
+    async def ask() -> dict[str, ErrorCode]:
+        channel = Channel(
+            controller, client_id=f"broker-{broker_id}-topics", request_timeout_ms=_REQUEST_TIMEOUT_MS
+        )
+        try:
+            answer = await channel.request(request)
+        finally:
+            channel.close()
+        return {topic.name: ErrorCode(topic.error_code) for topic in answer.topics}
+
+    return asyncio.run(ask())

@@ -1,0 +1,51 @@
+"""DescribeCluster: the live brokers and the controller (KIP-700)."""
+
+from __future__ import annotations
+
+from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS
+from barnabas.broker.handlers.metadata import live_brokers, named_controller
+from barnabas.broker.handlers.services import Services
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.describe_cluster import (
+    BROKER_ENDPOINTS,
+    CONTROLLER_ENDPOINTS,
+    OPERATIONS_UNKNOWN,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+
+def handle(services: Services, request: ApiRequest) -> None:
+    body: DescribeClusterRequest = request.body
+    if body.endpoint_type != BROKER_ENDPOINTS:
+        is_controllers = body.endpoint_type == CONTROLLER_ENDPOINTS
+        request.respond(
+            DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
+                if is_controllers
+                else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                error_message=f"endpoint type {body.endpoint_type}; a broker knows 1 (brokers) alone",
+                cluster_id=services.cluster_id,
+                brokers=[],
+            )
+        )
+        return
+    cache, current = services.metadata, services.metadata.current
+    request.respond(
+        DescribeClusterResponse(
+            error_code=ErrorCode.NONE,
+            cluster_id=services.cluster_id,
+            controller_id=named_controller(cache, current),
+            brokers=[
+                DescribeClusterBroker(
+                    broker_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
+                )
+                for broker in live_brokers(cache, current, request.listener_name)
+            ],
+            cluster_authorized_operations=CLUSTER_OPERATIONS
+            if body.include_cluster_authorized_operations
+            else OPERATIONS_UNKNOWN,
+        )
+    )

@@ -1,0 +1,22 @@
+"""Handing the work of a request that blocks to the slow-work thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.services import Services
+from barnabas.broker.slow_work import SlowWorkRefused
+
+
+def submit(services: Services, request: ApiRequest, work: Callable[..., None], *args: Any) -> None:
+    """Do the work later; if it fails, the client is told by closing its connection."""
+
+    def failed(error: Exception) -> None:
+        request.close_connection(f"{request} failed: {error!r}")
+
+    try:
+        services.slow_work.submit(failed, work, *args)
+    except SlowWorkRefused as error:
+        request.close_connection(str(error))

@@ -1,0 +1,34 @@
+"""Which names a topic may have. Pure; source: `org.apache.kafka.common.internals.Topic` of Apache Kafka."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from barnabas.protocol.errors import ErrorCode, api_error
+
+MAX_NAME_LENGTH: Final = 249
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Topics that belong to the brokers themselves."""
+
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def validate_topic_name(name: str) -> None:
+    """Raises INVALID_TOPIC_EXCEPTION unless the name is 1 to 249 of letters, digits, '.', '_' and '-'."""
+    if not name:
+        problem = "is empty"
+    elif name in (".", ".."):
+        problem = "may not be '.' or '..'"
+    elif len(name) > MAX_NAME_LENGTH:
+        problem = f"has {len(name)} characters; at most {MAX_NAME_LENGTH} are allowed"
+    elif not _LEGAL_NAME.fullmatch(name):
+        problem = "may hold only ASCII letters, digits, '.', '_' and '-'"
+    else:
+        return
+    raise api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic name {name[:300]!r} {problem}")
+
+
+def metric_name(topic: str) -> str:
+    """The name under which a topic's metrics are found; two topics may not share one."""
+    return topic.replace(".", "_")
