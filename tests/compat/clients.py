@@ -1,0 +1,237 @@
+"""The clients of the compatibility tests, how each is got and started, and the process that drives one.
+
+A client is a driver in `drivers/`: a process that takes commands as lines of JSON (see `drivers/stdio.py`).
+What is not a Python package is fetched into a cache below ``build/`` by the ordinary package tools, once;
+where that cannot be done `Unavailable` says why. Blocking, one thread a driver; every wait is bounded.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+HERE = Path(__file__).resolve().parent
+CACHE = HERE.parents[1] / "build" / "compat"
+ANSWER_TIMEOUT_S = 90.0
+_INSTALL_TIMEOUT_S = 300.0
+
+
+class Unavailable(Exception):
+    """The client cannot be had on this machine; the text says why."""
+
+
+class Unsupported(Exception):
+    """The client has no such function; the text says which."""
+
+
+class ClientError(Exception):
+    """The client reported an error: Kafka's code (or the client's own, negative), its name and its text."""
+
+    def __init__(self, code: int, name: str, text: str) -> None:
+        super().__init__(f"{name} ({code}): {text}")
+        self.code = code
+
+
+class Driver:
+    """A client's process; a context manager that ends it."""
+
+    def __init__(self, name: str, command: list[str], environment: Mapping[str, str]) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **environment},
+            text=True,
+        )
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._said: list[str] = []
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._listen)]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait(20)
+        for thread in self._threads:
+            thread.join(20)
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def ask(self, command: str, **arguments: Any) -> Any:
+        """Run a command; raises ClientError, Unsupported, or AssertionError when the driver is lost."""
+        self.begin(command, **arguments)
+        return self.finish()
+
+    def begin(self, command: str, **arguments: Any) -> None:
+        """Hand in a command, whose answer `finish` takes."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
+        self._process.stdin.flush()
+
+    def finish(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
+        """The answer to the oldest command that has none yet."""
+        try:
+            line = self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            raise AssertionError(f"{self.name} did not answer in {timeout_s:g} s: {self.said}") from None
+        assert line is not None, f"{self.name}'s driver ended: {self.said}"
+        reply = json.loads(line)
+        if "unsupported" in reply:
+            raise Unsupported(reply["unsupported"])
+        if "error" in reply:
+            raise ClientError(**reply["error"])
+        return reply["answer"]
+
+    @property
+    def said(self) -> str:
+        """The end of what the driver printed to stderr."""
+        return "".join(self._said[-40:])
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line)
+        self._answers.put(None)
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._said.append(line)
+            del self._said[:-200]
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client on the market: its name, its driver, and what prepares this machine for it."""
+
+    name: str
+    driver: str
+    prepare: Callable[[], Mapping[str, str]]
+    """Fetch what the driver needs; its environment. Raises Unavailable."""
+
+    def start(self) -> Driver:
+        """Start the driver; raises Unavailable."""
+        environment = self.prepare()
+        program = "node" if self.driver.endswith(".js") else sys.executable
+        return Driver(self.name, [program, str(HERE / "drivers" / self.driver)], environment)
+
+
+# -- what each needs ---------------------------------------------------------------------------------------
+
+
+def _python_package(module: str) -> Callable[[], Mapping[str, str]]:
+    def prepare() -> Mapping[str, str]:
+        found = subprocess.run(
+            [sys.executable, "-c", f"import {module}"], capture_output=True, text=True, check=False
+        )
+        if found.returncode != 0:
+            raise Unavailable(
+                f"the package {module} is not installed: {found.stderr.strip().splitlines()[-1]}"
+            )
+        return {}
+
+    return prepare
+
+
+@contextmanager
+def alone(name: str) -> Iterator[Path]:
+    """A folder of the cache that no other process is filling meanwhile."""
+    folder = CACHE / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+
+
+def run_tool(command: list[str], folder: Path) -> None:
+    """Run a package tool; raises Unavailable with the end of what it said."""
+    if shutil.which(command[0]) is None:
+        raise Unavailable(f"{command[0]} is not on the PATH")
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_INSTALL_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{' '.join(command)} took over {_INSTALL_TIMEOUT_S:g} s") from None
+    if done.returncode != 0:
+        raise Unavailable(f"{' '.join(command)} failed: {done.stdout.strip()[-500:]}")
+
+
+def _kafkajs() -> Mapping[str, str]:
+    if shutil.which("node") is None:
+        raise Unavailable("node is not on the PATH")
+    wanted = (HERE / "package.json").read_text()
+    with alone("node") as folder:
+        installed = folder / "installed.json"
+        if not installed.exists() or installed.read_text() != wanted:
+            shutil.copy(HERE / "package.json", folder / "package.json")
+            run_tool(
+                ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"], folder
+            )
+            installed.write_text(wanted)
+        return {"NODE_MODULES": str(folder / "node_modules"), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
+
+
+_KCAT_PACKAGES = ("kcat", "librdkafka1", "libyajl2", "libserdes1", "libavro24", "libjansson4", "libsnappy1v5")
+
+
+def _kcat() -> Mapping[str, str]:
+    """That of the PATH, or the distribution's packages unpacked into the cache; nothing is installed."""
+    found = shutil.which("kcat") or shutil.which("kafkacat")
+    if found is not None:
+        return {"KCAT": found}
+    with alone("kcat") as folder:
+        root = folder / "root"
+        if not (folder / "installed").exists():
+            apt = ["apt-get", "-q", "-o", f"Dir::State={folder}/state", "-o", f"Dir::Cache={folder}/cache"]
+            for name in ("state/lists/partial", "cache/archives/partial"):
+                (folder / name).mkdir(parents=True, exist_ok=True)
+            run_tool([*apt, "-o", "APT::Sandbox::User=root", "update"], folder)
+            run_tool([*apt, "-o", "APT::Sandbox::User=root", "download", *_KCAT_PACKAGES], folder)
+            for package in sorted(folder.glob("*.deb")):
+                run_tool(["dpkg-deb", "-x", str(package), str(root)], folder)
+                package.unlink()
+            shutil.rmtree(folder / "state")
+            shutil.rmtree(folder / "cache")
+            (folder / "installed").touch()
+        libraries = sorted({str(path.parent) for path in root.rglob("*.so.*")})
+        path = ":".join([*libraries, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
+        return {"KCAT": str(root / "usr" / "bin" / "kcat"), "LD_LIBRARY_PATH": path}
+
+
+CLIENTS = {
+    client.name: client
+    for client in (
+        Client("confluent-kafka", "confluent_driver.py", _python_package("confluent_kafka")),
+        Client("kafka-python", "kafka_python_driver.py", _python_package("kafka")),
+        Client("aiokafka", "aiokafka_driver.py", _python_package("aiokafka")),
+        Client("kafkajs", "kafkajs_driver.js", _kafkajs),
+        Client("kcat", "kcat_driver.py", _kcat),
+    )
+}
+"""Every client by its name, in the order of the table."""

@@ -1,0 +1,85 @@
+"""One cluster for all compatibility tests of a worker, and the clients before it.
+
+``BARNABAS_COMPAT_BOOTSTRAP=host:port,…`` runs the suite against a cluster that is there already, such as Apache
+Kafka; what needs Barnabas' own client, or a broker to be killed, is then skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
+
+from .clients import CLIENTS, Driver, Unavailable
+from .features import Bench
+
+EXTERNAL = os.environ.get("BARNABAS_COMPAT_BOOTSTRAP", "")
+StartDriver = Callable[[str], Driver]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(os.path.dirname(__file__)):
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def compat_cluster(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper
+) -> Iterator[LocalCluster]:
+    """Three brokers for all tests of a worker, none of which harms them."""
+    if EXTERNAL:
+        pytest.skip("needs a cluster of our own, and BARNABAS_COMPAT_BOOTSTRAP names another")
+    cluster = LocalCluster(
+        tmp_path_factory.mktemp("compat"), zookeeper=f"{zookeeper.connect}/compat-{uuid.uuid4().hex[:12]}"
+    )
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.kill_all()
+        cluster.close()
+
+
+@pytest.fixture(scope="session")
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """The addresses of the cluster under test."""
+    return EXTERNAL or request.getfixturevalue("compat_cluster").bootstrap
+
+
+@pytest.fixture(scope="session")
+def driver_of() -> Iterator[StartDriver]:
+    """The driver of a client, started once; the test is skipped, with the reason, where it cannot be had."""
+    with ExitStack() as started:
+        drivers: dict[str, Driver] = {}
+
+        def find(name: str) -> Driver:
+            if name not in drivers:
+                try:
+                    drivers[name] = started.enter_context(CLIENTS[name].start())
+                except Unavailable as error:
+                    pytest.skip(f"{name}: {error}")
+            return drivers[name]
+
+        yield find
+
+
+@pytest.fixture
+def bench(request: pytest.FixtureRequest, bootstrap: str, driver_of: StartDriver) -> Bench:
+    """The client that the test is parametrized with, beside the reference."""
+    driver = driver_of(request.param)
+    reference = driver_of("confluent-kafka")
+    known = reference.ask("describe_cluster", bootstrap=bootstrap)
+    return Bench(
+        bootstrap=bootstrap,
+        driver=driver,
+        reference=reference,
+        brokers=[broker_id for broker_id, _, _ in known["brokers"]],
+        is_barnabas=not EXTERNAL,
+    )
