@@ -17,6 +17,7 @@ from typing import Any
 
 from barnabas.broker.handlers import fetch as fetch_handler
 from barnabas.broker.handlers import inter_broker
+from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Reaper
@@ -60,6 +61,7 @@ class SimRequest:
     """A decoded request, answered by a callback: in the shape of `ApiRequest`."""
 
     listener_name = LISTENER
+    api_version = None
 
     def __init__(self, body: Any, respond: Callable[[Any], None]) -> None:
         self.body = body
@@ -98,7 +100,7 @@ class SimTopicSettings:
     def __init__(self, min_insync_replicas: int) -> None:
         self._settings = SimpleNamespace(min_insync_replicas=min_insync_replicas)
 
-    def update(self, topic: str, overrides: Mapping[str, str]) -> bool:
+    def update(self, topic: str, overrides: Mapping[str, str], zxid: int = -1) -> bool:
         return False
 
     def of(self, topic: str) -> SimpleNamespace:
@@ -151,6 +153,9 @@ class SimBroker:
         self.services = SimpleNamespace(
             replicas=self.replicas,
             metadata=self.metadata,
+            fetch_sessions=FetchSessionCache(
+                10, self.replicas.listeners, self.replicas.consumer_purgatory.check_and_complete
+            ),
             config=SimpleNamespace(inter_broker_listener_name=LISTENER, fetch_max_bytes=1 << 20),
         )
         self.is_up, self.is_paused = True, False
