@@ -97,20 +97,23 @@ class ProducerIds:
         return ProducerId(self._block[self._given - 1])
 
     def _claim(self) -> None:
-        try:
-            block = self._source.claim_block()
-        except ProducerIdsUnavailable as error:
-            logger.warning("no producer ids are claimed: %s", error)
-            self._refuse(COME_AGAIN)
-            return
-        served = []
-        with self._lock:
-            self._next_block = block
-            self._is_claiming = False
-            while self._waiting and (found := self._take()) is not None:
-                served.append((self._waiting.pop(0), found))
-        for answer, producer_id in served:
-            answer(producer_id, ErrorCode.NONE)
+        is_done = False
+        while not is_done:
+            try:
+                block = self._source.claim_block()
+            except ProducerIdsUnavailable as error:
+                logger.warning("no producer ids are claimed: %s", error)
+                self._refuse(COME_AGAIN)
+                return
+            served = []
+            with self._lock:
+                self._next_block = block
+                while self._waiting and (found := self._take()) is not None:
+                    served.append((self._waiting.pop(0), found))
+                is_done = not self._waiting
+                self._is_claiming = not is_done
+            for answer, producer_id in served:
+                answer(producer_id, ErrorCode.NONE)
 
     def _failed(self, error: Exception) -> None:
         """The claim ended in a way that trying again does not cure; the slow work has told it."""

@@ -61,7 +61,11 @@ class RawClient:
         self.socket.settimeout(DEADLINE_S)
         if receive_buffer_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-        self.socket.connect((endpoint.host, endpoint.port))
+        try:
+            self.socket.connect((endpoint.host, endpoint.port))
+        except OSError:
+            self.socket.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

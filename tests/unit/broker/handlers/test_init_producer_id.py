@@ -1,0 +1,100 @@
+"""InitProducerId, and what a broker does with the batches of those who got an id."""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas.broker.producer_ids import ProducerIdsUnavailable
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+from tests.unit.broker.handlers.serving import Connection, Serving
+from tests.unit.broker.log.producing import produced
+from tests.unit.broker.replication.building import THREE, TP, TWO
+
+
+def init(serving: Serving, **fields: object) -> InitProducerIdResponse:
+    response: InitProducerIdResponse = serving.call(InitProducerIdRequest(**fields))  # type: ignore[arg-type]
+    return response
+
+
+def test_each_producer_gets_an_id_of_its_own_at_epoch_zero(serving: Serving) -> None:
+    found = [init(serving) for _ in range(1_500)]
+    assert {response.error_code for response in found} == {ErrorCode.NONE}
+    assert {response.producer_epoch for response in found} == {0}
+    assert len({response.producer_id for response in found}) == 1_500
+
+
+def test_a_producer_that_wants_its_epoch_raised_gets_another_id(serving: Serving) -> None:
+    first = init(serving)
+    second = init(serving, producer_id=first.producer_id, producer_epoch=first.producer_epoch)
+    assert (second.error_code, second.producer_epoch) == (ErrorCode.NONE, 0)
+    assert second.producer_id != first.producer_id
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"transactional_id": "mine"}, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        ({"transactional_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"producer_id": 5}, ErrorCode.INVALID_REQUEST),
+        ({"producer_epoch": 5}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_what_cannot_be_had_is_refused(serving: Serving, fields: dict[str, object], code: ErrorCode) -> None:
+    found = init(serving, **fields)
+    assert (found.error_code, found.producer_id, found.producer_epoch) == (code, -1, -1)
+    assert serving.blocks.claimed == 0
+
+
+def test_without_zookeeper_a_producer_is_told_to_come_again(serving: Serving) -> None:
+    serving.blocks.trouble = ProducerIdsUnavailable("no ZooKeeper")
+    assert init(serving).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def produce(serving: Serving, sequence: int, acks: int = -1) -> Connection:
+    return serving.send(
+        ProduceRequest(
+            acks=acks,
+            timeout_ms=10_000,
+            topic_data=[
+                TopicProduceData(
+                    name="topic",
+                    partition_data=[PartitionProduceData(index=0, records=bytes(produced(sequence)))],
+                )
+            ],
+        )
+    )
+
+
+def answer(connection: Connection) -> PartitionProduceResponse:
+    found: PartitionProduceResponse = connection.response.responses[0].partition_responses[0]
+    return found
+
+
+def test_a_repeated_batch_is_acknowledged_when_the_old_one_is_on_all_replicas(leading: Serving) -> None:
+    first = produce(leading, 0)
+    # The answer to the first is lost, and the producer asks again before anybody has its batch.
+    again = produce(leading, 0)
+    later = produce(leading, 1)
+    assert [first.is_answered, again.is_answered, later.is_answered] == [False, False, False]
+    for follower in (TWO, THREE):
+        leading.managed.fetch(1, replica=follower, epoch=0)
+    assert answer(first).base_offset == answer(again).base_offset == 0
+    assert not later.is_answered
+    assert leading.managed.manager.partition(TP).log_end_offset == 2
+    once_more = answer(produce(leading, 0))
+    assert (once_more.error_code, once_more.base_offset) == (ErrorCode.NONE, 0)
+
+
+def test_a_gap_is_refused_and_nothing_is_written(leading: Serving) -> None:
+    produce(leading, 0, acks=1)
+    found = answer(produce(leading, 2, acks=1))
+    assert found.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert "due is sequence 1" in (found.error_message or "")
+    assert leading.managed.manager.partition(TP).log_end_offset == 1
