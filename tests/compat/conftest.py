@@ -1,7 +1,7 @@
 """One cluster for all compatibility tests of a worker, and the clients before it.
 
-``BARNABAS_COMPAT_BOOTSTRAP=host:port,…`` runs the suite against a cluster that is there already, such as Apache
-Kafka; what needs Barnabas' own client, or a broker to be killed, is then skipped.
+``BARNABAS_COMPAT_BOOTSTRAP=host:port,…`` runs the suite against a cluster that is there already, such as
+Apache Kafka; what needs Barnabas' own client, or a broker to be killed, is then skipped.
 """
 
 from __future__ import annotations

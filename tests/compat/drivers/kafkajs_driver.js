@@ -358,8 +358,11 @@ let current = null
 // -- lines in, lines out -----------------------------------------------------------------------------------
 
 const describe = error => {
-  const cause = error.cause?.type ? error.cause : error
-  const inner = cause.errors?.[0]?.type ? cause.errors[0] : cause
+  // The broker's word may be wrapped several times.
+  let inner = error
+  for (let next = error; next; next = next.cause ?? next.errors?.[0] ?? next.partitions?.[0]?.error) {
+    if (next.type) inner = next
+  }
   return { code: inner.code ?? -1, name: inner.type ?? inner.name, text: inner.message }
 }
 

@@ -1,4 +1,4 @@
-"""kcat (librdkafka of the distribution), run anew for every command; ``KCAT`` names the program. See `stdio`."""
+"""kcat (the distribution's librdkafka), run anew for every command; ``KCAT`` is the program. See `stdio`."""
 
 from __future__ import annotations
 
