@@ -7,9 +7,18 @@ import uuid
 import pytest
 
 from barnabas.broker.clocks import monotonic_ms
-from barnabas.protocol.errors import ErrorCode
+from barnabas.broker.handlers.services import GrownTopic
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import TopicId
+from barnabas.protocol.messages.configs import ConfigSource
+from barnabas.protocol.messages.partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
+    CreatableTopicConfig,
     CreatableTopicResult,
     CreateTopicsRequest,
     DeletableTopicResult,
@@ -165,3 +174,90 @@ def test_a_refused_deletion_is_answered_at_once(serving: Serving) -> None:
     serving.managed.metadata.update(metadata(LIVE, led_by(1)))
     serving.topics.deleted = [deleted(ErrorCode.TOPIC_DELETION_DISABLED)]
     assert codes(delete(serving)) == [ErrorCode.TOPIC_DELETION_DISABLED]
+
+
+def test_older_clients_are_told_that_deletion_is_disabled_by_a_code_that_they_know(serving: Serving) -> None:
+    for version in range(1, 7):
+        serving.topics.deleted = [deleted(ErrorCode.TOPIC_DELETION_DISABLED)]
+        request = DeleteTopicsRequest(topic_names=["topic"], timeout_ms=1)
+        if version == 6:
+            request = DeleteTopicsRequest(topics=[DeleteTopicState(name="topic")], timeout_ms=1)
+        [response] = serving.call(request, version=version).responses
+        known = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
+        assert response.error_code == known
+
+
+# The settings of a created topic
+
+
+def test_a_created_topic_is_answered_with_the_settings_that_it_has(serving: Serving) -> None:
+    serving.topics.created = [made(), made("bad", ErrorCode.INVALID_CONFIG)]
+    request = CreateTopicsRequest(
+        topics=[CreatableTopic(name="topic", configs=[CreatableTopicConfig(name="retention.ms", value="5")])],
+        validate_only=True,
+    )
+    good, bad = serving.call(request, version=7).topics
+    assert good.configs is not None
+    found = {config.name: (config.value, config.config_source) for config in good.configs}
+    assert found["retention.ms"] == ("5", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    assert found["segment.bytes"] == ("1073741824", ConfigSource.DEFAULT_CONFIG)
+    assert bad.configs is None
+    for version in range(2, 8):
+        assert serving.call(request, version=version).topics[0].error_code == ErrorCode.NONE
+
+
+def test_settings_that_cannot_be_told_do_not_undo_the_creation(serving: Serving) -> None:
+    serving.topics.created = [made()]
+    serving.configs.trouble = api_error(ErrorCode.REQUEST_TIMED_OUT, "no ZooKeeper")
+    [topic] = serving.call(
+        CreateTopicsRequest(topics=[CreatableTopic(name="topic")], validate_only=True), version=7
+    ).topics
+    assert (topic.error_code, topic.topic_config_error_code) == (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT)
+    assert topic.configs is None
+
+
+# Adding partitions
+
+
+def grown(error: ErrorCode = ErrorCode.NONE) -> GrownTopic:
+    return GrownTopic(CreatePartitionsTopicResult(name="topic", error_code=error), TopicId(TOPIC_ID), 2)
+
+
+def add_partitions(serving: Serving, *, validate_only: bool = False) -> Connection:
+    return serving.send(
+        CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name="topic", count=2)], validate_only=validate_only
+        )
+    )
+
+
+def test_partitions_are_added_when_each_has_a_leader(serving: Serving) -> None:
+    serving.managed.metadata.update(metadata(LIVE, led_by(1)))
+    serving.topics.grown = [grown()]
+    connection = add_partitions(serving)
+    assert serving.topics.asked == [([("topic", 2)], False)]
+    assert not connection.is_answered
+    serving.managed.metadata.update(metadata(LIVE, led_by(1), led_by(-1, index=1)))
+    assert not connection.is_answered
+    serving.managed.metadata.update(metadata(LIVE, led_by(1), led_by(2, epoch=1, index=1)))
+    [result] = connection.response.results
+    assert (result.name, result.error_code) == ("topic", ErrorCode.NONE)
+
+
+def test_partitions_without_a_leader_at_the_deadline_are_added_all_the_same(serving: Serving) -> None:
+    serving.managed.metadata.update(metadata(LIVE, led_by(1)))
+    serving.topics.grown = [grown()]
+    connection = add_partitions(serving)
+    expire(serving, after_ms=60_001)
+    [result] = connection.response.results
+    assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert "are added" in result.error_message
+
+
+def test_refused_or_only_checked_partitions_are_not_waited_for(serving: Serving) -> None:
+    serving.topics.grown = [grown(ErrorCode.INVALID_PARTITIONS)]
+    assert add_partitions(serving).response.results[0].error_code == ErrorCode.INVALID_PARTITIONS
+    serving.topics.grown = [grown()]
+    assert add_partitions(serving, validate_only=True).response.results[0].error_code == ErrorCode.NONE
+    serving.controller.is_active = False
+    assert add_partitions(serving).response.results[0].error_code == ErrorCode.NOT_CONTROLLER

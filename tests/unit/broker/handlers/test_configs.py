@@ -1,0 +1,181 @@
+"""DescribeConfigs and the alter requests: which resource, what stands there, and errors one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from barnabas.broker.handlers.services import ALL_BROKERS, ConfigResource
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    ConfigOperation,
+    ConfigResourceType,
+    ConfigSource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
+from tests.unit.broker.handlers.serving import Serving
+from tests.unit.broker.replication.building import led_by, metadata
+
+TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
+THE_TOPIC = ConfigResource(TOPIC, "topic")
+MYSELF = ConfigResource(BROKER, "1")
+
+
+@pytest.fixture
+def hosting(serving: Serving) -> Serving:
+    """A cluster of brokers 1 and 2 with one topic."""
+    serving.managed.metadata.update(metadata({1: 10, 2: 20}, led_by(1)))
+    return serving
+
+
+def describe(serving: Serving, kind: int, name: str, *keys: str, version: int | None = None) -> Any:
+    resource = DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
+    )
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True, include_documentation=True)
+    [result] = serving.call(request, version=version).results
+    assert (result.resource_type, result.resource_name) == (kind, name)
+    return result
+
+
+def alter(
+    serving: Serving, kind: int, name: str, *, validate_only: bool = False, **changes: str | None
+) -> Any:
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            IncrementalAlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=[
+                    IncrementalAlterableConfig(
+                        name=key.replace("_", "."),
+                        config_operation=ConfigOperation.SET if value is not None else ConfigOperation.DELETE,
+                        value=value,
+                    )
+                    for key, value in changes.items()
+                ],
+            )
+        ],
+        validate_only=validate_only,
+    )
+    [response] = serving.call(request).responses
+    return response
+
+
+@pytest.mark.parametrize("version", [None, 1, 2, 3, 4])
+def test_a_topic_shows_what_stands_in_zookeeper_and_where_the_rest_comes_from(
+    hosting: Serving, version: int | None
+) -> None:
+    hosting.configs.stored = {
+        THE_TOPIC: {"retention.ms": "5"},
+        ALL_BROKERS: {"log.segment.bytes": "100"},
+        MYSELF: {"min.insync.replicas": "2"},
+    }
+    result = describe(hosting, TOPIC, "topic", version=version)
+    found = {config.name: (config.value, config.config_source) for config in result.configs}
+    assert found["retention.ms"] == ("5", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    assert found["segment.bytes"] == ("100", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    assert found["min.insync.replicas"] == ("2", ConfigSource.DYNAMIC_BROKER_CONFIG)
+    assert found["compression.type"] == ("producer", ConfigSource.DEFAULT_CONFIG)
+
+
+def test_a_broker_shows_itself_and_the_defaults_of_all(hosting: Serving) -> None:
+    hosting.configs.stored = {ALL_BROKERS: {"log.segment.bytes": "100"}}
+    [own] = describe(hosting, BROKER, "1", "fetch.max.bytes").configs
+    assert (own.value, own.config_source, own.read_only) == ("2048", ConfigSource.STATIC_BROKER_CONFIG, True)
+    [shared] = describe(hosting, BROKER, "").configs
+    assert (shared.name, shared.value, shared.read_only) == ("log.segment.bytes", "100", False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPIC, "nosuch", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (BROKER, "2", ErrorCode.INVALID_REQUEST),
+        (BROKER, "one", ErrorCode.INVALID_REQUEST),
+        (ConfigResourceType.BROKER_LOGGER, "1", ErrorCode.INVALID_REQUEST),
+        (99, "x", ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_resources_that_are_not_here_are_refused(
+    hosting: Serving, kind: int, name: str, code: ErrorCode
+) -> None:
+    described = describe(hosting, kind, name)
+    assert (described.error_code, described.configs) == (code, [])
+    assert described.error_message
+    assert alter(hosting, kind, name, retention_ms="1").error_code == code
+
+
+def test_settings_are_changed_one_by_one_and_the_rest_stays(hosting: Serving) -> None:
+    hosting.configs.stored = {THE_TOPIC: {"retention.ms": "5", "segment.ms": "6"}}
+    response = alter(hosting, TOPIC, "topic", retention_ms=None, segment_bytes="100")
+    assert (response.error_code, response.error_message) == (ErrorCode.NONE, None)
+    assert hosting.configs.stored[THE_TOPIC] == {"segment.ms": "6", "segment.bytes": "100"}
+    assert alter(hosting, BROKER, "", log_retention_ms="7").error_code == ErrorCode.NONE
+    assert hosting.configs.stored[ALL_BROKERS] == {"log.retention.ms": "7"}
+
+
+def test_a_mere_question_is_checked_and_changes_nothing(hosting: Serving) -> None:
+    assert alter(hosting, TOPIC, "topic", validate_only=True, retention_ms="7").error_code == ErrorCode.NONE
+    refused = alter(hosting, TOPIC, "topic", validate_only=True, retention_ms="-7")
+    assert refused.error_code == ErrorCode.INVALID_CONFIG
+    assert "retention.ms='-7': expected a whole number, at least -1" in refused.error_message
+    assert hosting.configs.stored == {}
+
+
+def test_the_whole_of_the_settings_is_replaced_by_the_older_request(hosting: Serving) -> None:
+    hosting.configs.stored = {THE_TOPIC: {"retention.ms": "5", "segment.ms": "6"}}
+    resource = AlterConfigsResource(
+        resource_type=TOPIC,
+        resource_name="topic",
+        configs=[AlterableConfig(name="segment.bytes", value="100")],
+    )
+    for version in (0, 1, 2):
+        [response] = hosting.call(AlterConfigsRequest(resources=[resource]), version=version).responses
+        assert response.error_code == ErrorCode.NONE
+    assert hosting.configs.stored[THE_TOPIC] == {"segment.bytes": "100"}
+    both = hosting.call(AlterConfigsRequest(resources=[resource, resource])).responses
+    assert [response.error_code for response in both] == [ErrorCode.INVALID_REQUEST] * 2
+
+
+def test_one_resource_that_is_refused_does_not_hold_up_another(hosting: Serving) -> None:
+    resources = [
+        IncrementalAlterConfigsResource(
+            resource_type=TOPIC,
+            resource_name=name,
+            configs=[IncrementalAlterableConfig(name="retention.ms", config_operation=0, value="9")],
+        )
+        for name in ("nosuch", "topic")
+    ]
+    for version in (0, 1):
+        responses = hosting.call(
+            IncrementalAlterConfigsRequest(resources=resources), version=version
+        ).responses
+        assert [one.error_code for one in responses] == [
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.NONE,
+        ]
+    assert hosting.configs.stored[THE_TOPIC] == {"retention.ms": "9"}
+
+
+def test_without_zookeeper_the_request_times_out(hosting: Serving) -> None:
+    hosting.configs.trouble = api_error(ErrorCode.REQUEST_TIMED_OUT, "no connection to ZooKeeper")
+    for found in (describe(hosting, TOPIC, "topic"), alter(hosting, TOPIC, "topic", retention_ms="1")):
+        assert found.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert "no connection to ZooKeeper" in found.error_message
+
+
+def test_one_too_many_is_told_by_closing(hosting: Serving) -> None:
+    hosting.slow.is_full = True
+    connection = hosting.send(DescribeConfigsRequest(resources=[]))
+    assert connection.closed is not None
+    assert "wait for ZooKeeper" in connection.closed

@@ -1,0 +1,119 @@
+"""Metadata in Kafka's versions, topics made on demand, and DescribeCluster."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.describe_cluster import DescribeClusterRequest
+from barnabas.protocol.messages.metadata import OPERATIONS_UNKNOWN, MetadataRequest, MetadataRequestTopic
+from tests.unit.broker.handlers.serving import INTERNAL, Serving
+from tests.unit.broker.replication.building import TOPIC_ID, led_by, metadata
+
+VERSIONS = [None, *range(13)]
+
+
+def named(*names: str, may_create: bool = True) -> MetadataRequest:
+    return MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=may_create
+    )
+
+
+@pytest.fixture
+def hosting(serving: Serving) -> Serving:
+    """A cluster of brokers 1 and 2 with one topic."""
+    serving.managed.metadata.update(metadata({1: 10, 2: 20}, led_by(1)))
+    return serving
+
+
+@pytest.fixture
+def known(serving: Serving) -> Serving:
+    serving.managed.know({1: 0, 2: 5, 3: 5})
+    return serving
+
+
+def test_no_topics_means_none_but_all_in_the_version_that_has_no_null(hosting: Serving) -> None:
+    nothing = MetadataRequest(topics=[])
+    assert [topic.name for topic in hosting.call(nothing, version=0).topics] == ["topic"]
+    for version in VERSIONS:
+        if version != 0:
+            assert hosting.call(nothing, version=version).topics == []
+    for version in (None, 1, 12):
+        [topic] = hosting.call(MetadataRequest(topics=None), version=version).topics
+        assert topic.name == "topic"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_topic_that_is_asked_for_is_made_and_there_is_no_leader_yet(
+    known: Serving, version: int | None
+) -> None:
+    made, twice, bad, own = known.call(
+        named("fresh", "fresh", "a b", "__consumer_offsets"), version=version
+    ).topics
+    assert made.error_code == twice.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert own.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert known.auto_created == [["fresh"]]
+
+
+def test_nothing_is_made_for_who_does_not_want_it_or_where_it_is_switched_off(known: Serving) -> None:
+    for version in (None, *range(4, 13)):
+        [topic] = known.call(named("fresh", may_create=False), version=version).topics
+        assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    known.auto_topics.is_enabled = False
+    for version in VERSIONS:
+        fresh, bad = known.call(named("fresh", "a b"), version=version).topics
+        assert fresh.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert known.auto_created == []
+
+
+@pytest.mark.parametrize(("version", "name"), [(10, ""), (11, ""), (12, None), (12, "")])
+def test_an_id_wins_over_the_name_and_makes_no_topic(
+    hosting: Serving, version: int, name: str | None
+) -> None:
+    asked = [
+        MetadataRequestTopic(name=name, topic_id=TOPIC_ID),
+        MetadataRequestTopic(name=name, topic_id=uuid.UUID(int=99)),
+    ]
+    found, unknown = hosting.call(MetadataRequest(topics=asked), version=version).topics
+    assert (found.error_code, found.name, found.topic_id) == (ErrorCode.NONE, "topic", TOPIC_ID)
+    assert (unknown.error_code, unknown.name) == (ErrorCode.UNKNOWN_TOPIC_ID, name)
+    assert unknown.topic_id == uuid.UUID(int=99)
+    assert hosting.auto_created == []
+
+
+def test_what_a_client_may_do_is_told_only_when_asked_for(hosting: Serving) -> None:
+    plain = hosting.call(named("topic"), version=8)
+    assert plain.topics[0].topic_authorized_operations == OPERATIONS_UNKNOWN
+    assert plain.cluster_authorized_operations == OPERATIONS_UNKNOWN
+    request = named("topic")
+    request.include_topic_authorized_operations = request.include_cluster_authorized_operations = True
+    full = hosting.call(request, version=8)
+    assert full.topics[0].topic_authorized_operations == TOPIC_OPERATIONS == 3576
+    assert full.cluster_authorized_operations == CLUSTER_OPERATIONS == 8096
+
+
+@pytest.mark.parametrize("version", [None, 0, 1])
+def test_the_cluster_is_described_as_metadata_does(known: Serving, version: int | None) -> None:
+    found = known.call(DescribeClusterRequest(), INTERNAL, version=version)
+    seen = known.call(MetadataRequest(topics=[]), INTERNAL)
+    assert (found.error_code, found.cluster_id, found.controller_id) == (0, "cluster", seen.controller_id)
+    assert [(one.broker_id, one.host, one.port) for one in found.brokers] == [
+        (one.node_id, one.host, one.port) for one in seen.brokers
+    ]
+    assert len(found.brokers) == 3
+    assert found.cluster_authorized_operations == OPERATIONS_UNKNOWN
+    asked = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    assert known.call(asked, version=version).cluster_authorized_operations == CLUSTER_OPERATIONS
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (7, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)]
+)
+def test_a_broker_knows_no_controllers_endpoints(known: Serving, kind: int, code: ErrorCode) -> None:
+    found = known.call(DescribeClusterRequest(endpoint_type=kind), version=1)
+    assert (found.error_code, found.brokers) == (code, [])

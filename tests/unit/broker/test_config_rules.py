@@ -1,0 +1,192 @@
+"""Describing and altering settings, as pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from barnabas.broker.config import config_from
+from barnabas.broker.config_layers import DYNAMIC_NAMES, ConfigLayers
+from barnabas.broker.config_rules import (
+    Alteration,
+    altered,
+    describe_all_brokers,
+    describe_broker,
+    describe_topic,
+    replacing,
+    trimmed,
+)
+from barnabas.broker.config_settings import ROWS, TOPIC_ROWS
+from barnabas.broker.config_table import NoDefault
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.messages.configs import (
+    ConfigOperation,
+    ConfigResourceType,
+    ConfigSource,
+    ConfigType,
+    DescribeConfigsResourceResult,
+)
+
+TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
+SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
+APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
+
+
+def layers(
+    broker: Mapping[str, str] | None = None, all_brokers: Mapping[str, str] | None = None, **given: str
+) -> ConfigLayers:
+    static = config_from(
+        {"broker.id": "1", "zookeeper.connect": "z:1", "log.dirs": "/a,/b"}
+        | {name.replace("_", "."): value for name, value in given.items()}
+    )
+    made, problems = ConfigLayers.of(static, broker or {}, all_brokers or {})
+    assert problems == []
+    return made
+
+
+def one(found: list[DescribeConfigsResourceResult], name: str) -> DescribeConfigsResourceResult:
+    [result] = [result for result in found if result.name == name]
+    return result
+
+
+def sources(result: DescribeConfigsResourceResult) -> list[tuple[str, str | None, int]]:
+    return [(synonym.name, synonym.value, synonym.source) for synonym in result.synonyms]
+
+
+def test_a_value_comes_from_the_strongest_layer_and_names_all_others() -> None:
+    made = layers(
+        {"log.retention.ms": "1"}, {"log.retention.ms": "2"}, log_retention_ms="3", log_retention_hours="4"
+    )
+    found = one(describe_topic({"retention.ms": "0"}, made), "retention.ms")
+    assert (found.value, found.config_source) == ("0", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    assert sources(found) == [
+        ("retention.ms", "0", ConfigSource.DYNAMIC_TOPIC_CONFIG),
+        ("log.retention.ms", "1", ConfigSource.DYNAMIC_BROKER_CONFIG),
+        ("log.retention.ms", "2", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        ("log.retention.ms", "3", ConfigSource.STATIC_BROKER_CONFIG),
+        ("log.retention.hours", "4", ConfigSource.STATIC_BROKER_CONFIG),
+        ("log.retention.ms", "604800000", ConfigSource.DEFAULT_CONFIG),
+    ]
+    broker = one(describe_broker(made), "log.retention.ms")
+    assert (broker.value, broker.config_source) == ("1", ConfigSource.DYNAMIC_BROKER_CONFIG)
+    assert sources(broker) == sources(found)[1:]
+
+
+def test_a_coarser_name_that_was_given_is_where_the_value_comes_from() -> None:
+    found = one(describe_topic({}, layers(log_retention_hours="2")), "retention.ms")
+    assert (found.value, found.config_source) == ("7200000", ConfigSource.STATIC_BROKER_CONFIG)
+
+
+def test_every_setting_is_described_with_its_type_and_a_text_that_gives_it_back() -> None:
+    made = layers()
+    for name, (_, row) in ROWS.items():
+        found = one(describe_broker(made), name)
+        assert found.documentation is not None
+        assert row.kind.expected in found.documentation
+        assert found.config_type != ConfigType.UNKNOWN
+        assert found.read_only == (name not in DYNAMIC_NAMES)
+        assert not found.is_sensitive
+        if not isinstance(row.default, NoDefault):
+            assert row.kind.parse(found.value or "") == made.value(name)
+    types = {result.name: result.config_type for result in describe_broker(made)}
+    assert types["log.cleanup.policy"] == ConfigType.LIST
+    assert types["log.dirs"] == ConfigType.STRING
+    assert types["default.replication.factor"] == ConfigType.SHORT
+    assert types["num.partitions"] == ConfigType.INT
+    assert types["log.retention.ms"] == ConfigType.LONG
+    assert types["auto.create.topics.enable"] == ConfigType.BOOLEAN
+    assert one(describe_broker(made), "log.dirs").value == "/a,/b"
+    assert one(describe_broker(made), "listeners").value == "PLAINTEXT://:9092"
+    assert {result.name for result in describe_topic({}, made)} == set(TOPIC_ROWS)
+
+
+def test_of_all_brokers_only_what_is_set_is_shown() -> None:
+    made = layers({"log.segment.bytes": "100"}, {"log.retention.ms": "2"})
+    [found] = describe_all_brokers(made)
+    assert (found.name, found.value, found.config_source) == (
+        "log.retention.ms",
+        "2",
+        ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+    )
+
+
+def test_only_the_names_asked_for_are_shown_and_nothing_beside_what_was_asked_for() -> None:
+    found = trimmed(
+        describe_topic({}, layers(), ["retention.ms", "nosuch"]), synonyms=False, documentation=False
+    )
+    [result] = found
+    assert (result.name, result.synonyms, result.documentation) == ("retention.ms", [], None)
+
+
+def test_what_somebody_wrote_by_hand_and_cannot_be_used_is_not_what_counts() -> None:
+    assert one(describe_topic({"retention.ms": "soon"}, layers()), "retention.ms").value == "604800000"
+    made, problems = ConfigLayers.of(
+        layers().static, {"log.retention.ms": "soon", "num.io.threads": "2"}, {"nosuch": "1"}
+    )
+    assert (made.broker, made.all_brokers, len(problems)) == ({}, {}, 3)
+
+
+def test_settings_are_set_and_taken_away_one_by_one() -> None:
+    current = {"retention.ms": "1", "segment.bytes": "100"}
+    changes = [Alteration("retention.ms", DELETE, None), Alteration("segment.ms", SET, "5")]
+    assert altered(TOPIC, current, changes, layers()) == {"segment.bytes": "100", "segment.ms": "5"}
+    assert current == {"retention.ms": "1", "segment.bytes": "100"}
+
+
+def test_lists_are_added_to_and_taken_from_whether_set_or_by_default() -> None:
+    def after(operation: int, text: str, current: Mapping[str, str]) -> str:
+        change = [Alteration("cleanup.policy", operation, text)]
+        return altered(TOPIC, current, change, layers())["cleanup.policy"]
+
+    assert after(APPEND, "compact", {}) == "delete,compact"
+    assert after(APPEND, "delete", {}) == "delete"
+    assert after(SUBTRACT, "delete", {"cleanup.policy": "delete,compact"}) == "compact"
+
+
+def test_the_whole_of_the_settings_may_be_replaced() -> None:
+    current = {"retention.ms": "1", "nosuch": "2"}
+    assert replacing(TOPIC, [("segment.ms", "5")], current) == {"segment.ms": "5"}
+    assert replacing(TOPIC, [], current) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "code", "text"),
+    [
+        (TOPIC, Alteration("retention.m", SET, "5"), ErrorCode.INVALID_CONFIG, 'mean "retention.ms"'),
+        (TOPIC, Alteration("retention.m", DELETE, None), ErrorCode.INVALID_CONFIG, "unknown topic setting"),
+        (TOPIC, Alteration("segment.bytes", SET, "13"), ErrorCode.INVALID_CONFIG, "at least 14"),
+        (TOPIC, Alteration("retention.ms", SET, None), ErrorCode.INVALID_REQUEST, "no value for"),
+        (TOPIC, Alteration("retention.ms", 4, "1"), ErrorCode.INVALID_REQUEST, "operation 4"),
+        (TOPIC, Alteration("retention.ms", APPEND, "1"), ErrorCode.INVALID_CONFIG, "that are lists"),
+        (
+            TOPIC,
+            Alteration("cleanup.policy", SUBTRACT, "delete"),
+            ErrorCode.INVALID_CONFIG,
+            "delete, compact",
+        ),
+        (BROKER, Alteration("nosuch", SET, "1"), ErrorCode.INVALID_CONFIG, "unknown broker setting"),
+        (BROKER, Alteration("num.io.threads", SET, "1"), ErrorCode.INVALID_REQUEST, "dynamically"),
+        (BROKER, Alteration("log.retention.hours", SET, "1"), ErrorCode.INVALID_REQUEST, "dynamically"),
+        (BROKER, Alteration("min.insync.replicas", SET, "0"), ErrorCode.INVALID_CONFIG, "at least 1"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_by_name_and_range(
+    kind: ConfigResourceType, change: Alteration, code: ErrorCode, text: str
+) -> None:
+    with pytest.raises(ApiError, match=text) as caught:
+        altered(kind, {}, [change], layers())
+    assert caught.value.code is code
+    assert change.name in str(caught.value)
+
+
+def test_a_setting_may_be_named_once_in_a_request() -> None:
+    with pytest.raises(ApiError, match=r"more than once: retention\.ms") as caught:
+        altered(TOPIC, {}, [Alteration("retention.ms", SET, "5")] * 2, layers())
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+    with pytest.raises(ApiError, match="no value for"):
+        replacing(TOPIC, [("retention.ms", None)], {})
+
+
+def test_what_this_broker_does_not_understand_can_be_taken_away() -> None:
+    assert altered(TOPIC, {"nosuch": "1"}, [Alteration("nosuch", DELETE, None)], layers()) == {}

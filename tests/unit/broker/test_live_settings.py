@@ -1,0 +1,61 @@
+"""Settings that change while the broker runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+
+from barnabas.broker.config import config_from
+from barnabas.broker.config_layers import ConfigLayers
+from barnabas.broker.live_settings import LiveSettings, Written
+from barnabas.broker.topic_settings import TopicSettingsTable
+
+
+class Desk:
+    def __init__(self) -> None:
+        config = config_from({"broker.id": "1", "zookeeper.connect": "z:1", "log.dirs": "/d"})
+        self.table = TopicSettingsTable(config)
+        self.changed: list[Collection[str] | None] = []
+        self.written: list[list[str]] = []
+        self.layers: list[ConfigLayers] = []
+        self.live = LiveSettings(
+            config,
+            self.table,
+            topics_changed=self.changed.append,
+            topics_written=lambda names: self.written.append(sorted(names)),
+            layers_changed=self.layers.append,
+        )
+
+
+def test_topics_whose_settings_are_others_are_named_once() -> None:
+    desk = Desk()
+    found = {"a": Written({"retention.ms": "5"}, 10), "b": Written({}, 11)}
+    desk.live.take_topics(found)
+    desk.live.take_topics(found)
+    assert desk.changed == [["a"]]
+    assert desk.written == [["a", "b"], ["a", "b"]]
+    assert desk.table.log_config("a").retention_ms == 5
+
+
+def test_a_brokers_own_setting_wins_over_that_of_all_brokers() -> None:
+    desk = Desk()
+    desk.live.take_all_brokers({"min.insync.replicas": "2", "log.segment.bytes": "100"})
+    desk.live.take_broker({"min.insync.replicas": "3"})
+    assert desk.table.of("any").min_insync_replicas == 3
+    assert desk.table.log_config("any").segment_bytes == 100
+    assert desk.changed == [None, None]
+    assert desk.layers[-1].value("min.insync.replicas") == 3
+    desk.live.take_broker({})
+    assert desk.table.of("any").min_insync_replicas == 2
+    desk.live.take_broker({})
+    assert len(desk.layers) == 3
+
+
+def test_what_cannot_be_used_is_reported_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    desk.live.take_broker({"num.io.threads": "1", "min.insync.replicas": "many", "log.retention.ms": "7"})
+    assert desk.table.log_config("any").retention_ms == 7
+    assert desk.table.of("any").min_insync_replicas == 1
+    assert "num.io.threads cannot be changed while the broker runs" in caplog.text
+    assert "min.insync.replicas='many': expected" in caplog.text
