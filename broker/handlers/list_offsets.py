@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from typing import Final
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.protocol.errors import ApiError
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.list_offsets import (
+    EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
@@ -21,18 +24,55 @@ from barnabas.protocol.messages.list_offsets import (
 
 logger = logging.getLogger(__name__)
 
+_WITHOUT_NOT_AVAILABLE: Final = range(1, 5)
+"""The versions whose clients do not know OFFSET_NOT_AVAILABLE."""
+_SINCE: Final = {
+    LATEST_TIMESTAMP: 0,
+    EARLIEST_TIMESTAMP: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+}
+"""The version from which on each of the special timestamps means something."""
+
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: ListOffsetsRequest = request.body
+    version = request.api_version
+    counts = Counter(
+        (topic.name, partition.partition_index) for topic in body.topics for partition in topic.partitions
+    )
+
+    def answer(topic: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        name = TopicPartition(topic, asked.partition_index)
+        try:
+            if counts[name] > 1:
+                raise api_error(ErrorCode.INVALID_REQUEST, f"{name} is asked for {counts[name]} times")
+            if not _is_known(asked.timestamp, version):
+                raise api_error(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    f"timestamp {asked.timestamp} has no meaning in this version",
+                )
+            timestamp, offset, epoch = _look_up(services, name, asked, body.replica_id >= 0)
+        except ApiError as error:
+            services.replicas.note_error(error)
+            logger.debug("offsets of %s: %s", name, error)
+            code = error.code
+            if code == ErrorCode.OFFSET_NOT_AVAILABLE and (version or 0) in _WITHOUT_NOT_AVAILABLE:
+                code = ErrorCode.LEADER_NOT_AVAILABLE
+            return ListOffsetsPartitionResponse(partition_index=name.partition, error_code=int(code))
+        return ListOffsetsPartitionResponse(
+            partition_index=name.partition,
+            error_code=0,
+            timestamp=timestamp,
+            offset=offset,
+            leader_epoch=epoch,
+        )
+
     request.respond(
         ListOffsetsResponse(
             topics=[
                 ListOffsetsTopicResponse(
-                    name=topic.name,
-                    partitions=[
-                        _answer(services, topic.name, partition, body.replica_id >= 0)
-                        for partition in topic.partitions
-                    ],
+                    name=topic.name, partitions=[answer(topic.name, asked) for asked in topic.partitions]
                 )
                 for topic in body.topics
             ]
@@ -40,19 +80,11 @@ def handle(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _answer(
-    services: Services, topic: str, asked: ListOffsetsPartition, for_follower: bool
-) -> ListOffsetsPartitionResponse:
-    name = TopicPartition(topic, asked.partition_index)
-    try:
-        timestamp, offset, epoch = _look_up(services, name, asked, for_follower)
-    except ApiError as error:
-        services.replicas.note_error(error)
-        logger.debug("offsets of %s: %s", name, error)
-        return ListOffsetsPartitionResponse(partition_index=name.partition, error_code=int(error.code))
-    return ListOffsetsPartitionResponse(
-        partition_index=name.partition, error_code=0, timestamp=timestamp, offset=offset, leader_epoch=epoch
-    )
+def _is_known(timestamp: int, version: int | None) -> bool:
+    if timestamp >= 0:
+        return True
+    since = _SINCE.get(timestamp)
+    return since is not None and (version is None or version >= since)
 
 
 def _look_up(
@@ -60,24 +92,26 @@ def _look_up(
 ) -> tuple[int, int, int]:
     """Timestamp, offset and leader epoch of what was asked for; -1 each where there is no such record.
 
-    A consumer is told of nothing at or beyond the high watermark, and OFFSET_NOT_AVAILABLE while a new leader
-    does not know that for sure.
+    A consumer is told of nothing at or beyond the high watermark, and OFFSET_NOT_AVAILABLE where that matters
+    while a new leader does not know it for sure (KIP-207).
     """
     partition = services.replicas.partition(name)
     partition.check_leading(asked.current_leader_epoch)
     log, epoch = partition.log, partition.leader_epoch
-    if asked.timestamp == EARLIEST_TIMESTAMP:
+    if asked.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         return -1, log.log_start_offset, max(log.epoch_cache.epoch_at(log.log_start_offset), -1)
-    if for_follower:
-        end = partition.log_end_offset
-    else:
-        end = partition.latest_offset(asked.current_leader_epoch)
     if asked.timestamp == LATEST_TIMESTAMP:
-        return -1, end, epoch
+        if for_follower:
+            return -1, partition.log_end_offset, epoch
+        return -1, partition.latest_offset(asked.current_leader_epoch), epoch
     if asked.timestamp == MAX_TIMESTAMP:
         found = log.max_timestamp_offset()
     else:
         found = log.offset_for_timestamp(asked.timestamp)
+    end = partition.log_end_offset if for_follower else partition.high_watermark
     if found is None or found.offset >= end:
+        if not for_follower:
+            # What was found may be committed after all.
+            partition.latest_offset(asked.current_leader_epoch)
         return -1, -1, -1
     return found.timestamp_ms, found.offset, found.leader_epoch

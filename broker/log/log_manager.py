@@ -217,6 +217,11 @@ class LogManager:
         return next((path for path in self._dirs if reason.path.is_relative_to(path)), None)
 
     @property
+    def dirs(self) -> dict[Path, LogDirFailure | None]:
+        """Every log dir, and why it is offline where it is."""
+        return {path: self.offline_dirs.get(path) for path in self._dirs}
+
+    @property
     def has_online_dir(self) -> bool:
         """Whether the broker has any disk left to work with."""
         return any(path not in self.offline_dirs for path in self._dirs)

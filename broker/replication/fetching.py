@@ -232,10 +232,16 @@ class DelayedFetch(DelayedOperation):
         self._answer(read_all(self._partition_of, self._note_error, self._params, items))
 
     def _has_news(self, item: FetchItem) -> bool:
+        """Whether a follower that knows this much would learn anything from a read. Without any lock."""
         try:
             partition = self._partition_of(item.partition)
         except ApiError:
             return True
-        return partition.has_news(
-            item.current_leader_epoch, item.fetch_offset, item.high_watermark, item.log_start_offset
+        log = partition.log
+        return (
+            log.log_end_offset != item.fetch_offset
+            or min(partition.high_watermark, item.fetch_offset) != item.high_watermark
+            or log.log_start_offset != item.log_start_offset
+            or not partition.is_leader
+            or partition.leader_epoch != item.current_leader_epoch
         )

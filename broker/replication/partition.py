@@ -16,6 +16,7 @@ Guarantees:
 from __future__ import annotations
 
 import threading
+from collections.abc import Container
 from typing import Final
 
 from barnabas.broker.log.log import Log
@@ -84,7 +85,6 @@ class Partition:
         self._high_watermark = Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset))
 
     # What anyone may look at. Plain attributes are read without the lock: each is one reference.
-
     @property
     def role(self) -> Role:
         return self._role
@@ -197,7 +197,7 @@ class Partition:
         Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, and whatever the log finds wrong with the batches.
         """
         with self._lock:
-            self._check_leading()
+            self.check_leading()
             if require_all and len(self._isr.in_sync_replicas) < self.min_insync_replicas:
                 in_sync = len(self._isr.in_sync_replicas)
                 raise fencing.not_enough_replicas(self.partition, in_sync, self.min_insync_replicas)
@@ -234,7 +234,7 @@ class Partition:
         Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or OFFSET_OUT_OF_RANGE.
         """
         with self._lock:
-            self._check_leading(current_leader_epoch)
+            self.check_leading(current_leader_epoch)
             log_start_offset = self.log.log_start_offset
             log_end_offset = self.log.log_end_offset
             high_watermark = self._high_watermark
@@ -263,7 +263,7 @@ class Partition:
         is committed: its high watermark may be lower than what the leader before it acknowledged (KIP-207).
         """
         with self._lock:
-            self._check_leading(current_leader_epoch)
+            self.check_leading(current_leader_epoch)
             if self._high_watermark < self._leader_epoch_start_offset:
                 raise fencing.not_available(
                     self.partition, self._high_watermark, self._leader_epoch, self._leader_epoch_start_offset
@@ -271,25 +271,9 @@ class Partition:
             return self._high_watermark
 
     def readable_end(self, current_leader_epoch: int, for_follower: bool) -> Offset:
-        """Up to where a fetch would read now; raises as `read`.
-
-        For waking delayed fetches, and so cheap: without the lock, because what is found is read again, under
-        the lock, before anybody is told.
-        """
-        self._check_leading(current_leader_epoch)
+        """Up to where a fetch would read now; raises as `read`. Cheap, without the lock: it is read again."""
+        self.check_leading(current_leader_epoch)
         return self.log.log_end_offset if for_follower else self._high_watermark
-
-    def has_news(
-        self, current_leader_epoch: int, fetch_offset: Offset, high_watermark: Offset, log_start: Offset
-    ) -> bool:
-        """Whether a follower that knows this much would learn anything from a read. Without the lock."""
-        return (
-            self.log.log_end_offset != fetch_offset
-            or min(self._high_watermark, fetch_offset) != high_watermark
-            or self.log.log_start_offset != log_start
-            or self._role is not Role.LEADER
-            or self._leader_epoch != current_leader_epoch
-        )
 
     def follower_fetched(
         self,
@@ -309,7 +293,7 @@ class Partition:
         `read`, or UNKNOWN_LEADER_EPOCH from a broker that holds no replica.
         """
         with self._lock:
-            self._check_leading(current_leader_epoch)
+            self.check_leading(current_leader_epoch)
             known = self._followers.get(follower)
             if known is None:
                 raise fencing.not_a_replica(self.partition, follower, self._replicas)
@@ -331,19 +315,35 @@ class Partition:
     def epoch_end(self, current_leader_epoch: int, epoch: LeaderEpoch) -> EpochEnd:
         """Where this leader's history of an epoch ends; epoch and offset are -1 when it is unknown."""
         with self._lock:
-            self._check_leading(current_leader_epoch)
+            self.check_leading(current_leader_epoch)
             return EpochEnd(*self.log.epoch_cache.end_offset_for(epoch, self.log.log_end_offset))
 
     def check_leading(self, current_leader_epoch: int = -1) -> None:
         """Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH."""
-        with self._lock:
-            self._check_leading(current_leader_epoch)
-
-    def _check_leading(self, current_leader_epoch: int = -1) -> None:
         if current_leader_epoch >= 0 and current_leader_epoch != self._leader_epoch:
             raise fencing.other_epoch(self.partition, self._leader_epoch, current_leader_epoch)
         if self._role is not Role.LEADER:
             raise fencing.not_leader(self.partition, self._broker_id, self._leader, self._refusal)
+
+    def delete_records(self, offset: int) -> Offset:
+        """Move the log's start up to an offset, -1 being the high watermark; returns what was meant by it.
+
+        Raises as `check_leading`, and OFFSET_OUT_OF_RANGE for what is not committed.
+        """
+        with self._lock:
+            self.check_leading()
+            start = self._high_watermark if offset == -1 else Offset(offset)
+            if not 0 <= start <= self._high_watermark:
+                raise fencing.out_of_range(self.partition, start, Offset(0), self._high_watermark)
+            self.log.increment_log_start_offset(start)
+            return start
+
+    def low_watermark(self, alive: Container[BrokerId]) -> Offset:
+        """The least log start of this leader and its living followers, -1 while one has not said its own."""
+        with self._lock:
+            self.check_leading()
+            told = [state.log_start_offset for name, state in self._followers.items() if name in alive]
+            return min(self.log.log_start_offset, *told) if told else self.log.log_start_offset
 
     # The ISR, as the leader changes it.
 

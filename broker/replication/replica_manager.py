@@ -43,6 +43,7 @@ from barnabas.broker.replication.fetching import (
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.partition_listeners import PartitionListeners
+from barnabas.broker.replication.record_deletion import RecordDeletions
 from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.role_changes import RoleChanges
 from barnabas.broker.topic_settings import TopicSettingsTable
@@ -77,10 +78,18 @@ class ReplicaManager:
         self.produce_purgatory = Purgatory("produce", reaper)
         self.follower_purgatory = Purgatory("follower-fetch", reaper)
         self.consumer_purgatory = Purgatory("consumer-fetch", reaper)
-        self._logs = logs
+        self.logs = logs
         self._metadata = metadata
         self._now_ms = now_ms
         self._partitions: dict[TopicPartition, Partition] = {}
+        self.deletions = RecordDeletions(
+            reaper,
+            self._writable,
+            lambda: metadata.current.brokers,
+            note_error=self.note_error,
+            log_start_moved=self._log_start_moved,
+            now_ms=now_ms,
+        )
         self.fence = Fence(self._fenced)
         # For those that read as consumers do.
         self.listeners = PartitionListeners()
@@ -120,7 +129,12 @@ class ReplicaManager:
         self._fetchers.stop()
         self.isr_changes.stop()
         self.disk_failures.stop()
-        for purgatory in (self.produce_purgatory, self.follower_purgatory, self.consumer_purgatory):
+        for purgatory in (
+            self.produce_purgatory,
+            self.follower_purgatory,
+            self.consumer_purgatory,
+            self.deletions.purgatory,
+        ):
             purgatory.shut_down()
         self.checkpoint_high_watermarks()
 
@@ -133,19 +147,25 @@ class ReplicaManager:
         found = self._partitions.get(name)
         if found is not None:
             return found
-        reason = self._logs.offline_partitions.get(name)
+        reason = self.logs.offline_partitions.get(name)
         if reason is not None:
             raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} is offline: {reason}")
         if name.partition in self._metadata.current.partitions_of(name.topic):
             raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} holds no {name}")
         raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}")
 
+    def _writable(self, name: TopicPartition) -> Partition:
+        """As `partition`, and raises NOT_LEADER_OR_FOLLOWER while this broker may not change anything."""
+        if self.fence.reason is not None:
+            raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, self.fence.reason)
+        return self.partition(name)
+
     def partitions(self) -> list[Partition]:
         return list(self._partitions.values())
 
     def offline_partitions(self) -> dict[TopicPartition, Path | None]:
         """The replicas that are lost because of their disk, and the log dir of each where it is known."""
-        return {name: self._logs.dir_of_offline(name) for name in self._logs.offline_partitions.copy()}
+        return {name: self.logs.dir_of_offline(name) for name in self.logs.offline_partitions.copy()}
 
     def note_error(self, error: ApiError) -> None:
         """Have the log dir taken offline if the error is the failure of a disk. Any thread, with any lock."""
@@ -231,9 +251,7 @@ class ReplicaManager:
         """Append to one partition, and note the outcome; None when that is an error."""
         partition = None
         try:
-            if self.fence.reason is not None:
-                raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, self.fence.reason)
-            partition = self.partition(outcome.partition)
+            partition = self._writable(outcome.partition)
             appended = append_checked(
                 partition, records, require_all=require_all, now_ms=now_ms, wall_clock_ms=wall_clock_ms()
             )
@@ -276,6 +294,10 @@ class ReplicaManager:
 
     def _high_watermark_moved(self, name: TopicPartition) -> None:
         self.produce_purgatory.check_and_complete(name)
+        self._tell_consumers(name)
+
+    def _log_start_moved(self, name: TopicPartition) -> None:
+        self.follower_purgatory.check_and_complete(name)
         self._tell_consumers(name)
 
     def _tell_consumers(self, name: TopicPartition) -> None:
@@ -349,6 +371,7 @@ class ReplicaManager:
                 continue
             if progress.high_watermark_moved:
                 moved.append(item.partition)
+            self.deletions.check(item.partition)
             if progress.may_join_isr:
                 pending = partition.propose_expand(params.replica_id, registered)
                 if pending is not None:
@@ -378,6 +401,7 @@ class ReplicaManager:
         """Whoever waits on a partition whose role changed must hear of it."""
         self.produce_purgatory.check_and_complete(name)
         self.follower_purgatory.check_and_complete(name)
+        self.deletions.check(name)
         self._tell_consumers(name)
 
     # Background work, called by the scheduler.
@@ -395,17 +419,17 @@ class ReplicaManager:
         """Write the high watermarks down, so that a restart need not begin at the log's start."""
         marks = self._roles.unclaimed_high_watermarks()
         marks |= {partition.partition: partition.high_watermark for partition in self.partitions()}
-        self._logs.checkpoint_high_watermarks(marks)
+        self.logs.checkpoint_high_watermarks(marks)
 
     def retain(self) -> None:
         """Apply time and size retention to every log."""
         before = [(partition, partition.log.log_start_offset) for partition in self.partitions()]
-        deleted = self._logs.retention_pass(wall_clock_ms(), self._high_watermark_of)
+        deleted = self.logs.retention_pass(wall_clock_ms(), self._high_watermark_of)
         if deleted:
             logger.info("retention deleted %d segments", deleted)
         for partition, log_start_offset in before:
             if partition.log.log_start_offset != log_start_offset:
-                self._tell_consumers(partition.partition)
+                self._log_start_moved(partition.partition)
 
     def _high_watermark_of(self, name: TopicPartition) -> int | None:
         found = self._partitions.get(name)

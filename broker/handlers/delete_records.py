@@ -1,0 +1,41 @@
+"""DeleteRecords: drop the records below an offset, on every replica."""
+
+from __future__ import annotations
+
+from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.services import Services
+from barnabas.broker.replication.record_deletion import DeletionOutcome
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+
+def handle(services: Services, request: ApiRequest) -> None:
+    body: DeleteRecordsRequest = request.body
+    wanted = [
+        (TopicPartition(topic.name, partition.partition_index), partition.offset)
+        for topic in body.topics
+        for partition in topic.partitions
+    ]
+    services.replicas.deletions.delete(
+        max(0, body.timeout_ms), wanted, lambda outcomes: request.respond(_response(outcomes))
+    )
+
+
+def _response(outcomes: list[DeletionOutcome]) -> DeleteRecordsResponse:
+    topics: dict[str, list[DeleteRecordsPartitionResult]] = {}
+    for outcome in outcomes:
+        topics.setdefault(outcome.partition.topic, []).append(
+            DeleteRecordsPartitionResult(
+                partition_index=outcome.partition.partition,
+                low_watermark=outcome.low_watermark,
+                error_code=int(outcome.error),
+            )
+        )
+    return DeleteRecordsResponse(
+        topics=[DeleteRecordsTopicResult(name=name, partitions=found) for name, found in topics.items()]
+    )

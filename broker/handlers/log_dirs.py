@@ -1,0 +1,79 @@
+"""DescribeLogDirs: this broker's log dirs, what lies in them, and how full their volumes are."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.services import Services
+from barnabas.broker.log.log import Log
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.messages.log_dirs import (
+    UNKNOWN_VOLUME_BYTES,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+logger = logging.getLogger(__name__)
+
+_UNKNOWN_LAG = -1
+
+
+def handle(services: Services, request: ApiRequest) -> None:
+    body: DescribeLogDirsRequest = request.body
+    wanted = None
+    if body.topics is not None:
+        wanted = {(topic.topic, index) for topic in body.topics for index in topic.partitions}
+    by_dir: dict[Path, dict[str, list[DescribeLogDirsPartition]]] = {}
+    for log in sorted(services.replicas.logs.all_logs(), key=lambda one: one.topic_partition):
+        name = log.topic_partition
+        if wanted is None or name in wanted:
+            topics = by_dir.setdefault(log.folder.parent, {})
+            topics.setdefault(name.topic, []).append(_describe(services, log))
+    request.respond(
+        DescribeLogDirsResponse(
+            results=[
+                _result(path, is_offline=failure is not None, topics=by_dir.get(path, {}))
+                for path, failure in services.replicas.logs.dirs.items()
+            ]
+        )
+    )
+
+
+def _describe(services: Services, log: Log) -> DescribeLogDirsPartition:
+    try:
+        high_watermark = services.replicas.partition(log.topic_partition).high_watermark
+        lag = max(0, high_watermark - log.log_end_offset)
+    except ApiError:
+        # A log that the controller has given no role yet.
+        lag = _UNKNOWN_LAG
+    return DescribeLogDirsPartition(
+        partition_index=log.topic_partition.partition, partition_size=log.size_bytes, offset_lag=lag
+    )
+
+
+def _result(
+    path: Path, *, is_offline: bool, topics: dict[str, list[DescribeLogDirsPartition]]
+) -> DescribeLogDirsResult:
+    if is_offline:
+        return DescribeLogDirsResult(
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path.absolute()), topics=[]
+        )
+    total_bytes = usable_bytes = UNKNOWN_VOLUME_BYTES
+    try:
+        total_bytes, _, usable_bytes = shutil.disk_usage(path)
+    except OSError as error:
+        # What is left to be said of the dir is right all the same; an append or a pass will find the fault.
+        logger.warning("the volume of %s cannot be asked for its size: %s", path, error)
+    return DescribeLogDirsResult(
+        error_code=ErrorCode.NONE,
+        log_dir=str(path.absolute()),
+        topics=[DescribeLogDirsTopic(name=name, partitions=found) for name, found in topics.items()],
+        total_bytes=total_bytes,
+        usable_bytes=usable_bytes,
+    )
