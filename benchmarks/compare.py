@@ -3,7 +3,8 @@
     python -m benchmarks.compare                                  # starts Barnabas and Apache Kafka itself
     python -m benchmarks.compare --a HOST:PORT,… --b HOST:PORT,…  # two clusters that run already, here
 
-Rounds alternate, and swap which cluster comes first; a first, short round warms both up and is thrown away.
+Rounds alternate, and swap which cluster comes first; a first round, thrown away, warms both up: the other one
+compiles its code while it runs.
 While one cluster is measured the other is up and idle. What is measured of clusters that run already:
 producing and consuming with one replica, with three where there are as many brokers, latency, CPU and
 anonymous memory of the brokers; the rest (start, idle memory, kill -9) needs clusters that are started here.
@@ -51,8 +52,6 @@ _LATENCY_PER_S: Final = 1_000
 _FAILOVER_PARTITIONS: Final = 60
 _FAILOVER_TIMEOUT_S: Final = 120.0
 _SETTLE_S: Final = 5.0
-_WARM_UP_SHARE: Final = 4
-"""The round that warms up does this part of the work."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +119,7 @@ class Plan:
     rounds: int
     kills: int
     only: frozenset[str]
+    replicas: frozenset[int] = frozenset({1, 3})
 
     @property
     def latency_s(self) -> float:
@@ -144,7 +144,7 @@ def _throughput(pair: Sequence[System], replicas: int, plan: Plan, figures: Figu
         for size in _SIZES[replicas]:
             count = size.quick_count if plan.quick else size.count
             for system in _in_turn(pair, number):
-                done = _write_and_read(system, replicas, size, count // _WARM_UP_SHARE if warming else count)
+                done = _write_and_read(system, replicas, size, count)
                 for kind, (seconds, cpu) in done.items():
                     if warming:
                         continue
@@ -260,6 +260,14 @@ def measure_started(folder: Path, plan: Plan, figures: Figures) -> None:
     """Everything, of Barnabas and Apache Kafka started here: three brokers first, then one."""
     if "start" in plan.only:
         _starts(folder, plan, figures)
+    if 3 in plan.replicas:
+        _three_brokers(folder, plan, figures)
+    if 1 in plan.replicas and plan.only & {"throughput", "latency"}:
+        with _both(folder, 1) as pair:
+            _measure(pair, 1, plan, figures)
+
+
+def _three_brokers(folder: Path, plan: Plan, figures: Figures) -> None:
     with _both(folder, 3) as pair:
         if "memory" in plan.only:
             _idle_memory(pair, figures)
@@ -268,15 +276,13 @@ def measure_started(folder: Path, plan: Plan, figures: Figures) -> None:
             _memory_after_load(pair, figures)
         if "failover" in plan.only:
             _failover(pair, plan, figures)
-    if plan.only & {"throughput", "latency"}:
-        with _both(folder, 1) as pair:
-            _measure(pair, 1, plan, figures)
 
 
 def measure_given(pair: Sequence[Given], plan: Plan, figures: Figures) -> None:
     """What can be measured of two clusters without starting or ending any of their processes."""
-    _measure(pair, 1, plan, figures)
-    if all(len(system.pids()) >= 3 for system in pair):
+    if 1 in plan.replicas:
+        _measure(pair, 1, plan, figures)
+    if 3 in plan.replicas and all(len(system.pids()) >= 3 for system in pair):
         _measure(pair, 3, plan, figures)
     if "memory" in plan.only:
         _memory_after_load(pair, figures)
@@ -315,6 +321,9 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs="+", choices=_PARTS, default=_PARTS, metavar="PART", help=", ".join(_PARTS)
     )
+    parser.add_argument(
+        "--replicas", type=int, nargs="+", choices=(1, 3), default=(1, 3), metavar="N", help="1, 3 or both"
+    )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the clusters' files go for a while")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     chosen = parser.parse_args(arguments)
@@ -328,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clean_up_on_signals()
     rounds = chosen.rounds or (1 if chosen.quick else 3)
     kills = chosen.kills or (1 if chosen.quick else 2)
-    plan = Plan(chosen.quick, rounds, kills, frozenset(chosen.only))
+    plan = Plan(chosen.quick, rounds, kills, frozenset(chosen.only), frozenset(chosen.replicas))
     base = chosen.dir or Path(os.environ.get("TMPDIR") or Path(__file__).parents[1] / "build")
     base.mkdir(parents=True, exist_ok=True)
     options = Options(quick=chosen.quick, rounds=rounds, directory=base.absolute())
