@@ -285,6 +285,8 @@ class Cluster:
     async def ask_any(self, message: MetadataRequest) -> MetadataResponse:
         """Ask brokers one after another until one answers. Raises NoBrokerReachable with every reason."""
         upcoming = deque(self._candidates())
+        # A connection that lay idle may have been closed meanwhile: that says nothing about its broker.
+        worth_asking_twice = {endpoint for endpoint, channel in self._control.items() if channel.is_connected}
         asked: dict[asyncio.Task[MetadataResponse], Endpoint] = {}
         reasons: dict[Endpoint, BaseException] = {}
         try:
@@ -306,6 +308,9 @@ class Cluster:
                     if not isinstance(error, BarnabasError):
                         raise error
                     reasons[endpoint] = error
+                    if isinstance(error, ConnectionClosed) and endpoint in worth_asking_twice:
+                        worth_asking_twice.remove(endpoint)
+                        upcoming.append(endpoint)
         finally:
             for task in asked:
                 task.cancel()

@@ -199,6 +199,21 @@ async def test_when_all_known_brokers_have_moved_the_bootstrap_servers_help() ->
         cluster.close()
 
 
+async def test_the_only_broker_is_asked_again_when_an_idle_connection_turns_out_to_be_dead() -> None:
+    def closes(_: object) -> MetadataResponse:
+        raise ConnectionResetError
+
+    async with FakeCluster(1) as fake:
+        cluster = Cluster(config_of(fake, retry_backoff_ms=5, reconnect_backoff_ms=1))
+        await cluster.start()
+        fake.brokers[1].script(ApiKey.METADATA, closes)
+        await cluster.refresh()
+        fake.brokers[1].script(ApiKey.METADATA, closes, closes)
+        with pytest.raises(NoBrokerReachable):
+            await cluster.refresh()
+        cluster.close()
+
+
 async def test_nobody_reachable_names_each_server_and_why() -> None:
     cluster = Cluster(ClientConfig(bootstrap_servers="127.0.0.1:1,[::1]:1"))  # type: ignore[arg-type]
     with pytest.raises(NoBrokerReachable, match=r"127\.0\.0\.1:1 .*refused"):
