@@ -84,15 +84,23 @@ class Load:
                 raise AssertionError(f"{thread.name} did not end within {timeout_s} s")
         return self.history
 
-    def wait_progress(self, when: str, *, records: int = 20, timeout_s: float = 30.0) -> None:
-        """Wait until every partition has that many more records acknowledged, and the reader got as many."""
+    def wait_progress(
+        self,
+        when: str,
+        *,
+        records: int = 20,
+        timeout_s: float = 30.0,
+        partitions: Sequence[TopicPartition] | None = None,
+    ) -> None:
+        """Wait until these partitions (or all) each have that many more records acknowledged, and read."""
+        watched = self.partitions if partitions is None else partitions
         counters = [(what, count, dict(count)) for what, count in self._progress.items()]
 
         def behind() -> list[str]:
             return [
                 f"{partition} ({what} {count[partition]}, before {marks.get(partition, 0)})"
                 for what, count, marks in counters
-                for partition in self.partitions
+                for partition in watched
                 if count[partition] < marks.get(partition, 0) + records
             ]
 

@@ -1,0 +1,197 @@
+"""Network links that can be cut while both ends live: TCP proxies before the brokers and before ZooKeeper.
+
+A broker is reached by what it advertises, so each has a proxy there, and ZooKeeper has one too. Who opened a
+connection is found out from the kernel's tables: the process at its other end. A cut has a direction: bytes
+from a source to a target are held back, the end of a connection as well, and nobody is told. What was held
+back arrives when the link is mended, however late that is, as what a network sends again would. (One thing is
+not as in a network: a connection can be opened through a cut link, and is then silent.)
+
+One thread of its own runs the proxies; any thread may cut and mend. What is held back is bounded by the
+buffers of the connections, since a proxy that may not pass on does not read either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+from barnabas.protocol.ids import Endpoint
+
+T = TypeVar("T")
+
+CLIENT = "client"
+ZOOKEEPER = "zookeeper"
+_HOST = "127.0.0.1"
+_CHUNK = 1 << 16
+
+
+class Links:
+    """The links of one cluster. ``brokers`` gives the brokers' ids by process id, as things stand."""
+
+    def __init__(self, brokers: Callable[[], Mapping[int, int]]) -> None:
+        self._brokers = brokers
+        self._cut: set[tuple[str, str]] = set()
+        self._mended = asyncio.Event()
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._errors: list[BaseException] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
+        self._thread.start()
+
+    def place(self, target: int | str, endpoint: Endpoint) -> Endpoint:
+        """Put a proxy before a target; the address by which the target is to be known."""
+        return self._run(self._place(str(target), endpoint))
+
+    def cut(self, source: int | str, target: int | str) -> None:
+        """From now on nothing gets from the source to the target."""
+        self._call(self._cut.add, (str(source), str(target)))
+
+    def sever(self, one: int | str, other: int | str) -> None:
+        """Cut both ways."""
+        self.cut(one, other)
+        self.cut(other, one)
+
+    def mend(self) -> None:
+        """All links work again."""
+        self._call(self._mend)
+
+    def close(self) -> None:
+        """End the proxies; raises what one of them failed of."""
+        self._run(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        for error in self._errors:
+            raise error
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    def _call(self, act: Callable[..., object], *arguments: object) -> None:
+        """On the proxies' thread; done when this returns."""
+        done: Future[None] = Future()
+
+        def run() -> None:
+            act(*arguments)
+            done.set_result(None)
+
+        self._loop.call_soon_threadsafe(run)
+        done.result(10)
+
+    def _mend(self) -> None:
+        self._cut.clear()
+        self._mended.set()
+        self._mended = asyncio.Event()
+
+    async def _place(self, target: str, endpoint: Endpoint) -> Endpoint:
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self._spawn(self._carry(target, endpoint, reader, writer))
+
+        server = await asyncio.start_server(connected, _HOST, 0)
+        self._servers.append(server)
+        return Endpoint(_HOST, server.sockets[0].getsockname()[1])
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._errors.append(error)
+
+    async def _carry(
+        self, target: str, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        local, peer = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
+        source = self._source(peer[1], local[1]) if peer is not None else CLIENT
+        opened = [writer]
+        try:
+            await self._passable(source, target)
+            there, onward = await asyncio.open_connection(*endpoint)
+            opened.append(onward)
+            async with asyncio.TaskGroup() as pumps:
+                pumps.create_task(self._pump(reader, onward, source, target))
+                pumps.create_task(self._pump(there, writer, target, source))
+        except OSError:
+            # Nobody listens behind the proxy, and so nobody seems to before it.
+            return
+        finally:
+            for one in opened:
+                one.transport.abort()
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: str, target: str
+    ) -> None:
+        """Pass bytes on in one direction until they end; an end is passed on as well."""
+        try:
+            while True:
+                data = await reader.read(_CHUNK)
+                await self._passable(source, target)
+                if not data:
+                    break
+                writer.write(data)
+                await writer.drain()
+            writer.write_eof()
+        except OSError:
+            # A reset is passed on as one, to both, but by a cut link.
+            await self._passable(source, target)
+            writer.transport.abort()
+
+    async def _passable(self, source: str, target: str) -> None:
+        while (source, target) in self._cut:
+            await self._mended.wait()
+
+    async def _close(self) -> None:
+        self._mend()
+        for server in self._servers:
+            server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for server in self._servers:
+            await server.wait_closed()
+        # What was aborted is closed in the loop's next turn.
+        await asyncio.sleep(0.01)
+
+    def _source(self, port: int, proxy_port: int) -> str:
+        """Which broker has the connection from this port to a proxy; a client where none has."""
+        inode = _inode(port, proxy_port)
+        for pid, broker in self._brokers().items():
+            if inode is not None and inode in _inodes(pid):
+                return str(broker)
+        return CLIENT
+
+
+def _inode(port: int, remote_port: int) -> str | None:
+    """The socket that is bound to a local port and connected to another one."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        ports = [int(address.rpartition(":")[2], 16) for address in fields[1:3]]
+        if ports == [port, remote_port]:
+            return fields[9]
+    return None
+
+
+def _inodes(pid: int) -> Iterable[str]:
+    """The sockets of a process; none when it has ended."""
+    found = set()
+    try:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                text = entry.readlink().name
+            except FileNotFoundError:
+                # Closed meanwhile.
+                continue
+            if text.startswith("socket:["):
+                found.add(text.removeprefix("socket:[").removesuffix("]"))
+    except (FileNotFoundError, ProcessLookupError):
+        return found
+    return found

@@ -1,0 +1,233 @@
+"""Links that are cut between processes that live: nobody may acknowledge what could be lost.
+
+The one case that is quickest to show something runs always; ``make chaos`` runs them all, and then cuts links
+at random for ``CHAOS_SECONDS``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.zookeeper import ZooKeeper
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
+
+from ..cluster.raw_client import RawClient, batch_of
+from ..cluster.tools import ClusterView, eventually
+from .checker import check
+from .links import ZOOKEEPER, Links
+from .workload import Load, read_everything, replica_logs
+
+pytestmark = pytest.mark.cluster
+
+PARTITIONS = 3
+SESSION_TIMEOUT_MS = 2_000
+LAG_MS = 2_000
+
+SECONDS = float(os.environ.get("CHAOS_SECONDS", "15"))
+thorough = pytest.mark.skipif("CHAOS_SECONDS" not in os.environ, reason="make chaos runs it")
+
+
+class LinkedCluster:
+    """Three brokers and a ZooKeeper, each behind a proxy."""
+
+    def __init__(self, folder: Path) -> None:
+        self.zookeeper = ZooKeeper(folder / "zookeeper")
+        self.zookeeper.start()
+        self.links = Links(self._broker_pids)
+        connect = str(self.links.place(ZOOKEEPER, self.zookeeper.endpoint))
+        self.cluster = LocalCluster(
+            folder / "cluster",
+            zookeeper=connect,
+            settings={
+                "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+                "replica.lag.time.max.ms": str(LAG_MS),
+                # A fetch whose answer is held back is given up sooner than that.
+                "replica.socket.timeout.ms": "1500",
+            },
+        )
+        for broker in self.cluster.brokers:
+            before = self.links.place(broker.id, broker.endpoint)
+            self.cluster.change_settings(broker.id, {"advertised.listeners": f"PLAINTEXT://{before}"})
+        self.cluster.start()
+        self.view = ClusterView(self.cluster)
+        self.view.create_topic("t", PARTITIONS, 3, min_insync_replicas="2")
+
+    def _broker_pids(self) -> dict[int, int]:
+        return {
+            broker.process.pid: int(broker.id)
+            for broker in self.cluster.brokers
+            if broker.process is not None and broker.is_alive
+        }
+
+    def others(self, broker_id: int) -> list[int]:
+        return [int(other) for other in self.cluster.broker_ids if other != broker_id]
+
+    def led_by(self, broker_id: int) -> list[TopicPartition]:
+        """What a broker leads in the eyes of the others."""
+        return [
+            TopicPartition("t", found.partition)
+            for found in self.view.partitions("t")
+            if found.leader == broker_id
+        ]
+
+    def end(self) -> None:
+        self.cluster.kill_all()
+        self.cluster.close()
+        self.links.close()
+        self.zookeeper.stop()
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Iterator[LinkedCluster]:
+    cluster = LinkedCluster(tmp_path)
+    yield cluster
+    cluster.end()
+
+
+def suffer(linked: LinkedCluster, act: Callable[[LinkedCluster, Load], None]) -> None:
+    """Under load: do something to the links, mend them, and judge."""
+    load = Load(
+        linked.cluster.bootstrap,
+        "t",
+        PARTITIONS,
+        records_per_s=300,
+        request_timeout_ms=2_000,
+        delivery_timeout_ms=40_000,
+    )
+    with load:
+        act(linked, load)
+        linked.links.mend()
+        linked.view.wait_isr("t", 3, 60)
+        load.wait_progress("after the links were mended", timeout_s=60)
+    history = load.history
+    history.finally_read = read_everything(linked.cluster.bootstrap, load.partitions, timeout_s=60)
+    linked.cluster.stop()
+    history.replicas = replica_logs(linked.cluster, load.partitions)
+    verdict = check(history)
+    assert verdict.is_good, str(verdict)
+    assert verdict.acknowledged > 100
+    assert [one for one in load.problems if "DeliveryTimedOut" not in one] == []
+
+
+def test_a_leader_without_zookeeper_stops_acknowledging_and_others_go_on(linked: LinkedCluster) -> None:
+    def act(linked: LinkedCluster, load: Load) -> None:
+        leader = linked.view.leader("t")
+        linked.links.sever(leader, ZOOKEEPER)
+        # Clients, followers and the controller reach it as before.
+        load.wait_progress("while the leader is cut off from ZooKeeper", timeout_s=30)
+        eventually(lambda: linked.view.leader("t") != leader, 20, "nobody else comes to lead")
+        with RawClient(linked.cluster.broker(leader).endpoint) as client:
+
+            def is_fenced() -> bool:
+                answer = client.produce(0, batch_of(b"too late"), timeout_ms=100)
+                refusals = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT)
+                assert answer.error_code in refusals, "what was written there is lost"
+                return bool(answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+            eventually(is_fenced, 20, "the former leader does not fence itself")
+        load.wait_progress("under the new leader", timeout_s=30)
+
+    suffer(linked, act)
+
+
+@thorough
+def test_a_leader_and_one_follower_that_cannot_reach_each_other_go_on_with_the_third(
+    linked: LinkedCluster,
+) -> None:
+    def act(linked: LinkedCluster, load: Load) -> None:
+        leader = linked.view.leader("t")
+        follower = linked.others(leader)[0]
+        linked.links.sever(leader, follower)
+        load.wait_progress("while a leader and a follower are parted", timeout_s=30)
+        load.wait_progress("with a smaller ISR", timeout_s=30, records=300)
+
+    suffer(linked, act)
+
+
+def _isolated(cut: Callable[[Links, int, int], None]) -> Callable[[LinkedCluster, Load], None]:
+    """One broker is parted from both others, and what the others lead goes on."""
+
+    def act(linked: LinkedCluster, load: Load) -> None:
+        alone = linked.view.leader("t")
+        left = [name for name in load.partitions if name not in linked.led_by(alone)]
+        for other in linked.others(alone):
+            cut(linked.links, alone, other)
+        load.wait_progress("on what the others lead", timeout_s=30, partitions=left)
+        load.wait_progress("there, with a smaller ISR", timeout_s=30, partitions=left, records=300)
+
+    return act
+
+
+@thorough
+@pytest.mark.parametrize(
+    "cut",
+    [
+        pytest.param(lambda links, alone, other: links.sever(alone, other), id="both ways"),
+        pytest.param(lambda links, alone, other: links.cut(alone, other), id="it is not heard"),
+        pytest.param(lambda links, alone, other: links.cut(other, alone), id="it hears nothing"),
+    ],
+)
+def test_a_broker_that_reaches_zookeeper_alone_harms_nobody(
+    linked: LinkedCluster, cut: Callable[[Links, int, int], None]
+) -> None:
+    suffer(linked, _isolated(cut))
+
+
+def _cut_at_random(chance: random.Random, steps: list[str]) -> Callable[[LinkedCluster, Load], None]:
+    """Some links, in some directions, for some time; now and then a broker is killed meanwhile."""
+
+    def act(linked: LinkedCluster, load: Load) -> None:
+        ends = [*map(int, linked.cluster.broker_ids), ZOOKEEPER]
+        pairs = [(one, other) for one in ends for other in ends if one != other]
+        pause, began = threading.Event(), time.monotonic()
+
+        def say(what: str) -> None:
+            steps.append(f"{time.monotonic() - began:6.1f} s  {what}")
+            print(steps[-1], flush=True)
+
+        while time.monotonic() < began + SECONDS:
+            for one, other in chance.sample(pairs, chance.choice((1, 2, 3, 6))):
+                say(f"cut {one} -> {other}")
+                linked.links.cut(one, other)
+            # How long a fault lasts is part of the fault.
+            pause.wait(chance.choice((0.3, 1.0, 3.0, 6.0)))
+            victim = None
+            if chance.random() < 0.3:
+                victim = chance.choice(linked.cluster.broker_ids)
+                say(f"kill broker {victim}")
+                linked.cluster.kill(victim)
+                pause.wait(chance.choice((0.0, 1.0)))
+            say("mend")
+            linked.links.mend()
+            if victim is not None:
+                linked.cluster.launch_broker(victim)
+            if chance.random() < 0.5:
+                say("settle")
+                linked.view.wait_isr("t", 3, 60)
+                load.wait_progress("between cuts", timeout_s=60)
+            for broker in linked.cluster.brokers:
+                broker.check_alive()
+
+    return act
+
+
+@thorough
+@pytest.mark.timeout(SECONDS + 240)
+def test_links_that_are_cut_at_random_lose_nothing(linked: LinkedCluster) -> None:
+    seed = int(os.environ.get("CHAOS_SEED") or random.randrange(1 << 32))
+    print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)
+    steps: list[str] = []
+    try:
+        suffer(linked, _cut_at_random(random.Random(seed), steps))
+    except AssertionError as error:
+        error.add_note(f"seed {seed}:\n" + "\n".join(steps))
+        raise
