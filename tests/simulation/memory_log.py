@@ -1,8 +1,10 @@
 """A log in memory, in the shape of `Log` and `LogManager` as far as replicas use them.
 
-A record is 20 bytes: offset, leader epoch, value; each is a batch of its own. The epochs are kept by the real
-`EpochCache`, only without its file. What a crash leaves is up to the caller: `reopened` is a process's end,
-which loses nothing; with `keep_until` it is a power cut, which loses what was not flushed.
+A record is 20 bytes: offset, leader epoch, value; each is a batch of its own. A value may name an idempotent
+producer and a sequence (`idempotent`). The epochs are kept by the real `EpochCache`, only without its file,
+and the producers by the real `ProducerStates`, only without snapshots: a restart reads the log. What a crash
+leaves is up to the caller: `reopened` is a process's end, which loses nothing; with `keep_until` it is a
+power cut, which loses what was not flushed.
 """
 
 from __future__ import annotations
@@ -16,18 +18,36 @@ from typing import NamedTuple
 from barnabas.broker.log.epoch_cache import EpochCache
 from barnabas.broker.log.log_appends import AppendResult
 from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
+from barnabas.protocol.record_batch import BatchHeader
 
 RECORD = struct.Struct(">qiq")
 """Offset, leader epoch, value."""
 
 
+_SEQUENCE_BITS = 31
+
+
 class Entry(NamedTuple):
     epoch: int
     value: int
+
+    def header(self, offset: int) -> BatchHeader:
+        """As the header of its batch."""
+        producer_id = self.value >> _SEQUENCE_BITS or -1
+        sequence = self.value & ((1 << _SEQUENCE_BITS) - 1) if producer_id > 0 else -1
+        return BatchHeader(
+            offset, 0, self.epoch, 2, 0, 0, 0, 0, 0, producer_id, min(0, sequence), sequence, 1
+        )
+
+
+def idempotent(producer_id: int, sequence: int) -> int:
+    """The value of a record that a producer, an id from 1 on, gives this sequence number."""
+    return producer_id << _SEQUENCE_BITS | sequence
 
 
 class MemoryRead(NamedTuple):
@@ -72,6 +92,7 @@ class MemoryLog:
         self._first = start
         self._log_start = start
         self._entries: list[Entry] = []
+        self.producers = ProducerStates()
 
     def reopened(self, keep_until: int | None = None) -> MemoryLog:
         """The log as the next process finds it."""
@@ -79,6 +100,7 @@ class MemoryLog:
         end = self.log_end_offset if keep_until is None else max(keep_until, self._log_start)
         found._first, found._log_start = self._first, self._log_start
         found._entries = self._entries[: end - self._first]
+        found._read_producers()
         found.flushed = min(self.flushed, end)
         for epoch, start in self.epoch_cache.entries:
             # As recovery does: an epoch that begins at the very end is still known.
@@ -107,7 +129,16 @@ class MemoryLog:
     def append_as_leader(self, records: memoryview, leader_epoch: int, now_ms: int) -> AppendResult:
         if not len(records):
             raise api_error(ErrorCode.INVALID_RECORD, "there is no batch in the request")
-        return self._append([Entry(leader_epoch, entry.value) for _, entry in decode(records)])
+        entries = [Entry(leader_epoch, entry.value) for _, entry in decode(records)]
+        duplicates = self.producers.check([(0, entry.header(0)) for entry in entries])
+        if not duplicates:
+            return self._append(entries)
+        base = Offset(duplicates[0].base_offset)
+        last = Offset(duplicates[-1].last_offset)
+        if len(duplicates) < len(entries):
+            return self._append(entries[len(duplicates) :])._replace(base_offset=base)
+        end, epoch = self.log_end_offset, self.epoch_cache.latest_epoch
+        return AppendResult(base, last, end, self.log_start_offset, -1, 0, 0, LeaderEpoch(epoch))
 
     def append_as_follower(self, records: memoryview, now_ms: int) -> AppendResult:
         found = decode(records)
@@ -120,6 +151,7 @@ class MemoryLog:
         base = self.log_end_offset
         for entry in entries:
             self.epoch_cache.assign(entry.epoch, self.log_end_offset)
+            self._note(entry, self.log_end_offset)
             self._entries.append(entry)
         end = self.log_end_offset
         return AppendResult(
@@ -132,6 +164,16 @@ class MemoryLog:
             len(entries),
             LeaderEpoch(self.epoch_cache.latest_epoch),
         )
+
+    def _note(self, entry: Entry, offset: int) -> None:
+        header = entry.header(offset)
+        if header.producer_id >= 0:
+            self.producers.note(header, 0)
+
+    def _read_producers(self) -> None:
+        self.producers = ProducerStates()
+        for offset, entry in enumerate(self._entries, self._first):
+            self._note(entry, offset)
 
     def read(
         self, start_offset: int, max_bytes: int, *, upper_bound_offset: int, min_one_batch: bool
@@ -149,11 +191,14 @@ class MemoryLog:
         del self._entries[offset - self._first :]
         self.flushed = min(self.flushed, offset)
         self.epoch_cache.truncate_from_end(offset)
+        if not self.producers.cut(offset):
+            self._read_producers()
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         self._first = self._log_start = self.flushed = offset
         self._entries = []
+        self.producers = ProducerStates()
         self.epoch_cache.clear()
 
     def increment_log_start_offset(self, offset: int) -> bool:

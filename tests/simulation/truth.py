@@ -36,6 +36,9 @@ class Truth:
         self._leaders: dict[int, BrokerId] = {}
         self._new_acknowledged: list[tuple[int, list[int]]] = []
         self._new_consumed: list[tuple[int, Entry]] = []
+        self.sequences: dict[int, int] = {}
+        """By producer, how many of its batches are committed: 0, 1, 2 and so on, each once, in order."""
+        self._sequenced = 0
 
     def acknowledged(self, base_offset: Offset, values: list[int]) -> None:
         """A producer was told that its records are safe."""
@@ -51,6 +54,7 @@ class Truth:
                 self._check_replica(broker, broker.log)
         self._check_in_sync()
         self._check_clients()
+        self._check_sequences()
         self._check_latest()
 
     def _check_replica(self, broker: SimBroker, log: MemoryLog) -> None:
@@ -103,6 +107,19 @@ class Truth:
             known = self.committed[offset] if offset < len(self.committed) else None
             _require(known == entry, f"a consumer saw {entry} at {offset}, committed is {known}")
         self._new_consumed.clear()
+
+    def _check_sequences(self) -> None:
+        for offset, entry in enumerate(self.committed[self._sequenced :], self._sequenced):
+            header = entry.header(offset)
+            if header.producer_id > 0:
+                due = self.sequences.get(header.producer_id, 0)
+                _require(
+                    header.base_sequence == due,
+                    f"producer {header.producer_id}: at offset {offset} sequence {header.base_sequence} is "
+                    f"committed, due is {due}",
+                )
+                self.sequences[header.producer_id] = due + 1
+        self._sequenced = len(self.committed)
 
     def _holds(self, log: MemoryLog | None, base: int, end: int) -> bool:
         if log is None or log.log_start_offset > end:

@@ -1,0 +1,115 @@
+"""Idempotent producers in hundreds of random histories: each batch is committed once, in order, none is lost.
+
+``BARNABAS_SIMULATION_SEEDS`` and ``BARNABAS_SIMULATION_SEED`` as in `test_schedules`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from barnabas.broker.log.producer_state import ProducerState, ProducerStates
+from barnabas.broker.replication.partition import Partition
+from barnabas.protocol.ids import Offset
+from barnabas.protocol.invariants import InvariantViolation
+from tests.simulation.idempotence import IdempotentChaos
+from tests.simulation.memory_log import MemoryLog
+
+SEEDS = int(os.environ.get("BARNABAS_SIMULATION_SEEDS", "800")) // 2
+ONE_SEED = os.environ.get("BARNABAS_SIMULATION_SEED")
+CHUNKS = 4
+STEPS = 200
+SEEDS_TO_FIND_A_MISTAKE = 300
+
+SetAttr = Callable[[object, str, object], None]
+
+
+def _run(seed: int) -> IdempotentChaos:
+    chaos = IdempotentChaos(seed)
+    try:
+        chaos.run(STEPS)
+    except (AssertionError, InvariantViolation) as error:
+        error.add_note(
+            f"seed {seed}: run it alone with BARNABAS_SIMULATION_SEED={seed}\n"
+            f"after {len(chaos.trace)} steps, the last of them: {', '.join(chaos.trace[-40:])}\n"
+            f"{chaos.world.describe()}"
+        )
+        raise
+    return chaos
+
+
+@pytest.mark.timeout(max(180, SEEDS // 5))
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_every_batch_is_committed_once_and_in_order(chunk: int) -> None:
+    seeds = range(chunk, SEEDS, CHUNKS)
+    if ONE_SEED is not None:
+        seeds = range(int(ONE_SEED), int(ONE_SEED) + 1) if chunk == 0 else range(0)
+    committed = sum(sum(_run(seed).world.truth.sequences.values()) for seed in seeds)
+    assert committed >= 2 * len(seeds)
+
+
+def duplicates_are_not_known_again(setattr_: SetAttr) -> None:
+    setattr_(ProducerState, "find", lambda self, header: None)
+
+
+def any_sequence_is_taken(setattr_: SetAttr) -> None:
+    setattr_(ProducerStates, "check", lambda self, batches: [])
+
+
+def followers_learn_nothing(setattr_: SetAttr) -> None:
+    follow = MemoryLog.append_as_follower
+
+    def forgetful(self: MemoryLog, *arguments: Any) -> Any:
+        states = self.producers
+        self.producers = ProducerStates()
+        try:
+            return follow(self, *arguments)
+        finally:
+            self.producers = states
+
+    setattr_(MemoryLog, "append_as_follower", forgetful)
+
+
+def a_restart_forgets(setattr_: SetAttr) -> None:
+    setattr_(MemoryLog, "_read_producers", lambda self: None)
+
+
+def what_was_cut_is_still_known(setattr_: SetAttr) -> None:
+    setattr_(ProducerStates, "cut", lambda self, end: True)
+
+
+def a_duplicate_is_acknowledged_at_once(setattr_: SetAttr) -> None:
+    """Though the old batch is not yet on all replicas."""
+    append = Partition.append_as_leader
+
+    def hasty(self: Partition, *arguments: Any, **named: Any) -> Any:
+        done = append(self, *arguments, **named)
+        return done if done.result.record_count else done._replace(required_offset=Offset(0))
+
+    setattr_(Partition, "append_as_leader", hasty)
+
+
+MISTAKES = (
+    duplicates_are_not_known_again,
+    any_sequence_is_taken,
+    followers_learn_nothing,
+    a_restart_forgets,
+    what_was_cut_is_still_known,
+    a_duplicate_is_acknowledged_at_once,
+)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_the_random_histories_find(
+    mistake: Callable[[SetAttr], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistake(monkeypatch.setattr)
+    for seed in range(SEEDS_TO_FIND_A_MISTAKE):
+        try:
+            _run(seed)
+        except (AssertionError, InvariantViolation):
+            return
+    pytest.fail(f"{SEEDS_TO_FIND_A_MISTAKE} histories did not notice the mistake")
