@@ -1,0 +1,143 @@
+"""What a topic's settings demand of records, and that recompression changes nothing but the compression."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.record_checks import RecordsRefused, prepare_records
+from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.record_batch import TimestampType, check_batch, iter_batches
+from barnabas.protocol.records import Record, decode_records
+
+TP = TopicPartition("topic", 0)
+NOW_MS = 1_000_000
+blobs = st.none() | st.binary(max_size=300)
+records = st.tuples(
+    blobs,
+    blobs,
+    st.lists(st.tuples(st.text(max_size=5), blobs), max_size=2),
+    st.integers(0, 1 << 40),
+)
+
+
+def batch_of(
+    *found: tuple[bytes | None, bytes | None, Any, int],
+    compression: Compression = Compression.NONE,
+    producer_id: int = -1,
+) -> bytearray:
+    builder = RecordBatchBuilder(max_bytes=1 << 30, compression=compression)
+    for key, value, headers, timestamp_ms in found:
+        builder.append(key, value, headers, timestamp_ms)
+    return builder.build(
+        producer_id=producer_id, producer_epoch=min(producer_id, 3), base_sequence=min(producer_id, 5)
+    )
+
+
+def prepared(batch: bytes | bytearray, max_bytes: int = 1 << 20, **settings: Any) -> memoryview:
+    config = LogConfig(**settings)
+    assert config.looks_into_records
+    return prepare_records(TP, memoryview(batch), config, now_ms=NOW_MS, max_bytes=max_bytes)
+
+
+def decoded(view: memoryview) -> list[Record]:
+    return [
+        record
+        for position, header in iter_batches(view)
+        for record in decode_records(view[position : position + header.size_bytes])
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.lists(records, min_size=1, max_size=8), st.sampled_from(Compression)), min_size=1),
+    st.sampled_from(Compression),
+    st.sampled_from([-1, 40]),
+)
+def test_recompressed_records_are_the_same_records(
+    batches: list[tuple[list[Any], Compression]], target: Compression, producer_id: int
+) -> None:
+    sent = memoryview(
+        b"".join(batch_of(*found, compression=source, producer_id=producer_id) for found, source in batches)
+    )
+    kept = prepared(sent, compression_type=target)
+    assert decoded(kept) == decoded(sent)
+    position = 0
+    for _, before in iter_batches(sent):
+        after = check_batch(kept, position)
+        position += after.size_bytes
+        assert after.compression is target
+        different = {"batch_length", "crc", "attributes"}
+        assert {name: value for name, value in after._asdict().items() if name not in different} == {
+            name: value for name, value in before._asdict().items() if name not in different
+        }
+        assert after.attributes & ~7 == before.attributes & ~7
+    assert position == len(kept)
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_batch_that_is_in_the_right_compression_is_not_copied(compression: Compression) -> None:
+    batch = batch_of((b"k", b"v" * 100, None, 5), compression=compression)
+    kept = prepared(batch, compression_type=compression)
+    batch[0] = 7
+    assert kept[0] == 7
+
+
+def test_what_would_unfold_to_too_much_is_refused() -> None:
+    batch = batch_of((None, bytes(100_000), None, 5), compression=Compression.GZIP)
+    with pytest.raises(ApiError, match="more than 5000 bytes"):
+        prepared(batch, max_bytes=5_000, compression_type=Compression.NONE)
+
+
+def refused(batch: bytes | bytearray, **settings: Any) -> tuple[ErrorCode, list[int]]:
+    with pytest.raises(RecordsRefused) as caught:
+        prepared(batch, **settings)
+    assert all(str(fault.index) in fault.message for fault in caught.value.faults)
+    return caught.value.code, [fault.index for fault in caught.value.faults]
+
+
+@pytest.mark.parametrize("compression", Compression)
+@pytest.mark.parametrize("policy", [("compact",), ("compact", "delete")])
+def test_a_compacted_topic_takes_no_record_without_a_key(
+    compression: Compression, policy: tuple[str, ...]
+) -> None:
+    keyless = batch_of(
+        (b"a", b"1", None, 0),
+        (None, b"2", None, 0),
+        (b"", None, None, 0),
+        (None, b"3", None, 0),
+        compression=compression,
+    )
+    assert refused(keyless, cleanup_policy=policy) == (ErrorCode.INVALID_RECORD, [1, 3])
+    keyed = batch_of((b"a", None, None, 0), (b"", b"x", None, 0), compression=compression)
+    assert prepared(keyed, cleanup_policy=policy) == keyed
+
+
+def test_records_out_of_time_are_refused_by_their_places() -> None:
+    limits = {"message_timestamp_before_max_ms": 100, "message_timestamp_after_max_ms": 50}
+    times = [NOW_MS - 101, NOW_MS - 100, NOW_MS, NOW_MS + 50, NOW_MS + 51]
+    batch = batch_of(*((b"k", b"v", None, time) for time in times))
+    assert refused(batch, **limits) == (ErrorCode.INVALID_TIMESTAMP, [0, 4])
+    assert prepared(batch_of((b"k", b"v", None, -1)), **limits)
+    assert refused(batch, message_timestamp_after_max_ms=50) == (ErrorCode.INVALID_TIMESTAMP, [4])
+
+
+def test_the_brokers_own_time_needs_no_limits() -> None:
+    config = LogConfig(
+        message_timestamp_type=TimestampType.LOG_APPEND_TIME, message_timestamp_before_max_ms=1
+    )
+    assert not config.looks_into_records
+
+
+def test_a_damaged_batch_is_not_looked_into() -> None:
+    batch = batch_of((b"k", b"v", None, 0))
+    batch[-1] ^= 1
+    with pytest.raises(ApiError) as caught:
+        prepared(batch, cleanup_policy=("compact",))
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
