@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from barnabas.client.admin import Admin, NewTopic
+    from barnabas.client.admin import Admin, ConfigResource, NewPartitions, NewTopic
     from barnabas.client.config import AdminConfig, ConsumerConfig, ProducerConfig
     from barnabas.client.consumer import Consumer, ConsumerRecord
     from barnabas.client.producer import Producer
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Admin",
     "AdminConfig",
+    "ConfigResource",
     "Consumer",
     "ConsumerConfig",
     "ConsumerRecord",
+    "NewPartitions",
     "NewTopic",
     "Producer",
     "ProducerConfig",
@@ -33,9 +35,11 @@ __all__ = [
 _HOMES = {
     "Admin": "barnabas.client.admin",
     "AdminConfig": "barnabas.client.config",
+    "ConfigResource": "barnabas.client.admin",
     "Consumer": "barnabas.client.consumer",
     "ConsumerConfig": "barnabas.client.config",
     "ConsumerRecord": "barnabas.client.consumer",
+    "NewPartitions": "barnabas.client.admin",
     "NewTopic": "barnabas.client.admin",
     "Producer": "barnabas.client.producer",
     "ProducerConfig": "barnabas.client.config",

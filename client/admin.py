@@ -1,7 +1,8 @@
 """The admin client: topics, offsets and the state of the cluster.
 
 Requests that change something go to the controller and follow it when it moves. A change whose answer was
-lost is asked for again, so a topic may then turn out to exist, or to be gone, by our own first attempt.
+lost is asked for again; if it then turns out to be done already (a topic exists just as it was asked for, or
+is gone), that is a success and no error.
 
 An admin client belongs to the event loop that it was started on.
 """
@@ -11,20 +12,36 @@ from __future__ import annotations
 import asyncio
 import difflib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self
 
+from barnabas.client.admin_configs import (
+    Append,
+    ConfigChange,
+    ConfigEntry,
+    ConfigResource,
+    Subtract,
+    alter_configs,
+    describe_configs,
+)
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import AdminConfig
+from barnabas.client.controller_calls import ask_controller, broker_timeout_ms
 from barnabas.client.errors import ClientClosed, TopicErrors
 from barnabas.client.metadata import Node, TopicInfo, nodes_of, topic_info
 from barnabas.client.offsets import ListedOffset, OffsetSpec, list_offsets
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.messages.configs import ConfigSource
 from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest, ReplicaDescription
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.protocol.messages.partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from barnabas.protocol.messages.topics import (
     USE_DEFAULT,
     CreatableReplicaAssignment,
@@ -34,9 +51,20 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from barnabas.protocol.schema import RequestOf
 
-R = TypeVar("R")
+__all__ = [
+    "Admin",
+    "Append",
+    "BrokerReplicas",
+    "ClusterDescription",
+    "ConfigChange",
+    "ConfigEntry",
+    "ConfigResource",
+    "CreatedTopic",
+    "NewPartitions",
+    "NewTopic",
+    "Subtract",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +76,14 @@ class NewTopic:
     replication_factor: int = USE_DEFAULT
     configs: Mapping[str, str] = field(default_factory=dict)
     replica_assignment: Mapping[int, Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """How many partitions there are to be in all; ``assignments``: the replicas of each new one in order."""
+
+    total_count: int
+    assignments: Sequence[Sequence[int]] | None = None
 
 
 class CreatedTopic(NamedTuple):
@@ -122,26 +158,58 @@ class Admin:
         timeout_ms = self._timeout(timeout_ms)
         request = CreateTopicsRequest(
             topics=[_creatable(topic) for topic in wanted],
-            timeout_ms=min(timeout_ms, self.config.request_timeout_ms * 9 // 10),
+            timeout_ms=broker_timeout_ms(timeout_ms, self.config.request_timeout_ms),
             validate_only=validate_only,
         )
-        response = await self._ask_controller(
-            request, lambda answer: [result.error_code for result in answer.topics], timeout_ms
+        response, is_doubtful = await ask_controller(
+            self._open(), request, lambda answer: [result.error_code for result in answer.topics], timeout_ms
         )
+        by_name = {topic.name: topic for topic in wanted}
         errors: dict[str, ApiError] = {}
         created: dict[str, CreatedTopic] = {}
         for result in response.topics:
-            if result.error_code != ErrorCode.NONE:
-                text = result.error_message or f"topic {result.name!r} was not created"
-                errors[result.name] = api_error(result.error_code, text)
-            else:
+            if result.error_code == ErrorCode.NONE:
                 created[result.name] = CreatedTopic(
                     result.name, TopicId(result.topic_id), result.num_partitions, result.replication_factor
                 )
+                continue
+            if is_doubtful and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                found = await self._created_before(by_name[result.name])
+                if found is not None:
+                    created[result.name] = found
+                    continue
+            text = result.error_message or f"topic {result.name!r} was not created"
+            errors[result.name] = api_error(result.error_code, text)
         if created and not validate_only:
             await self._wait_until_known(created, time.monotonic() + timeout_ms / 1000)
         _raise_errors(errors, created, len(wanted))
         return created
+
+    async def _created_before(self, wanted: NewTopic) -> CreatedTopic | None:
+        """The topic that stands there, if an attempt whose answer was lost can have made it."""
+        resource = ConfigResource.topic(wanted.name)
+        try:
+            info = (await self.describe_topics(wanted.name))[wanted.name]
+            configs = (await self.describe_configs(resource))[resource]
+        except ApiError:
+            return None
+        replicas = {one.partition: one.replicas for one in info.partitions}
+        overridden = {
+            name: entry.value
+            for name, entry in configs.items()
+            if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+        }
+        factor = len(replicas[0])
+        if wanted.replica_assignment is not None:
+            given = {index: tuple(brokers) for index, brokers in wanted.replica_assignment.items()}
+            is_same = given == replicas
+        else:
+            is_same = wanted.num_partitions in (USE_DEFAULT, len(replicas)) and (
+                wanted.replication_factor in (USE_DEFAULT, factor)
+            )
+        if not is_same or overridden != dict(wanted.configs):
+            return None
+        return CreatedTopic(wanted.name, info.topic_id, len(replicas), factor)
 
     async def _wait_until_known(self, created: Mapping[str, CreatedTopic], deadline: float) -> None:
         """Wait until no broker denies the topics, so that whichever is asked next, by whomever, knows them.
@@ -174,17 +242,98 @@ class Admin:
         timeout_ms = self._timeout(timeout_ms)
         request = DeleteTopicsRequest(
             topics=[DeleteTopicState(name=name) for name in wanted],
-            timeout_ms=min(timeout_ms, self.config.request_timeout_ms * 9 // 10),
+            timeout_ms=broker_timeout_ms(timeout_ms, self.config.request_timeout_ms),
         )
-        response = await self._ask_controller(
-            request, lambda answer: [result.error_code for result in answer.responses], timeout_ms
+        response, is_doubtful = await ask_controller(
+            self._open(),
+            request,
+            lambda answer: [result.error_code for result in answer.responses],
+            timeout_ms,
         )
         errors = {}
         for result in response.responses:
-            if result.error_code != ErrorCode.NONE:
+            is_gone = result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if result.error_code != ErrorCode.NONE and not (is_gone and is_doubtful):
                 text = result.error_message or f"topic {result.name!r} was not deleted"
                 errors[result.name or ""] = api_error(result.error_code, text)
         _raise_errors(errors, {name: None for name in wanted if name not in errors}, len(wanted))
+
+    async def create_partitions(
+        self,
+        topics: Mapping[str, int | NewPartitions],
+        *,
+        timeout_ms: int | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Give topics more partitions, so many in all, and wait until each has a leader.
+
+        Records with keys go to other partitions afterwards. Raises as `create_topics`.
+        """
+        wanted = {
+            name: more if isinstance(more, NewPartitions) else NewPartitions(more)
+            for name, more in topics.items()
+        }
+        timeout_ms = self._timeout(timeout_ms)
+        request = CreatePartitionsRequest(
+            topics=[_growing(name, more) for name, more in wanted.items()],
+            timeout_ms=broker_timeout_ms(timeout_ms, self.config.request_timeout_ms),
+            validate_only=validate_only,
+        )
+        response, is_doubtful = await ask_controller(
+            self._open(), request, lambda answer: [result.error_code for result in answer.results], timeout_ms
+        )
+        errors = {}
+        for result in response.results:
+            if result.error_code == ErrorCode.NONE:
+                continue
+            if is_doubtful and result.error_code == ErrorCode.INVALID_PARTITIONS:
+                info = (await self.describe_topics(result.name))[result.name]
+                if len(info.partitions) == wanted[result.name].total_count:
+                    continue
+            text = result.error_message or f"topic {result.name!r} got no partitions"
+            errors[result.name] = api_error(result.error_code, text)
+        _raise_errors(errors, {name: None for name in wanted if name not in errors}, len(wanted))
+
+    async def describe_configs(
+        self,
+        resources: Iterable[ConfigResource] | ConfigResource,
+        names: Iterable[str] | None = None,
+        *,
+        include_documentation: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        """The settings of topics and brokers, all or those named, by resource and name.
+
+        Raises a resource's own error when one is asked for, else TopicErrors when any failed.
+        """
+        wanted = [resources] if isinstance(resources, ConfigResource) else list(resources)
+        found, errors = await describe_configs(
+            self._open(),
+            wanted,
+            names,
+            documentation=include_documentation,
+            timeout_ms=self._timeout(timeout_ms),
+        )
+        named = {str(resource): entries for resource, entries in found.items()}
+        _raise_errors({str(resource): error for resource, error in errors.items()}, named, len(wanted))
+        return found
+
+    async def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Mapping[str, ConfigChange]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Change settings one by one: a new value, None for the default, `Append` or `Subtract` for lists.
+
+        The settings of one resource change together or not at all. Raises as `describe_configs`.
+        """
+        errors = await alter_configs(
+            self._open(), changes, validate_only=validate_only, timeout_ms=self._timeout(timeout_ms)
+        )
+        done = {str(resource): None for resource in changes if resource not in errors}
+        _raise_errors({str(resource): error for resource, error in errors.items()}, done, len(changes))
 
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""
@@ -255,31 +404,6 @@ class Admin:
         asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         return await self._open().ask_any(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
 
-    async def _ask_controller(
-        self, request: RequestOf[R], codes: Callable[[R], list[int]], timeout_ms: int
-    ) -> R:
-        """Ask the controller, the new one when it has moved. Raises what stood in the way at the end."""
-        cluster = self._open()
-        deadline = time.monotonic() + timeout_ms / 1000
-        while True:
-            try:
-                left_ms = int((deadline - time.monotonic()) * 1000)
-                response = await cluster.request(
-                    cluster.cache.controller_id,
-                    request,
-                    timeout_ms=max(1, min(left_ms, self.config.request_timeout_ms)),
-                )
-                if ErrorCode.NOT_CONTROLLER not in codes(response):
-                    return response
-                error: BarnabasError = api_error(ErrorCode.NOT_CONTROLLER)
-            except BarnabasError as failure:
-                if not failure.retriable:
-                    raise
-                error = failure
-            if time.monotonic() >= deadline:
-                raise error
-            await cluster.refresh_before(deadline)
-
     def _timeout(self, timeout_ms: int | None) -> int:
         return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
@@ -301,6 +425,13 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
         assignments=assignments,
         configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
     )
+
+
+def _growing(name: str, more: NewPartitions) -> CreatePartitionsTopic:
+    assignments = None
+    if more.assignments is not None:
+        assignments = [CreatePartitionsAssignment(broker_ids=list(replicas)) for replicas in more.assignments]
+    return CreatePartitionsTopic(name=name, count=more.total_count, assignments=assignments)
 
 
 def _raise_errors(errors: dict[str, ApiError], results: Mapping[str, object], asked: int) -> None:

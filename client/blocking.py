@@ -64,6 +64,42 @@ class Admin:
     def delete_topics(self, names: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
         self._thread.call(lambda: self._admin.delete_topics(names, timeout_ms=timeout_ms))
 
+    def create_partitions(
+        self,
+        topics: Mapping[str, int | _admin.NewPartitions],
+        *,
+        timeout_ms: int | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        self._thread.call(
+            lambda: self._admin.create_partitions(topics, timeout_ms=timeout_ms, validate_only=validate_only)
+        )
+
+    def describe_configs(
+        self,
+        resources: Iterable[_admin.ConfigResource] | _admin.ConfigResource,
+        names: Iterable[str] | None = None,
+        *,
+        include_documentation: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[_admin.ConfigResource, dict[str, _admin.ConfigEntry]]:
+        return self._thread.call(
+            lambda: self._admin.describe_configs(
+                resources, names, include_documentation=include_documentation, timeout_ms=timeout_ms
+            )
+        )
+
+    def alter_configs(
+        self,
+        changes: Mapping[_admin.ConfigResource, Mapping[str, _admin.ConfigChange]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        self._thread.call(
+            lambda: self._admin.alter_configs(changes, validate_only=validate_only, timeout_ms=timeout_ms)
+        )
+
     def list_topics(self, *, include_internal: bool = False) -> list[str]:
         return self._thread.call(lambda: self._admin.list_topics(include_internal=include_internal))
 

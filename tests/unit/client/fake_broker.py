@@ -13,14 +13,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from barnabas.protocol import codec_msgpack
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.frames import BufferPool, FrameReceiver
+from barnabas.protocol.messages.configs import (
+    AlterConfigsResourceResponse,
+    ConfigResourceType,
+    ConfigSource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    IncrementalAlterConfigsResponse,
+)
 from barnabas.protocol.messages.fetch import (
     FetchPartition,
     FetchPartitionResponse,
     FetchResponse,
     FetchTopicResponse,
 )
+from barnabas.protocol.messages.init_producer_id import InitProducerIdResponse
 from barnabas.protocol.messages.leader_epoch import (
     LeaderEpochEndOffset,
     OffsetForLeaderEpochResponse,
@@ -40,6 +50,7 @@ from barnabas.protocol.messages.metadata import (
     MetadataResponse,
     MetadataTopic,
 )
+from barnabas.protocol.messages.partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
 from barnabas.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceResponse,
@@ -51,7 +62,13 @@ from barnabas.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicsResponse,
 )
-from barnabas.protocol.record_batch import check_produced_batch, iter_batches, parse_header, stamp
+from barnabas.protocol.record_batch import (
+    BatchHeader,
+    check_produced_batch,
+    iter_batches,
+    parse_header,
+    stamp,
+)
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.schema import ApiKey
 
@@ -72,13 +89,37 @@ class FakePartition:
         return self.log_end_offset if self.high_watermark is None else self.high_watermark
 
     def append(self, records: memoryview) -> int:
+        """Write a batch and return its base offset: the old one for what a producer has sent before."""
         data = bytearray(records)
         header = check_produced_batch(data)
+        if header.producer_id >= 0 and (known := self._known(header)) is not None:
+            return known
         base = self.log_end_offset
         stamp(data, 0, base, self.leader_epoch)
         self.batches.append(bytes(data))
         self.log_end_offset = base + header.record_count
         return base
+
+    def _known(self, header: BatchHeader) -> int | None:
+        """Kafka's rules for sequence numbers. Raises OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH."""
+        written = [parse_header(batch) for batch in self.batches]
+        mine = [found for found in written if found.producer_id == header.producer_id]
+        if not mine:
+            return None
+        last = mine[-1]
+        if header.producer_epoch < last.producer_epoch:
+            raise api_error(ErrorCode.INVALID_PRODUCER_EPOCH)
+        if header.producer_epoch > last.producer_epoch:
+            expected = 0
+        else:
+            for found in mine[-5:]:
+                same = (found.base_sequence, found.record_count, found.producer_epoch)
+                if same == (header.base_sequence, header.record_count, header.producer_epoch):
+                    return found.base_offset
+            expected = (last.base_sequence + last.record_count) % (1 << 31)
+        if header.base_sequence != expected:
+            raise api_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        return None
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """The largest epoch not above this one and where it ends; -1, -1 when there is none."""
@@ -112,12 +153,15 @@ class FakeCluster:
         self.brokers = {node_id: FakeBroker(self, node_id) for node_id in range(1, brokers + 1)}
         self.topics: dict[str, list[FakePartition]] = {}
         self.topic_ids: dict[str, uuid.UUID] = {}
+        self.configs: dict[str, dict[str, str]] = {}
         self.controller_id = 1
         self.hidden_nodes: set[int] = set()
         self.max_batch_bytes = 1 << 30
         self.too_large = ErrorCode.MESSAGE_TOO_LARGE
         self.metadata_override: Answer | None = None
         self.changed = asyncio.Condition()
+        self.producer_ids = 0
+        self.first_epoch = 0
 
     def add_topic(self, name: str, partitions: int = 1, leaders: list[int] | None = None) -> None:
         ids = list(self.brokers)
@@ -210,6 +254,8 @@ class FakeBroker:
         self.gates: dict[int, asyncio.Event] = {}
         self.connections: set[_FakeConnection] = set()
         self.connections_made = 0
+        self.on_produce: Callable[[FakeBroker, Any], Any] = lambda broker, body: None
+        """May answer a produce request in place of the broker; see `scripted`."""
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -245,11 +291,15 @@ class FakeBroker:
         handlers: dict[int, Callable[[Any], Awaitable[Any]]] = {
             ApiKey.METADATA: self._metadata,
             ApiKey.PRODUCE: self._produce,
+            ApiKey.INIT_PRODUCER_ID: self._init_producer_id,
             ApiKey.FETCH: self._fetch,
             ApiKey.LIST_OFFSETS: self._list_offsets,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
             ApiKey.CREATE_TOPICS: self._create_topics,
             ApiKey.DELETE_TOPICS: self._delete_topics,
+            ApiKey.CREATE_PARTITIONS: self._create_partitions,
+            ApiKey.DESCRIBE_CONFIGS: self._describe_configs,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: self._alter_configs,
         }
         return await handlers[api](body)
 
@@ -257,6 +307,8 @@ class FakeBroker:
         return self.cluster.metadata(body)
 
     async def _produce(self, body: Any) -> Any:
+        if (answer := self.on_produce(self, body)) is not None:
+            return answer
         topics = []
         for topic in body.topic_data:
             answers = []
@@ -275,7 +327,16 @@ class FakeBroker:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
         if len(records) > self.cluster.max_batch_bytes:
             return self.cluster.too_large, -1
-        return 0, partition.append(records)
+        try:
+            return 0, partition.append(records)
+        except ApiError as error:
+            return error.code, -1
+
+    async def _init_producer_id(self, body: Any) -> Any:
+        self.cluster.producer_ids += 1
+        return InitProducerIdResponse(
+            error_code=0, producer_id=self.cluster.producer_ids, producer_epoch=self.cluster.first_epoch
+        )
 
     async def _fetch(self, body: Any) -> Any:
         deadline = asyncio.get_running_loop().time() + body.max_wait_ms / 1000
@@ -391,6 +452,54 @@ class FakeBroker:
                 result.replication_factor = topic.replication_factor
             results.append(result)
         return CreateTopicsResponse(topics=results)
+
+    async def _create_partitions(self, body: Any) -> Any:
+        results = []
+        for topic in body.topics:
+            result = CreatePartitionsTopicResult(name=topic.name, error_code=0)
+            known = self.cluster.topics.get(topic.name)
+            if known is None:
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(known) >= topic.count:
+                result.error_code = ErrorCode.INVALID_PARTITIONS
+                result.error_message = f"topic {topic.name!r} has {len(known)} partitions already"
+            else:
+                self.cluster.add_topic(topic.name, topic.count)
+            results.append(result)
+        return CreatePartitionsResponse(results=results)
+
+    async def _describe_configs(self, body: Any) -> Any:
+        results = []
+        for asked in body.resources:
+            result = DescribeConfigsResult(
+                error_code=self._config_error(asked),
+                resource_type=asked.resource_type,
+                resource_name=asked.resource_name,
+            )
+            for name, value in self.cluster.configs.get(asked.resource_name, {}).items():
+                entry = DescribeConfigsResourceResult(
+                    name=name, value=value, config_source=ConfigSource.DYNAMIC_TOPIC_CONFIG
+                )
+                result.configs.append(entry)
+            results.append(result)
+        return DescribeConfigsResponse(results=results)
+
+    async def _alter_configs(self, body: Any) -> Any:
+        return IncrementalAlterConfigsResponse(
+            responses=[
+                AlterConfigsResourceResponse(
+                    error_code=self._config_error(asked),
+                    resource_type=asked.resource_type,
+                    resource_name=asked.resource_name,
+                )
+                for asked in body.resources
+            ]
+        )
+
+    def _config_error(self, asked: Any) -> int:
+        is_topic = asked.resource_type == ConfigResourceType.TOPIC
+        unknown = is_topic and asked.resource_name not in self.cluster.topics
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if unknown else 0
 
     async def _delete_topics(self, body: Any) -> Any:
         results = []

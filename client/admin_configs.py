@@ -1,0 +1,226 @@
+"""Settings of topics and brokers as the admin client sees them, and the requests that show and change them.
+
+A broker's own settings are asked of that broker; those of topics, and the defaults of all brokers, of any.
+Belongs to the event loop of the cluster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+
+from barnabas.client.cluster import Cluster
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, InvalidConfiguration, api_error
+from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.messages.configs import (
+    ConfigOperation,
+    ConfigResourceType,
+    ConfigSource,
+    ConfigType,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
+from barnabas.protocol.schema import RequestOf
+
+R = TypeVar("R")
+
+
+class ConfigResource(NamedTuple):
+    """What has settings. Made by `topic`, `broker` or `all_brokers`."""
+
+    kind: ConfigResourceType
+    name: str
+
+    @classmethod
+    def topic(cls, name: str) -> ConfigResource:
+        return cls(ConfigResourceType.TOPIC, name)
+
+    @classmethod
+    def broker(cls, broker_id: int) -> ConfigResource:
+        return cls(ConfigResourceType.BROKER, str(broker_id))
+
+    @classmethod
+    def all_brokers(cls) -> ConfigResource:
+        """What every broker has that does not say itself."""
+        return cls(ConfigResourceType.BROKER, "")
+
+    def __str__(self) -> str:
+        if self.kind is ConfigResourceType.TOPIC:
+            return f"topic {self.name}"
+        return f"broker {self.name}" if self.name else "all brokers"
+
+
+class ConfigSynonym(NamedTuple):
+    """One of the places that a value could come from."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting as it counts, and where it comes from. ``value`` is None where it is sensitive."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    type: ConfigType
+    is_read_only: bool
+    is_sensitive: bool
+    synonyms: tuple[ConfigSynonym, ...] = ()
+    documentation: str | None = None
+
+    @property
+    def is_default(self) -> bool:
+        return self.source is ConfigSource.DEFAULT_CONFIG
+
+
+class Append(NamedTuple):
+    """Add to a setting that is a list."""
+
+    value: str
+
+
+class Subtract(NamedTuple):
+    """Take from a setting that is a list."""
+
+    value: str
+
+
+ConfigChange = str | Append | Subtract | None
+"""A new value, a change of a list, or None to go back to the default."""
+_ANYBODY: Final = ""
+
+
+async def describe_configs(
+    cluster: Cluster,
+    resources: Iterable[ConfigResource],
+    names: Iterable[str] | None,
+    *,
+    documentation: bool,
+    timeout_ms: int,
+) -> tuple[dict[ConfigResource, dict[str, ConfigEntry]], dict[ConfigResource, ApiError]]:
+    """The settings by resource and name, and the resources that were refused."""
+    keys = None if names is None else list(names)
+    found: dict[ConfigResource, dict[str, ConfigEntry]] = {}
+    errors: dict[ConfigResource, ApiError] = {}
+    for whom, asked in _by_broker(resources).items():
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(
+                    resource_type=one.kind, resource_name=one.name, configuration_keys=keys
+                )
+                for one in asked
+            ],
+            include_synonyms=True,
+            include_documentation=documentation,
+        )
+        response = await _ask(cluster, whom, request, timeout_ms)
+        for result in response.results:
+            resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
+            if result.error_code != ErrorCode.NONE:
+                errors[resource] = api_error(result.error_code, result.error_message or str(resource))
+            else:
+                found[resource] = {one.name: _entry(one) for one in result.configs}
+    return found, errors
+
+
+async def alter_configs(
+    cluster: Cluster,
+    changes: Mapping[ConfigResource, Mapping[str, ConfigChange]],
+    *,
+    validate_only: bool,
+    timeout_ms: int,
+) -> dict[ConfigResource, ApiError]:
+    """Change settings one by one; returns the resources that were refused, as a whole each."""
+    errors: dict[ConfigResource, ApiError] = {}
+    for whom, asked in _by_broker(changes).items():
+        request = IncrementalAlterConfigsRequest(
+            resources=[
+                IncrementalAlterConfigsResource(
+                    resource_type=one.kind,
+                    resource_name=one.name,
+                    configs=[_alteration(name, change) for name, change in changes[one].items()],
+                )
+                for one in asked
+            ],
+            validate_only=validate_only,
+        )
+        response = await _ask(cluster, whom, request, timeout_ms)
+        for result in response.responses:
+            if result.error_code != ErrorCode.NONE:
+                resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
+                errors[resource] = api_error(result.error_code, result.error_message or str(resource))
+    return errors
+
+
+def _by_broker(resources: Iterable[ConfigResource]) -> dict[str, list[ConfigResource]]:
+    found: dict[str, list[ConfigResource]] = {}
+    for resource in resources:
+        is_broker = resource.kind is ConfigResourceType.BROKER
+        found.setdefault(resource.name if is_broker else _ANYBODY, []).append(resource)
+    return found
+
+
+async def _ask(cluster: Cluster, whom: str, request: RequestOf[R], timeout_ms: int) -> R:
+    """Ask a broker, or anybody who answers. Asking twice does no harm: the changes name the outcome."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    attempt = 0
+    while True:
+        node_id = _node(cluster, whom, attempt)
+        attempt += 1
+        try:
+            left_ms = int((deadline - time.monotonic()) * 1000)
+            return await cluster.request(
+                node_id, request, timeout_ms=max(1, min(left_ms, cluster.config.request_timeout_ms))
+            )
+        except BarnabasError as failure:
+            if not failure.retriable or time.monotonic() >= deadline:
+                raise
+        await cluster.refresh_before(deadline)
+
+
+def _node(cluster: Cluster, whom: str, attempt: int) -> BrokerId:
+    if whom:
+        if not whom.isdecimal():
+            raise InvalidConfiguration(f"broker {whom!r}: expected the id of a broker, a whole number")
+        return BrokerId(int(whom))
+    nodes = sorted(cluster.nodes)
+    return nodes[attempt % len(nodes)] if nodes else cluster.cache.controller_id
+
+
+def _entry(found: DescribeConfigsResourceResult) -> ConfigEntry:
+    return ConfigEntry(
+        found.name,
+        found.value,
+        _known(ConfigSource, found.config_source),
+        _known(ConfigType, found.config_type),
+        found.read_only,
+        found.is_sensitive,
+        tuple(ConfigSynonym(one.name, one.value, _known(ConfigSource, one.source)) for one in found.synonyms),
+        found.documentation,
+    )
+
+
+def _known(kind: Any, number: int) -> Any:
+    """The member of an enum, or its UNKNOWN for a number that a later version has added."""
+    return kind(number) if number in kind._value2member_map_ else kind.UNKNOWN
+
+
+def _alteration(name: str, change: ConfigChange) -> IncrementalAlterableConfig:
+    if change is None:
+        return IncrementalAlterableConfig(name=name, config_operation=ConfigOperation.DELETE)
+    if isinstance(change, Append):
+        operation, value = ConfigOperation.APPEND, change.value
+    elif isinstance(change, Subtract):
+        operation, value = ConfigOperation.SUBTRACT, change.value
+    else:
+        operation, value = ConfigOperation.SET, change
+    return IncrementalAlterableConfig(name=name, config_operation=operation, value=value)

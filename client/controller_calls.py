@@ -1,0 +1,72 @@
+"""Asking the controller to change something, following it when it moves.
+
+An answer may be lost after the change was made. It is then asked for again, and what the second answer says
+of the first attempt is not known: `Answered.is_doubtful` tells. Belongs to the event loop of the cluster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+from barnabas.client.cluster import Cluster
+from barnabas.protocol.errors import (
+    BarnabasError,
+    ConnectionClosed,
+    ConnectionRefused,
+    ErrorCode,
+    RequestTimedOutLocally,
+    api_error,
+)
+from barnabas.protocol.schema import RequestOf
+
+R = TypeVar("R")
+
+
+class Answered(NamedTuple, Generic[R]):
+    """An answer, and whether an earlier attempt may have carried out the request, or part of it."""
+
+    response: R
+    is_doubtful: bool
+
+
+def broker_timeout_ms(timeout_ms: int, request_timeout_ms: int) -> int:
+    """How long a broker may take, so that its answer comes before we give it up."""
+    return min(timeout_ms, request_timeout_ms) * 9 // 10
+
+
+async def ask_controller(
+    cluster: Cluster, request: RequestOf[R], codes: Callable[[R], list[int]], timeout_ms: int
+) -> Answered[R]:
+    """Ask until a controller answers as one. Raises what stood in the way when the time is over."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    is_doubtful = False
+    while True:
+        left_ms = int((deadline - time.monotonic()) * 1000)
+        try:
+            response = await cluster.request(
+                cluster.cache.controller_id,
+                request,
+                timeout_ms=max(1, min(left_ms, cluster.config.request_timeout_ms)),
+            )
+            found = codes(response)
+            if ErrorCode.NOT_CONTROLLER not in found:
+                return Answered(response, is_doubtful)
+            # It may have been the controller for the first of several topics.
+            is_doubtful = is_doubtful or ErrorCode.NONE in found
+            error: BarnabasError = api_error(ErrorCode.NOT_CONTROLLER)
+        except BarnabasError as failure:
+            if not failure.retriable:
+                raise
+            is_doubtful = is_doubtful or _may_be_done(failure)
+            error = failure
+        if time.monotonic() >= deadline:
+            raise error
+        await cluster.refresh_before(deadline)
+
+
+def _may_be_done(error: BarnabasError) -> bool:
+    return isinstance(error, RequestTimedOutLocally) or (
+        isinstance(error, ConnectionClosed) and not isinstance(error, ConnectionRefused)
+    )
