@@ -170,7 +170,7 @@ class _DecoderMaker(SourceMaker):
         self._read(n, "B" if self.flexible else shape)
         self._flush()
         if self.flexible:
-            self.line(f"if {n} > 127: {n}, p = _uvarint(v, p - 1)")
+            self._long_length(n)
         if self.is_nullable(wire):
             with self.block(f"if {n} == {0 if self.flexible else -1}:"):
                 self.line(f"{target} = None")
@@ -179,6 +179,19 @@ class _DecoderMaker(SourceMaker):
                 self._flush()
         else:
             self._not_null(where, wire, target, n)
+
+    def _long_length(self, n: str) -> None:
+        """The rest of a length whose first byte is read; two and three bytes, as of most batches, in line."""
+        with self.block(f"if {n} > 127:"):
+            self.line("b = v[p]")
+            self.line("p += 1")
+            self.line(f"if b < 128: {n} += (b << 7) - 0x80")
+            with self.block("else:"):
+                self.line("c = v[p]")
+                with self.block("if c < 128:"):
+                    self.line(f"{n} += (b << 7) + (c << 14) - 0x4080")
+                    self.line("p += 1")
+                self.line(f"else: {n}, p = _uvarint(v, p - 2)")
 
     def _not_null(self, where: str, wire: WireField, target: str, n: str) -> None:
         if wire.kind is WireType.RECORDS:

@@ -1,8 +1,9 @@
 """Compiles a declared class, at one version of Kafka's protocol, into the Python that encodes it.
 
 An encoder appends to a bytearray. Records are not copied: the buffer that was being filled is put into a
-list, the records after it, and a new buffer is begun. A field that the version lacks is left out; where that would
-change what is asked (``ignorable=False``) and its value is not the default, UNSUPPORTED_VERSION is raised.
+list, the records after it, and a new buffer is begun. A field that the version lacks is left out; where that
+would change what is asked (``ignorable=False``) and its value is not the default, UNSUPPORTED_VERSION is
+raised.
 
 Runs on whichever thread needs a message first; compiling twice is harmless.
 """

@@ -119,7 +119,7 @@ class DescribeConfigsResource:
 class DescribeConfigsRequest(RequestOf[DescribeConfigsResponse]):
     resources: list[DescribeConfigsResource] = array(DescribeConfigsResource)
     include_synonyms: bool = boolean(default=False)
-    include_documentation: bool = boolean(since=3, default=False)
+    include_documentation: bool = boolean(since=3, default=False, ignorable=False)
 
 
 @message

@@ -46,4 +46,4 @@ class DescribeClusterResponse:
 @message
 class DescribeClusterRequest(RequestOf[DescribeClusterResponse]):
     include_cluster_authorized_operations: bool = boolean(default=False)
-    endpoint_type: int = int8(since=1, default=BROKER_ENDPOINTS)
+    endpoint_type: int = int8(since=1, default=BROKER_ENDPOINTS, ignorable=False)

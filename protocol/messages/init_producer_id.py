@@ -25,5 +25,5 @@ class InitProducerIdRequest(RequestOf[InitProducerIdResponse]):
 
     transactional_id: str | None = string(nullable_since=0, default=None)
     transaction_timeout_ms: int = int32(default=60_000)
-    producer_id: int = int64(since=3, default=-1)
-    producer_epoch: int = int16(since=3, default=-1)
+    producer_id: int = int64(since=3, default=-1, ignorable=False)
+    producer_epoch: int = int16(since=3, default=-1, ignorable=False)

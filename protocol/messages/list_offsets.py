@@ -65,5 +65,5 @@ class ListOffsetsRequest(RequestOf[ListOffsetsResponse]):
     """``isolation_level`` 0 ends at the high watermark, 1 at the last stable offset."""
 
     replica_id: int = int32(default=-1)
-    isolation_level: int = int8(since=2, default=0)
+    isolation_level: int = int8(since=2, default=0, ignorable=False)
     topics: list[ListOffsetsTopic] = array(ListOffsetsTopic)

@@ -77,6 +77,6 @@ class MetadataRequest(RequestOf[MetadataResponse]):
     """``topics`` None asks for all, an empty list for none."""
 
     topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, nullable_since=1)
-    allow_auto_topic_creation: bool = boolean(since=4, default=True)
-    include_cluster_authorized_operations: bool = boolean(since=8, until=10, default=False)
-    include_topic_authorized_operations: bool = boolean(since=8, default=False)
+    allow_auto_topic_creation: bool = boolean(since=4, default=True, ignorable=False)
+    include_cluster_authorized_operations: bool = boolean(since=8, until=10, default=False, ignorable=False)
+    include_topic_authorized_operations: bool = boolean(since=8, default=False, ignorable=False)

@@ -67,7 +67,7 @@ class TopicProduceData:
 class ProduceRequest(RequestOf[ProduceResponse]):
     """``acks`` is 0 (no answer at all), 1 (written by the leader) or -1 (by every in-sync replica)."""
 
-    transactional_id: str | None = string(since=3, nullable_since=3, default=None)
+    transactional_id: str | None = string(since=3, nullable_since=3, default=None, ignorable=False)
     acks: int = int16()
     timeout_ms: int = int32()
     topic_data: list[TopicProduceData] = array(TopicProduceData)

@@ -113,6 +113,6 @@ class DeleteTopicState:
 class DeleteTopicsRequest(RequestOf[DeleteTopicsResponse]):
     """The native codec uses ``topics`` alone; ``topic_names`` is the older versions' form."""
 
-    topics: list[DeleteTopicState] = array(DeleteTopicState, since=6, default_factory=list)
+    topics: list[DeleteTopicState] = array(DeleteTopicState, since=6, default_factory=list, ignorable=False)
     topic_names: list[str] = array(WireType.STRING, until=5, default_factory=list)
     timeout_ms: int = int32()

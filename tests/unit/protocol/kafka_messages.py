@@ -1,0 +1,85 @@
+"""Random messages as one version of Kafka's protocol can carry them, made from the declarations."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+from barnabas.protocol.codec_kafka_source import is_carried
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.schema import APIS, INTEGER_BITS, Api, WireField, WireType, wire_fields
+
+TIMES = {"log_append_time_ms", "timestamp"}
+"""The fields that one of the oracles makes a date of; not every int64 is one."""
+LATEST_TIME_MS = 4_000_000_000_000
+
+
+class Case(NamedTuple):
+    """One API in one version."""
+
+    api: Api
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.version}"
+
+    @property
+    def name(self) -> str:
+        return self.api.response.__name__.removesuffix("Response")
+
+    @property
+    def is_flexible(self) -> bool:
+        return self.api.flexible_since is not None and self.version >= self.api.flexible_since
+
+
+CASES = [
+    Case(api, version)
+    for _, api in sorted(APIS.items())
+    for version in range(api.versions[0], api.versions[1] + 1)
+]
+
+
+def _values(name: str, wire: WireField, version: int) -> st.SearchStrategy[Any]:
+    made: st.SearchStrategy[Any]
+    if wire.struct is not None:
+        made = messages(wire.struct, version)
+    elif name.endswith("error_code"):
+        made = st.sampled_from([int(code) for code in ErrorCode])
+    elif name in TIMES:
+        made = st.integers(0, LATEST_TIME_MS)
+    elif wire.kind in INTEGER_BITS:
+        limit = 1 << (INTEGER_BITS[wire.kind] - 1)
+        made = st.integers(-limit, limit - 1)
+    else:
+        made = {
+            WireType.BOOLEAN: st.booleans(),
+            WireType.STRING: st.text(max_size=12) | st.sampled_from(["x" * 126, "é" * 64, "y" * 300]),
+            WireType.UUID: st.uuids(),
+            WireType.RECORDS: st.binary(max_size=60) | st.sampled_from([b"r" * 127, b"s" * 20_000]),
+        }[wire.kind]
+    if wire.is_array:
+        made = st.lists(made, max_size=3)
+        if wire.struct is None:
+            made |= st.lists(_values(name, WireField(wire.kind), version), min_size=33, max_size=34)
+    is_nullable = wire.nullable_since is not None and wire.nullable_since <= version
+    return st.none() | made if is_nullable else made
+
+
+_made: dict[tuple[type[Any], int], st.SearchStrategy[Any]] = {}
+
+
+def messages(cls: type[Any], version: int) -> st.SearchStrategy[Any]:
+    """Instances whose fields are random where the version has them and have their defaults elsewhere."""
+    found = _made.get((cls, version))
+    if found is None:
+        parts: dict[str, st.SearchStrategy[Any]] = {}
+        for name, wire, maker in wire_fields(cls):
+            if not is_carried(wire, version):
+                continue
+            parts[name] = _values(name, wire, version)
+            if wire.tag is not None:
+                # Often the default, which is then not sent at all.
+                parts[name] = st.builds(maker) | parts[name]
+        found = _made[cls, version] = st.builds(cls, **parts)
+    return found

@@ -1,0 +1,493 @@
+"""The Kafka codec by itself: what it does with values that a version lacks, and with bytes that are wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import tracemalloc
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from barnabas.protocol import codec_kafka
+from barnabas.protocol.codec_kafka import (
+    UnsupportedVersion,
+    correlation_id_of,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    is_kafka,
+    supported_versions,
+)
+from barnabas.protocol.codec_kafka_decoder import decoder_source
+from barnabas.protocol.codec_kafka_encoder import compile_encoder, encoder_source
+from barnabas.protocol.codec_kafka_source import is_carried, smallest_size
+from barnabas.protocol.codec_msgpack import MAX_ARRAY_LENGTH, MAX_HEAD_BYTES
+from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, Unencodable
+from barnabas.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from barnabas.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResponse,
+    LeaderIdAndEpoch,
+)
+from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest
+from barnabas.protocol.messages.list_offsets import ListOffsetsRequest
+from barnabas.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataTopic,
+)
+from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
+from barnabas.protocol.schema import APIS, ApiKey, WireType, wire_fields
+from tests.unit.protocol.kafka_messages import CASES, Case, messages
+
+
+def payload(buffers: list[Any]) -> memoryview:
+    """A frame as its receiver sees it, after a check of its length bytes."""
+    whole = b"".join(buffers)
+    assert struct.unpack_from(">I", whole)[0] == len(whole) - 4
+    return memoryview(whole)[4:]
+
+
+def produce(*batches: Any) -> ProduceRequest:
+    partitions = [PartitionProduceData(index=i, records=batch) for i, batch in enumerate(batches)]
+    return ProduceRequest(
+        acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=partitions)]
+    )
+
+
+def request_bytes(body: Any, version: int, client_id: str = "c") -> bytes:
+    return bytes(payload(encode_request(version, 7, client_id, body)))
+
+
+def metadata_head(version: int = 1) -> bytes:
+    """A request header and nothing behind it."""
+    return struct.pack(">hhihc", ApiKey.METADATA, version, 7, 1, b"c")
+
+
+def refusal(data: bytes) -> str:
+    with pytest.raises(MalformedFrame) as caught:
+        decode_request(memoryview(data))
+    return str(caught.value)
+
+
+# ---- there and back
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@given(data=st.data())
+@settings(max_examples=4, deadline=None)
+def test_what_is_not_whole_is_refused_at_every_length(case: Case, data: st.DataObject) -> None:
+    body = data.draw(messages(case.api.response, case.version))
+    whole = payload(encode_response(case.api.key, case.version, 7, body))
+    for length in range(min(len(whole), 400)):
+        with pytest.raises(MalformedFrame):
+            decode_response(case.api.request, case.version, whole[:length])
+    asked = data.draw(messages(case.api.request, case.version))
+    whole = memoryview(request_bytes(asked, case.version))
+    for length in range(min(len(whole), 400)):
+        with pytest.raises(MalformedFrame):
+            decode_request(whole[:length])
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@given(data=st.data())
+@settings(max_examples=4, deadline=None)
+def test_damaged_bytes_are_a_message_or_malformed(case: Case, data: st.DataObject) -> None:
+    asked = data.draw(messages(case.api.request, case.version))
+    answered = data.draw(messages(case.api.response, case.version))
+    requested = bytearray(request_bytes(asked, case.version))
+    responded = bytearray(payload(encode_response(case.api.key, case.version, 7, answered)))
+    for whole in (requested, responded):
+        for place in range(4 if whole is responded else 8, min(len(whole), 200)):
+            kept = whole[place]
+            for damage in (kept ^ (1 << place % 8), 0xFF, 0x80, 0x00, 0x7F):
+                whole[place] = damage
+                with contextlib.suppress(MalformedFrame):
+                    if whole is requested:
+                        decode_request(memoryview(whole))
+                    else:
+                        decode_response(case.api.request, case.version, memoryview(whole))
+            whole[place] = kept
+
+
+@given(st.integers(0, 60), st.integers(0, 14), st.binary(max_size=200))
+@settings(max_examples=300, deadline=None)
+def test_arbitrary_bytes_are_a_message_or_refused(key: int, version: int, rest: bytes) -> None:
+    data = memoryview(struct.pack(">hhi", key, version, 1) + rest)
+    with contextlib.suppress(MalformedFrame, UnsupportedVersion):
+        decode_request(data)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@given(data=st.data())
+@settings(max_examples=2, deadline=None)
+def test_bytes_behind_a_message_are_ignored(case: Case, data: st.DataObject) -> None:
+    body = data.draw(messages(case.api.request, case.version))
+    head = decode_request(memoryview(request_bytes(body, case.version) + b"\x00\x01\x02"))
+    assert head.body == body
+
+
+def test_records_are_passed_on_without_a_copy() -> None:
+    batch, first, second = b"one", bytearray(b"two"), memoryview(b"three")
+    buffers = encode_request(9, 1, "c", produce(batch, [first, second], None, b""))
+    assert any(part is batch for part in buffers)
+    assert any(part is first for part in buffers)
+    assert any(part is second for part in buffers)
+    found = decode_request(payload(buffers)).body.topic_data[0].partition_data
+    assert [None if p.records is None else bytes(p.records) for p in found] == [
+        b"one",
+        b"twothree",
+        None,
+        b"",
+    ]
+
+
+@pytest.mark.parametrize("version", [3, 8, 9])
+def test_received_records_are_views_of_the_frame(version: int) -> None:
+    frame = bytearray(request_bytes(produce(b"....", b"12"), version))
+    found = decode_request(memoryview(frame)).body.topic_data[0].partition_data
+    frame[:] = frame.replace(b"....", b"!!!!")
+    assert bytes(found[0].records) == b"!!!!"
+    assert found[0].records.obj is frame
+
+
+@pytest.mark.parametrize("version", range(0, 13))
+def test_a_request_for_all_topics_is_told_from_one_for_none(version: int) -> None:
+    if version > 0:
+        assert (
+            decode_request(memoryview(request_bytes(MetadataRequest(topics=None), version))).body.topics
+            is None
+        )
+    assert decode_request(memoryview(request_bytes(MetadataRequest(topics=[]), version))).body.topics == []
+
+
+def test_a_client_without_a_name_is_understood() -> None:
+    data = struct.pack(">hhihi", ApiKey.METADATA, 1, 9, -1, -1)
+    assert decode_request(memoryview(data)) == (ApiKey.METADATA, 1, 9, None, MetadataRequest(topics=None))
+
+
+def test_kafkas_requests_are_told_from_native_ones_by_their_first_byte() -> None:
+    assert is_kafka(memoryview(request_bytes(MetadataRequest(topics=None), 12)))
+    assert not is_kafka(memoryview(b"\x95\xce"))
+    assert not is_kafka(memoryview(b""))
+
+
+# ---- headers
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_the_header_of_an_api_versions_response_never_has_tags(version: int) -> None:
+    body = ApiVersionsResponse(error_code=0, api_keys=[ApiVersion(api_key=3, min_version=0, max_version=12)])
+    data = bytes(payload(encode_response(ApiKey.API_VERSIONS, version, 5, body)))
+    assert data[:6] == struct.pack(">ih", 5, 0)
+    assert decode_response(ApiVersionsRequest, version, memoryview(data)) == (5, body)
+
+
+def test_tags_of_headers_are_skipped() -> None:
+    data = request_bytes(MetadataRequest(topics=[]), 9)
+    head = struct.calcsize(">hhih") + 1
+    assert data[head] == 0
+    tagged = data[:head] + b"\x02" + b"\x00\x03abc" + b"\x81\x01\x00" + data[head + 1 :]
+    assert decode_request(memoryview(tagged)).body == MetadataRequest(topics=[])
+    answer = bytes(payload(encode_response(ApiKey.METADATA, 9, 5, MetadataResponse(brokers=[], topics=[]))))
+    assert answer[4] == 0
+    tagged = answer[:4] + b"\x01\x07\x01z" + answer[5:]
+    assert decode_response(MetadataRequest, 9, memoryview(tagged))[1] == MetadataResponse(
+        brokers=[], topics=[]
+    )
+
+
+def test_the_correlation_id_can_be_read_first() -> None:
+    answer = payload(encode_response(ApiKey.METADATA, 9, -5, MetadataResponse(brokers=[], topics=[])))
+    assert correlation_id_of(answer) == -5
+    with pytest.raises(MalformedFrame, match="3 bytes is too short"):
+        correlation_id_of(memoryview(b"abc"))
+
+
+@pytest.mark.parametrize("length", range(10))
+def test_a_frame_too_short_for_a_header_is_malformed(length: int) -> None:
+    assert "too short for a request header" in refusal(bytes(length))
+
+
+@pytest.mark.parametrize("length", [-2, 2, 32_767])
+def test_a_client_id_longer_than_the_frame_is_malformed(length: int) -> None:
+    assert f"client id claims {length} bytes" in refusal(struct.pack(">hhih", 3, 1, 7, length) + b"c")
+
+
+def test_a_client_id_that_is_no_string_is_malformed() -> None:
+    assert "client id is not a string" in refusal(struct.pack(">hhih", 3, 1, 7, 1) + b"\xff" + bytes(4))
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [(3, 13), (3, -1), (1, 3), (1, 14), (0, 10), (4, 0), (240, 0), (68, 0), (-1, 0)]
+)
+def test_an_undeclared_version_is_named_with_what_its_answer_needs(key: int, version: int) -> None:
+    data = struct.pack(">hhih", key, version, 77, 0) + bytes(100)
+    with pytest.raises(UnsupportedVersion, match=f"api key {key} version {version} is not spoken") as caught:
+        decode_request(memoryview(data))
+    assert (caught.value.api_key, caught.value.api_version) == (key, version)
+    assert caught.value.correlation_id == 77
+
+
+def test_supported_versions_are_the_declared_ones() -> None:
+    for key, api in APIS.items():
+        assert supported_versions(key) == api.versions
+    assert supported_versions(ApiKey.LEADER_AND_ISR) == (0, -1)
+    assert supported_versions(9999) == (0, -1)
+
+
+# ---- tagged fields
+
+
+def fetched(**values: Any) -> FetchResponse:
+    partition = FetchPartitionResponse(partition_index=1, error_code=0, **values)
+    return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[partition])])
+
+
+@pytest.mark.parametrize("version", [12, 13])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"diverging_epoch": EpochEndOffset(epoch=3, end_offset=9)},
+        {"current_leader": LeaderIdAndEpoch(leader_id=2, leader_epoch=-1)},
+        {
+            "diverging_epoch": EpochEndOffset(epoch=-1, end_offset=9),
+            "current_leader": LeaderIdAndEpoch(leader_id=2, leader_epoch=7),
+        },
+    ],
+)
+def test_tagged_structures_come_back(version: int, values: dict[str, Any]) -> None:
+    sent = fetched(**values)
+    if version == 13:
+        sent.responses[0].topic = ""
+    found = decode_response(FetchRequest, version, payload(encode_response(ApiKey.FETCH, version, 1, sent)))[
+        1
+    ]
+    assert found == sent
+
+
+def test_defaults_of_tagged_structures_are_not_shared() -> None:
+    data = payload(encode_response(ApiKey.FETCH, 12, 1, fetched()))
+    first, second = (decode_response(FetchRequest, 12, data)[1] for _ in range(2))
+    first.responses[0].partitions[0].current_leader.leader_id = 5
+    assert second.responses[0].partitions[0].current_leader.leader_id == -1
+
+
+TAGGED = b"\x00\x01" + bytes(12)
+
+
+def tagged_topics(tags: bytes) -> bytes:
+    """A Metadata 9 request for topic "t", whose structure has these tagged fields."""
+    head = struct.pack(">hhihc", ApiKey.METADATA, 9, 7, 1, b"c") + b"\x00"
+    return head + b"\x02" + b"\x02t" + tags + b"\x00\x00\x00\x00"
+
+
+def test_unknown_tags_are_skipped() -> None:
+    many = b"\x82\x01" + b"\x05\x00" * 129 + b"\xff\xff\xff\xff\x0f\x01z"
+    for tags in (b"\x00", b"\x01\x00\x02ab", b"\x02\x63\x00\x64\x80\x01" + bytes(128), many):
+        topics = decode_request(memoryview(tagged_topics(tags))).body.topics
+        assert topics == [MetadataRequestTopic(name="t")]
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        b"\x01\x00\x7f",
+        b"\x01\x00\xff\xff\xff\xff\x0f",
+        b"\xff\xff\xff\xff\x0f",
+        b"\x80\x80\x80\x80\x80\x01",
+        b"\xff\xff\xff\xff\x7f",
+        b"\x01\x80",
+    ],
+)
+def test_tags_that_claim_too_much_are_malformed(tags: bytes) -> None:
+    refusal(tagged_topics(tags))
+
+
+@pytest.mark.parametrize(("size", "content"), [(3, b"\x00\x00\x00"), (2, b"\x01\x01\x01"), (0, b"")])
+def test_a_known_tag_of_a_wrong_size_is_malformed(size: int, content: bytes) -> None:
+    data = bytes(
+        payload(encode_response(ApiKey.API_VERSIONS, 3, 1, ApiVersionsResponse(error_code=0, api_keys=[])))
+    )
+    assert data.endswith(b"\x00")
+    with pytest.raises(MalformedFrame, match=r"ApiVersionsResponse(\.supported_features| version 3)"):
+        decode_response(ApiVersionsRequest, 3, memoryview(data[:-1] + b"\x01\x00" + bytes([size]) + content))
+
+
+# ---- what a version lacks
+
+
+def test_what_only_informs_is_left_out_of_versions_that_lack_it() -> None:
+    answer = MetadataResponse(
+        throttle_time_ms=9,
+        brokers=[],
+        cluster_id="c",
+        topics=[MetadataTopic(error_code=0, name="t", topic_id=uuid.uuid4(), partitions=[])],
+    )
+    found = decode_response(MetadataRequest, 0, payload(encode_response(ApiKey.METADATA, 0, 1, answer)))[1]
+    topic = MetadataTopic(error_code=0, name="t", partitions=[])
+    assert found == MetadataResponse(brokers=[], topics=[topic])
+
+
+@pytest.mark.parametrize(
+    ("body", "version", "field"),
+    [
+        (
+            MetadataRequest(topics=None, allow_auto_topic_creation=False),
+            3,
+            "allow_auto_topic_creation = False",
+        ),
+        (ListOffsetsRequest(isolation_level=1, topics=[]), 1, "isolation_level = 1"),
+        (InitProducerIdRequest(producer_id=5), 2, "producer_id = 5"),
+        (DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1), 5, "topics = "),
+    ],
+)
+def test_what_would_be_understood_otherwise_is_not_sent(body: Any, version: int, field: str) -> None:
+    with pytest.raises(ApiError, match=f"version {version} of the API has no field for .*{field}") as caught:
+        encode_request(version, 1, "c", body)
+    assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize(
+    ("body", "version"),
+    [
+        (MetadataRequest(topics=None), 0),
+        (MetadataRequest(topics=[MetadataRequestTopic(name="x" * 32_768)]), 12),
+        (MetadataRequest(topics=[MetadataRequestTopic(name="x" * 32_768)]), 1),
+        (MetadataRequest(topics=[MetadataRequestTopic(name="\ud800")]), 1),
+        (ListOffsetsRequest(replica_id=2**31, topics=[]), 1),
+    ],
+)
+def test_what_has_no_form_on_the_wire_is_not_sent(body: Any, version: int) -> None:
+    with pytest.raises(Unencodable, match=f"{type(body).__name__} cannot be sent in version {version}"):
+        encode_request(version, 1, "c", body)
+
+
+def test_an_undeclared_version_is_not_sent() -> None:
+    with pytest.raises(UnsupportedVersion, match="versions 0 to 12 are"):
+        encode_request(13, 1, "c", MetadataRequest(topics=None))
+    with pytest.raises(UnsupportedVersion):
+        encode_response(ApiKey.LEADER_AND_ISR, 0, 1, None)
+
+
+# ---- memory
+
+
+def smallest(cls: type[Any], version: int) -> Any:
+    """The message of a class that takes the fewest bytes."""
+    made = {}
+    for name, wire, _ in wire_fields(cls):
+        if wire.tag is not None or not is_carried(wire, version):
+            continue
+        if wire.is_array:
+            made[name] = []
+        elif wire.struct is not None:
+            made[name] = smallest(wire.struct, version)
+        else:
+            zero = {WireType.STRING: "", WireType.RECORDS: b"", WireType.UUID: uuid.UUID(int=0)}
+            made[name] = zero.get(wire.kind, 0)
+    return cls(**made)
+
+
+def classes_in(cls: type[Any], version: int) -> list[type[Any]]:
+    inner = [wire.struct for _, wire, _ in wire_fields(cls) if wire.struct and is_carried(wire, version)]
+    return [cls, *(found for struct_class in inner for found in classes_in(struct_class, version))]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_no_structure_is_smaller_than_counts_are_checked_against(case: Case) -> None:
+    for cls in (case.api.request, case.api.response):
+        for found in classes_in(cls, case.version):
+            parts: list[Any] = []
+            encode = compile_encoder(found, case.version, case.is_flexible)
+            parts.append(encode(smallest(found, case.version), bytearray(), parts))
+            size = smallest_size(found, case.version, case.is_flexible)
+            assert sum(map(len, parts)) == size, found
+            # ApiVersions has empty requests; an element without a byte could come in any number.
+            assert size > 0 or found is ApiVersionsRequest
+
+
+@pytest.mark.parametrize("count", [-2, 10, MAX_ARRAY_LENGTH, 2**31 - 1])
+def test_a_count_that_the_rest_cannot_hold_is_refused_before_room_is_made(count: int) -> None:
+    data = metadata_head() + struct.pack(">i", count) + bytes(8)
+    tracemalloc.start()
+    try:
+        text = refusal(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert f"MetadataRequest.topics claims an array of {count} elements" in text
+    assert peak < 100_000
+
+
+def test_an_array_longer_than_any_is_refused_although_its_elements_came() -> None:
+    data = metadata_head() + struct.pack(">i", MAX_ARRAY_LENGTH + 1) + bytes(2 * (MAX_ARRAY_LENGTH + 1))
+    assert f"an array of {MAX_ARRAY_LENGTH + 1} elements" in refusal(data)
+
+
+def test_a_message_without_records_is_bounded() -> None:
+    assert f"{MAX_HEAD_BYTES} may" in refusal(metadata_head() + bytes(MAX_HEAD_BYTES + 1))
+
+
+def test_a_message_with_records_is_bounded_without_them() -> None:
+    large = produce(b"x" * (MAX_HEAD_BYTES * 2), b"y")
+    large.topic_data.append(TopicProduceData(name="u", partition_data=[]))
+    assert len(decode_request(memoryview(request_bytes(large, 9))).body.topic_data) == 2
+    names = [
+        TopicProduceData(name="n" * 30_000, partition_data=[]) for _ in range(MAX_HEAD_BYTES // 30_000 + 2)
+    ]
+    many = ProduceRequest(acks=1, timeout_ms=1, topic_data=names)
+    assert "TopicProduceData.partition_data claims an array of 0" in refusal(request_bytes(many, 9))
+
+
+@pytest.mark.parametrize("length", [-2, 5, 2**31 - 1])
+def test_records_longer_than_the_frame_are_refused(length: int) -> None:
+    data = request_bytes(produce(b"abcd"), 3)
+    assert data.endswith(struct.pack(">i", 4) + b"abcd")
+    assert f"{length} bytes of records" in refusal(data[:-8] + struct.pack(">i", length) + b"abcd")
+
+
+@pytest.mark.parametrize("version", [1, 9])
+def test_a_string_longer_than_any_is_refused_although_it_came(version: int) -> None:
+    if version == 9:
+        data = tagged_topics(b"")[:12] + b"\x02" + b"\x81\x80\x02" + b"x" * 32_768 + bytes(10)
+        text = refusal(data)
+    else:
+        text = refusal(metadata_head() + struct.pack(">ih", 1, -5) + bytes(100))
+    assert "MetadataRequestTopic.name claims a string of" in text
+
+
+def test_a_string_that_is_not_utf_8_is_malformed() -> None:
+    assert "utf-8" in refusal(metadata_head() + struct.pack(">ih", 1, 2) + b"\xc3\x28")
+
+
+def test_null_where_it_is_not_allowed_is_malformed() -> None:
+    assert "an array of -1 elements" in refusal(metadata_head(0) + struct.pack(">i", -1))
+    assert "a string of -1 bytes" in refusal(metadata_head() + struct.pack(">ih", 1, -1))
+
+
+# ---- the generated source
+
+
+def test_what_runs_can_be_read() -> None:
+    assert "m.throttle_time_ms" in encoder_source(MetadataResponse, 12, True)
+    assert "m.throttle_time_ms" in decoder_source(MetadataResponse, 12, True)
+
+
+def test_nothing_is_compiled_before_it_is_needed() -> None:
+    spoken = codec_kafka._Spoken(ApiKey.METADATA, 5)
+    assert spoken._decode_request is None
+    spoken.decode_request(memoryview(struct.pack(">iB", -1, 1)), 0)
+    assert spoken._decode_request is not None
+    assert spoken._encode_response is None
