@@ -1,7 +1,7 @@
 """Where the producer's records gather: one queue of batches per partition, bounded by `buffer_memory`.
 
-Guarantees: records of a partition keep their order; the last batch of a queue alone is open; at most one
-batch per partition is in flight, and one to be retried goes back to the head, so a retry never reorders.
+Guarantees: records of a partition keep their order; the last batch of a queue alone is open; what was sent
+leaves the queue for its pipeline (`sequences`), where it stays until it is done, so a retry never reorders.
 Memory is reserved per batch, before its first record; a batch that grows beyond `batch_size`, because an
 earlier one of its partition is under way, reserves more.
 
@@ -22,7 +22,8 @@ from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import BufferExhausted, ClientClosed
 from barnabas.client.metadata import TopicInfo
 from barnabas.client.partitioners import KeyCache, KeyPartitioner, check_partition
-from barnabas.client.producer_batch import BatchState, ProducerBatch, now
+from barnabas.client.producer_batch import ProducerBatch, now
+from barnabas.client.sequences import MAX_NUMBERED, Pipeline
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
@@ -48,15 +49,21 @@ def _refuse(key: bytes | None, value: bytes | None, headers: Headers | None, tim
 class PartitionQueue:
     """The batches of one partition. ``append`` is that of the open batch, and refuses when there is none."""
 
-    __slots__ = ("append", "batches", "in_flight", "open", "retry_at", "tp")
+    __slots__ = ("append", "batches", "open", "pipeline", "retry_at", "tp")
 
-    def __init__(self, tp: TopicPartition) -> None:
+    def __init__(self, tp: TopicPartition, pipeline: Pipeline) -> None:
         self.tp = tp
         self.batches: deque[ProducerBatch] = deque()
+        """Those that were never sent."""
         self.open: ProducerBatch | None = None
         self.append: Append = _refuse
-        self.in_flight: ProducerBatch | None = None
+        self.pipeline = pipeline
         self.retry_at = 0.0
+
+    @property
+    def oldest(self) -> ProducerBatch | None:
+        """The batch that waits longest for its outcome."""
+        return self.pipeline.oldest or (self.batches[0] if self.batches else None)
 
     def close_open(self) -> None:
         if self.open is not None:
@@ -70,11 +77,11 @@ class TopicQueues:
 
     __slots__ = ("by_partition", "keys", "name", "partition_count", "sticky")
 
-    def __init__(self, info: TopicInfo) -> None:
+    def __init__(self, info: TopicInfo, make_queue: Callable[[TopicPartition], PartitionQueue]) -> None:
         self.name = info.name
         self.partition_count = len(info.partitions)
         self.by_partition = [
-            PartitionQueue(TopicPartition(info.name, partition)) for partition in range(self.partition_count)
+            make_queue(TopicPartition(info.name, partition)) for partition in range(self.partition_count)
         ]
         self.keys = KeyCache(self.partition_count)
         self.sticky = random.choice(self.by_partition)
@@ -121,16 +128,21 @@ class Accumulator:
         """Whether somebody waits for room: then nothing lingers."""
         return bool(self._waiters)
 
+    def _make_queue(self, tp: TopicPartition) -> PartitionQueue:
+        numbered = self.config.is_idempotent
+        limit = min(MAX_NUMBERED, self.config.max_in_flight_requests_per_connection) if numbered else 1
+        return PartitionQueue(tp, Pipeline(limit, is_numbered=numbered))
+
     # Appending
 
     def add_topic(self, info: TopicInfo) -> TopicQueues:
         """The queues of a topic, made with its first record and enlarged when it got more partitions."""
         known = self.topics.get(info.name)
         if known is None:
-            known = self.topics[info.name] = TopicQueues(info)
+            known = self.topics[info.name] = TopicQueues(info, self._make_queue)
         elif len(info.partitions) > known.partition_count:
             known.by_partition += [
-                PartitionQueue(TopicPartition(info.name, partition))
+                self._make_queue(TopicPartition(info.name, partition))
                 for partition in range(known.partition_count, len(info.partitions))
             ]
             known.partition_count = len(info.partitions)
@@ -219,9 +231,9 @@ class Accumulator:
         headers: Headers | None,
         timestamp_ms: int,
     ) -> int | None:
-        """Append beyond `batch_size` to a batch that cannot be sent now anyway; None when it may not grow."""
+        """Append beyond `batch_size` to a batch that has others before it; None when it may not grow."""
         builder = batch.builder
-        if queue.in_flight is None or queue.batches[0] is not batch or builder is None:
+        if queue.pipeline.is_idle or queue.batches[0] is not batch or builder is None:
             return None
         limit = min(
             builder.max_bytes * 2, self.config.batch_size * _GROWTH_LIMIT, self.config.max_request_size
@@ -299,42 +311,40 @@ class Accumulator:
     # The sender's side, under the lock
 
     def take(self, queue: PartitionQueue) -> ProducerBatch:
-        """Put the first batch of a queue in flight."""
-        invariant(queue.in_flight is None, "two batches in flight for %s", queue.tp)
+        """Let the first batch of a queue join its pipeline."""
         batch = queue.batches.popleft()
         if batch is queue.open:
             queue.close_open()
-        batch.move(BatchState.IN_FLIGHT)
-        queue.in_flight = batch
+        queue.pipeline.add(batch)
         return batch
 
     def put_back(self, queue: PartitionQueue, batch: ProducerBatch, retry_at: float) -> None:
-        """Let a batch that was in flight wait for its next attempt, before all others."""
-        invariant(queue.in_flight is batch, "a batch of %s came back that was not in flight", queue.tp)
-        batch.move(BatchState.CLOSED)
-        queue.in_flight = None
-        queue.batches.appendleft(batch)
-        queue.retry_at = retry_at
+        """Let a batch that was in flight wait for its next attempt, and all others for it."""
+        queue.pipeline.put_back(batch)
+        queue.retry_at = max(queue.retry_at, retry_at)
 
     def delivered(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, time_ms: int) -> None:
-        queue.in_flight = None
+        queue.pipeline.acknowledged(batch)
         batch.deliver(base_offset, time_ms)
         self._finished(queue, batch)
 
-    def failed(self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError) -> None:
-        """Fail a batch wherever it is: in flight or waiting."""
-        if queue.in_flight is batch:
-            queue.in_flight = None
-        else:
+    def failed(
+        self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError, *, may_be_written: bool
+    ) -> None:
+        """Fail a batch wherever it is: on its way or waiting."""
+        was_sent = batch.flight > 0
+        if not was_sent:
             queue.batches.remove(batch)
             if queue.open is batch:
                 queue.open = None
                 queue.append = _refuse
         batch.fail(error)
+        if was_sent:
+            queue.pipeline.gave_up(batch, may_be_written=may_be_written)
         self._finished(queue, batch)
 
     def split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Replace a batch that the broker finds too large by its halves, at the head of its queue.
+        """Replace a batch that the broker finds too large by its halves, which take its place and numbers.
 
         The batch has more than one record and is in flight; its parts are retried in order.
         """
@@ -355,11 +365,11 @@ class Accumulator:
         for builder in builders:
             reserved, batch.reserved_bytes = batch.reserved_bytes, 0
             part = ProducerBatch(queue.tp, builder, reserved_bytes=reserved, created_at=batch.created_at)
-            part.attempts = batch.attempts
+            part.attempts, part.flight = batch.attempts, batch.flight
+            part.may_be_written = batch.may_be_written
             part.close()
             parts.append(part)
-        queue.in_flight = None
-        queue.batches.extendleft(reversed(parts))
+        queue.pipeline.replace(batch, parts)
         self.incomplete.update(parts)
         batch.split_into(parts)
         self._finished(queue, batch)
@@ -374,7 +384,7 @@ class Accumulator:
             self.available_bytes,
             self.config.buffer_memory,
         )
-        if not queue.batches and queue.in_flight is None:
+        if not queue.batches and queue.pipeline.is_idle:
             self.active.pop(queue.tp, None)
         self._wake_waiters()
 

@@ -20,6 +20,7 @@ from barnabas.protocol.ids import Endpoint, parse_endpoints
 
 _CHECK: Final = "check"
 _INT32_MAX: Final = 0x7FFFFFFF
+_MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
 _ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
 BootstrapServers = str | Endpoint | Iterable[str | Endpoint]
@@ -93,6 +94,12 @@ def _check_acks(value: Any) -> int:
     return code
 
 
+def _check_idempotence(value: Any) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise _Refused("True, False or None")
+    return value
+
+
 def _check_partitioner(value: Any) -> Any:
     from barnabas.client.partitioners import PARTITIONERS
 
@@ -161,8 +168,30 @@ class ProducerConfig(ClientConfig):
     retries: int = number(_INT32_MAX)
     max_in_flight_requests_per_connection: int = number(5, 1, 1_000)
     compression_type: str = choice("none", *(member.name.lower() for member in Compression))
+    enable_idempotence: bool | None = _declare(None, _check_idempotence)
+    """Whether retries write no record twice. None: yes, unless acks, retries or max_in_flight… exclude it."""
     partitioner: str | Partitioner = _declare("sticky", _check_partitioner)  # noqa: RUF009 - a field
     """``sticky`` is Kafka's default: keys by murmur2, records without a key batch by batch."""
+
+    @property
+    def is_idempotent(self) -> bool:
+        """What ``enable_idempotence`` comes to; as in Kafka, other settings may exclude it."""
+        if self.enable_idempotence is None:
+            return self._against_idempotence() is None
+        return self.enable_idempotence
+
+    def _against_idempotence(self) -> str | None:
+        """The setting that idempotence cannot work with, and what it needs."""
+        if self.acks != _ACKS["all"]:
+            return f"acks={self.acks}: expected all"
+        if self.retries == 0:
+            return "retries=0: expected at least 1"
+        if self.max_in_flight_requests_per_connection > _MAX_IN_FLIGHT_IDEMPOTENT:
+            return (
+                f"max_in_flight_requests_per_connection={self.max_in_flight_requests_per_connection}: "
+                f"expected at most {_MAX_IN_FLIGHT_IDEMPOTENT}"
+            )
+        return None
 
     @property
     def compression(self) -> Compression:
@@ -174,6 +203,9 @@ class ProducerConfig(ClientConfig):
                 f"delivery_timeout_ms={self.delivery_timeout_ms}: expected at least linger_ms "
                 f"({self.linger_ms}) + request_timeout_ms ({self.request_timeout_ms})"
             )
+        conflict = self._against_idempotence()
+        if self.enable_idempotence and conflict is not None:
+            raise InvalidConfiguration(f"{conflict} with enable_idempotence=True")
         if self.batch_size > self.buffer_memory:
             raise InvalidConfiguration(
                 f"batch_size={self.batch_size}: expected at most buffer_memory ({self.buffer_memory})"

@@ -19,6 +19,7 @@ from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import Offset, TopicPartition
 from barnabas.protocol.invariants import invariant
+from barnabas.protocol.record_batch import stamp_producer
 from barnabas.protocol.schema import Buffer
 
 
@@ -63,15 +64,20 @@ class ProducerBatch:
     __slots__ = (
         "attempts",
         "base_offset",
+        "base_sequence",
         "builder",
         "callbacks",
         "created_at",
         "encoded",
         "error",
+        "flight",
         "is_full",
+        "is_oldest",
         "last_error",
         "log_append_time_ms",
+        "may_be_written",
         "may_split",
+        "node_id",
         "parts",
         "record_count",
         "reserved_bytes",
@@ -97,6 +103,15 @@ class ProducerBatch:
         self.reserved_bytes = reserved_bytes
         self.created_at = created_at
         self.attempts = 0
+        self.base_sequence = -1
+        self.flight = 0
+        """Counts the times that it was sent, so that the answer to an earlier time is told from the last."""
+        self.node_id = -1
+        """The broker that it was sent to last."""
+        self.is_oldest = False
+        """Whether nothing before it was on its way when it was sent last."""
+        self.may_be_written = False
+        """Whether an attempt ended without telling."""
         self.is_full = builder is None
         self.may_split = builder is not None
         self.state = BatchState.OPEN if builder is not None else BatchState.CLOSED
@@ -132,6 +147,16 @@ class ProducerBatch:
                 self.record_count = self.builder.record_count
                 self.encoded = self.builder.build()
                 self.builder = None
+
+    def number(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Give the closed batch its place in a producer's sequence."""
+        invariant(self.encoded is not None, "an open batch of %s is numbered", self.tp)
+        if self.encoded is not None:
+            # Bytes that were sent once may still be on their way through a socket: they must not change.
+            if self.base_sequence >= 0 or not isinstance(self.encoded, bytearray):
+                self.encoded = bytearray(self.encoded)
+            stamp_producer(self.encoded, producer_id, producer_epoch, base_sequence)
+            self.base_sequence = base_sequence
 
     def deliver(self, base_offset: int, log_append_time_ms: int) -> None:
         # The state last, here and below: other threads look at it to know that the rest is final.

@@ -3,6 +3,7 @@
 It is driven by events, not by a loop that polls: a new batch, an answer, fresh metadata or a timer schedules
 one round, and a round sends whatever may be sent. Guarantees: every batch ends delivered or failed, within
 `delivery_timeout_ms` of its first record; a batch is sent again only after an error that a retry can cure.
+What goes when, and under which sequence number, is decided by the partition's pipeline (`sequences`).
 
 It runs on the producer's event loop alone, and changes queues under the accumulator's lock.
 """
@@ -19,7 +20,8 @@ from barnabas.client.accumulator import Accumulator, PartitionQueue
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import DeliveryTimedOut
-from barnabas.client.producer_batch import ProducerBatch, now
+from barnabas.client.producer_batch import BatchState, ProducerBatch, now
+from barnabas.client.producer_identity import IdentitySource
 from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.produce import (
@@ -46,11 +48,45 @@ _LEADERSHIP: Final = frozenset(
     }
 )
 """Codes after which another broker may lead: the next attempt waits for metadata, not for a back-off."""
+_NOT_WRITTEN: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+"""Codes that a broker gives before it appends; after any other the batch may be in the log."""
+_GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+"""Codes that say, of the oldest batch, that its numbers do not follow what the broker has."""
+_GATHER_S: Final = 0.02
+"""So long does a batch that is not full gather records while others of its partition are on their way."""
 
 
 class _Sent(NamedTuple):
     queue: PartitionQueue
     batch: ProducerBatch
+    flight: int
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the batch was not given up or sent anew since."""
+        return self.batch.flight == self.flight and self.batch.state is BatchState.IN_FLIGHT
 
 
 class Sender:
@@ -68,6 +104,9 @@ class Sender:
         self._tasks: set[asyncio.Task[None]] = set()
         self.flushing = 0
         """How many wait for everything to be sent: then nothing lingers."""
+        self.identities = IdentitySource(cluster, self.wake)
+        if config.is_idempotent:
+            self.identities.ask()
         cluster.add_listener(self.wake)
 
     def wake(self) -> None:
@@ -79,6 +118,7 @@ class Sender:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self.identities.close()
         for task in self._tasks:
             task.cancel()
 
@@ -116,17 +156,14 @@ class Sender:
         next_at = float("inf")
         needs_metadata = False
         for queue in list(accumulator.active.values()):
+            leader = self._cluster.leader_for(queue.tp)
+            if leader is not None:
+                self._reclaim(queue, leader.node_id)
             next_at = min(next_at, self._expire(queue, present))
-            if queue.in_flight is not None or not queue.batches:
-                continue
-            batch = queue.batches[0]
-            ready_at = queue.retry_at
-            if lingers and not batch.attempts and batch is queue.open and not batch.is_full:
-                ready_at = max(ready_at, batch.created_at + config.linger_ms / 1000)
-            if ready_at > present:
+            batch, ready_at = self._candidate(queue, lingers=lingers)
+            if batch is None or ready_at > present:
                 next_at = min(next_at, ready_at)
                 continue
-            leader = self._cluster.leader_for(queue.tp)
             if leader is None:
                 needs_metadata = True
                 continue
@@ -140,23 +177,76 @@ class Sender:
                     continue
                 sent, size = [], 0
                 requests.append((node_id, sent))
-            batch = accumulator.take(queue)
-            sent.append(_Sent(queue, batch))
+            if not batch.flight:
+                accumulator.take(queue)
+            queue.pipeline.launch(batch, node_id)
+            if queue.batches and queue.pipeline.takes_new:
+                # A request holds one batch of a partition: the next one goes in the next round.
+                next_at = present
+            sent.append(_Sent(queue, batch, batch.flight))
             filling[node_id] = (sent, size + batch.size_bytes)
+        self.identities.failure = None
         if needs_metadata:
             self._cluster.request_refresh()
         return requests, next_at
 
+    def _candidate(self, queue: PartitionQueue, *, lingers: bool) -> tuple[ProducerBatch | None, float]:
+        """The batch of a partition that goes next, and from when on it may; None when there is none."""
+        pipeline = queue.pipeline
+        if pipeline.is_numbered and pipeline.identity is None and not self._identify(queue):
+            return None, float("inf")
+        batch = pipeline.retry
+        if batch is not None:
+            return batch, queue.retry_at
+        if not queue.batches or not pipeline.takes_new:
+            return None, float("inf")
+        batch = queue.batches[0]
+        if not lingers or batch is not queue.open or batch.is_full:
+            return batch, queue.retry_at
+        linger_s = self._config.linger_ms / 1000
+        return batch, max(
+            queue.retry_at,
+            batch.created_at + (linger_s if pipeline.is_idle else max(linger_s, _GATHER_S)),
+        )
+
+    def _identify(self, queue: PartitionQueue) -> bool:
+        """Give a partition the producer id, if there is one; whether there is."""
+        failure = self.identities.failure
+        if failure is not None:
+            while (batch := queue.oldest) is not None:
+                self._fail(queue, batch, failure, may_be_written=batch.may_be_written)
+            return False
+        identity = self.identities.ask(queue.pipeline.worn_out)
+        if identity is None:
+            return False
+        queue.pipeline.identify(identity)
+        return queue.pipeline.identity is not None
+
+    def _reclaim(self, queue: PartitionQueue, leader: BrokerId) -> None:
+        """Take back what is on its way to a broker that leads no more: it may not answer for long.
+
+        Only where sequence numbers keep the next leader from writing it twice.
+        """
+        if queue.pipeline.is_numbered:
+            for batch in list(queue.pipeline.batches):
+                if batch.state is BatchState.IN_FLIGHT and batch.node_id != leader:
+                    batch.may_be_written = True
+                    self._accumulator.put_back(queue, batch, 0.0)
+
     def _expire(self, queue: PartitionQueue, present: float) -> float:
         """Fail what is over its time; returns when the queue's oldest batch will be."""
         timeout = self._config.delivery_timeout_ms / 1000
-        while (batch := queue.in_flight or (queue.batches[0] if queue.batches else None)) is not None:
+        while (batch := queue.oldest) is not None:
             if batch.created_at + timeout > present:
                 return batch.created_at + timeout
-            self._fail(queue, batch, self._timed_out(batch))
+            is_unknown = batch.may_be_written or batch.state is BatchState.IN_FLIGHT
+            self._fail(queue, batch, self._timed_out(batch), may_be_written=is_unknown)
         return float("inf")
 
     async def _produce(self, node_id: BrokerId, sent: list[_Sent]) -> None:
+        sent = self._leaving(sent)
+        if not sent:
+            return
         request = self._request(sent)
         try:
             if request.acks == 0:
@@ -166,20 +256,36 @@ class Sender:
                 response = await self._cluster.request(node_id, request)
         except BarnabasError as error:
             with self._accumulator.lock:
-                for queue, batch in sent:
-                    self._retry_or_fail(queue, batch, error, 0.0)
+                for one in sent:
+                    if one.is_awaited:
+                        one.batch.may_be_written = True
+                        self._retry_or_fail(one.queue, one.batch, error, 0.0)
             return
         with self._accumulator.lock:
             if response is None:
-                for queue, batch in sent:
-                    if not batch.is_done:
-                        self._accumulator.delivered(queue, batch, -1, -1)
+                for one in sent:
+                    if one.is_awaited:
+                        self._accumulator.delivered(one.queue, one.batch, -1, -1)
             else:
                 self._settle(node_id, sent, response)
 
+    def _leaving(self, sent: list[_Sent]) -> list[_Sent]:
+        """What may still go, now that it is written to the connection.
+
+        Between the round and this moment an earlier batch may have come back: nothing may overtake it.
+        """
+        leaving = []
+        with self._accumulator.lock:
+            for one in sent:
+                if one.is_awaited and one.queue.pipeline.may_leave(one.batch):
+                    leaving.append(one)
+                elif one.is_awaited:
+                    self._accumulator.put_back(one.queue, one.batch, 0.0)
+        return leaving
+
     def _request(self, sent: list[_Sent]) -> ProduceRequest:
         topics: dict[str, list[PartitionProduceData]] = {}
-        for queue, batch in sent:
+        for queue, batch, _ in sent:
             data = PartitionProduceData(index=queue.tp.partition, records=batch.encoded)
             topics.setdefault(queue.tp.topic, []).append(data)
         return ProduceRequest(
@@ -195,13 +301,16 @@ class Sender:
             for topic in response.responses
             for answer in topic.partition_responses
         }
-        for queue, batch in sent:
-            if batch.is_done:
-                continue
+        for one in sent:
+            queue, batch = one.queue, one.batch
             answer = answers.get(queue.tp)
-            if answer is None:
+            if not one.is_awaited:
+                if batch in queue.pipeline.ghosts and answer and answer.error_code == ErrorCode.NONE:
+                    queue.pipeline.acknowledged(batch)
+            elif answer is None:
                 text = f"broker {node_id} did not answer for {queue.tp}"
-                self._fail(queue, batch, api_error(ErrorCode.UNKNOWN_SERVER_ERROR, text))
+                error = api_error(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+                self._fail(queue, batch, error, may_be_written=True)
             elif answer.error_code == ErrorCode.NONE:
                 self._accumulator.delivered(queue, batch, answer.base_offset, answer.log_append_time_ms)
             else:
@@ -210,6 +319,14 @@ class Sender:
     def _refused(self, queue: PartitionQueue, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
         code = answer.error_code
         error = api_error(code, f"{queue.tp}: {answer.error_message or 'refused by the broker'}")
+        batch.may_be_written = batch.may_be_written or code not in _NOT_WRITTEN
+        if queue.pipeline.is_numbered and code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            # Written, so long ago that the broker has forgotten where.
+            self._accumulator.delivered(queue, batch, -1, -1)
+            return
+        if queue.pipeline.is_numbered and code in _GAP:
+            self._out_of_order(queue, batch, error)
+            return
         if code in _TOO_LARGE and batch.may_split and batch.record_count > 1:
             log.info("%s: a batch of %d records is too large and is halved", queue.tp, batch.record_count)
             self._accumulator.split(queue, batch)
@@ -218,50 +335,67 @@ class Sender:
         if code in _LEADERSHIP:
             self._cluster.invalidate(queue.tp)
         else:
-            config = self._config
-            backoff_ms = min(
-                config.retry_backoff_max_ms, config.retry_backoff_ms * 2.0 ** min(batch.attempts, 30)
-            ) * random.uniform(0.8, 1.2)
+            backoff_ms = self._backoff_ms(batch)
         self._retry_or_fail(queue, batch, error, backoff_ms)
+
+    def _backoff_ms(self, batch: ProducerBatch) -> float:
+        config = self._config
+        backoff_ms = config.retry_backoff_ms * 2.0 ** min(batch.attempts, 30)
+        return min(config.retry_backoff_max_ms, backoff_ms) * random.uniform(0.8, 1.2)
+
+    def _out_of_order(self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError) -> None:
+        """The broker lacks what comes before a batch: that is still to be sent again, or there is a gap.
+
+        For the oldest there is nothing more to come: the broker has lost what it acknowledged, or a batch
+        before was given up and never written. The numbering begins anew (KIP-360).
+        """
+        if not batch.is_oldest:
+            batch.last_error = error
+            self._accumulator.put_back(queue, batch, 0.0)
+            return
+        log.warning("%s: the broker lacks what came before; the sequence begins anew: %s", queue.tp, error)
+        self._accumulator.put_back(queue, batch, now() + self._backoff_ms(batch) / 1000)
+        batch.attempts += 1
+        batch.last_error = error
+        queue.pipeline.restart()
 
     def _retry_or_fail(
         self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError, backoff_ms: float
     ) -> None:
-        if batch.is_done:
-            return
         batch.attempts += 1
         batch.last_error = error
         present = now()
         if not error.retriable or batch.attempts > self._config.retries:
-            self._fail(queue, batch, error)
+            self._fail(queue, batch, error, may_be_written=batch.may_be_written)
         elif present >= batch.created_at + self._config.delivery_timeout_ms / 1000:
-            self._fail(queue, batch, self._timed_out(batch))
+            self._fail(queue, batch, self._timed_out(batch), may_be_written=batch.may_be_written)
         else:
             log.debug("%s: attempt %d failed, will retry: %s", queue.tp, batch.attempts, error)
             self._accumulator.put_back(queue, batch, present + backoff_ms / 1000)
 
     def _timed_out(self, batch: ProducerBatch) -> DeliveryTimedOut:
-        why = f"; last error: {batch.last_error}" if batch.last_error is not None else ""
+        last_error = batch.last_error or self.identities.last_error
+        why = f"; last error: {last_error}" if last_error is not None else ""
         error = DeliveryTimedOut(
             f"not acknowledged by {batch.tp} within delivery_timeout_ms "
             f"({self._config.delivery_timeout_ms}), {batch.attempts} attempts failed{why}"
         )
-        error.__cause__ = batch.last_error
+        error.__cause__ = last_error
         return error
 
-    def _fail(self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError) -> None:
+    def _fail(
+        self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError, *, may_be_written: bool
+    ) -> None:
         count = batch.record_count or (batch.builder.record_count if batch.builder is not None else 0)
         log.warning("%d records for %s were not delivered: %s", count, queue.tp, error)
-        self._accumulator.failed(queue, batch, error)
+        self._accumulator.failed(queue, batch, error, may_be_written=may_be_written)
 
     def fail_all(self, error: BarnabasError) -> None:
         """Fail whatever is not done, for a close that does not wait any longer."""
         with self._accumulator.lock:
             for queue in list(self._accumulator.active.values()):
-                if queue.in_flight is not None:
-                    self._fail(queue, queue.in_flight, error)
-                while queue.batches:
-                    self._fail(queue, queue.batches[0], error)
+                while (batch := queue.oldest) is not None:
+                    self._fail(queue, batch, error, may_be_written=True)
 
     def _produced(self, node_id: BrokerId, sent: list[_Sent], task: asyncio.Task[None]) -> None:
         """After a request, however it ended; a bug of ours must not leave its records without an outcome."""
@@ -271,7 +405,8 @@ class Sender:
         if error is not None:
             self.loop.call_exception_handler({"message": "sending records failed", "exception": error})
             with self._accumulator.lock:
-                for queue, batch in sent:
-                    if not batch.is_done:
-                        self._fail(queue, batch, LocalError(f"{type(error).__name__}: {error}"))
+                for one in sent:
+                    if one.is_awaited:
+                        failure = LocalError(f"{type(error).__name__}: {error}")
+                        self._fail(one.queue, one.batch, failure, may_be_written=True)
         self.wake()

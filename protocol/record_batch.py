@@ -37,6 +37,7 @@ MAGIC_OFFSET: Final = 16
 CRC_OFFSET: Final = 17
 ATTRIBUTES_OFFSET: Final = 21
 MAX_TIMESTAMP_OFFSET: Final = 35
+PRODUCER_OFFSET: Final = 43
 MIN_BATCH_LENGTH: Final = HEADER_BYTES - LOG_OVERHEAD_BYTES
 
 NO_TIMESTAMP: Final = -1
@@ -53,6 +54,7 @@ _LONG = struct.Struct(">q")
 _INT = struct.Struct(">i")
 _UINT = struct.Struct(">I")
 _SHORT = struct.Struct(">h")
+_PRODUCER = struct.Struct(">qhi")
 _unpack_header = HEADER.unpack_from
 
 
@@ -237,6 +239,14 @@ def stamp_log_append_time(
     _SHORT.pack_into(buffer, position + ATTRIBUTES_OFFSET, header.attributes | TIMESTAMP_TYPE_MASK)
     _LONG.pack_into(buffer, position + MAX_TIMESTAMP_OFFSET, now_ms)
     write_crc(buffer, position)
+
+
+def stamp_producer(
+    buffer: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int
+) -> None:
+    """Write who sends a batch, and under which number, into its header in place, with a new CRC."""
+    _PRODUCER.pack_into(buffer, PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
+    write_crc(buffer)
 
 
 def write_crc(buffer: bytearray | memoryview, position: int = 0) -> None:

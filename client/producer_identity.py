@@ -1,0 +1,88 @@
+"""The producer id of an idempotent producer: asked for once, from any broker, for as long as it takes.
+
+What cannot be cured by asking again (an old broker, no permission) is handed to the records that wait, and
+the next record asks anew. It runs on the producer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.sequences import ProducerIdentity
+from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, api_error
+from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest
+
+log = logging.getLogger(__name__)
+
+
+class IdentitySource:
+    """``current`` is the id that partitions begin with; ``changed`` is called when there is news of it."""
+
+    def __init__(self, cluster: Cluster, changed: Callable[[], None]) -> None:
+        self.current: ProducerIdentity | None = None
+        self.failure: BarnabasError | None = None
+        """Why there is none, when asking again will not help."""
+        self.last_error: BarnabasError | None = None
+        self._cluster = cluster
+        self._changed = changed
+        self._asking: asyncio.Task[None] | None = None
+
+    def ask(self, worn_out: int | None = None) -> ProducerIdentity | None:
+        """The id, another one than that whose epochs are worn out; None while it is asked for."""
+        if self.current is not None and self.current.producer_id == worn_out:
+            self.current = None
+        if self.current is None and self._asking is None:
+            self.failure = None
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+            self._asking.add_done_callback(self._asked)
+        return self.current
+
+    def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _ask(self) -> None:
+        config = self._cluster.config
+        attempts = 0
+        while True:
+            try:
+                self.current = await self._ask_once()
+                return
+            except BarnabasError as error:
+                if not error.retriable:
+                    raise
+                self.last_error = error
+                log.debug("no producer id yet: %s", error)
+            backoff_ms = min(config.retry_backoff_max_ms, config.retry_backoff_ms * 2.0 ** min(attempts, 30))
+            attempts += 1
+            await asyncio.sleep(backoff_ms * random.uniform(0.8, 1.2) / 1000)
+
+    async def _ask_once(self) -> ProducerIdentity:
+        cluster = self._cluster
+        if not cluster.nodes:
+            await cluster.refresh()
+        node_id = random.choice(list(cluster.nodes) or [cluster.cache.controller_id])
+        answer = await cluster.request(node_id, InitProducerIdRequest())
+        if answer.error_code != ErrorCode.NONE:
+            raise api_error(answer.error_code, f"broker {node_id} gave no producer id")
+        return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        self._asking = None
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, BarnabasError):
+            log.warning("no producer id could be had: %s", error)
+            self.failure = error
+        elif error is not None:
+            # A bug of ours must not leave the records without an outcome.
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "asking for a producer id failed", "exception": error}
+            )
+            self.failure = LocalError(f"{type(error).__name__}: {error}")
+        self._changed()

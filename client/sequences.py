@@ -1,0 +1,232 @@
+"""Which batches of a partition are on their way, in which order, and under which sequence numbers.
+
+The rules of the idempotent producer (KIP-98, KIP-360), as data and functions without I/O or clock:
+
+- A batch gets its number when it is first sent and keeps it for every further attempt, so that the broker
+  knows it again. At most five numbered batches are not acknowledged: as many as brokers compare.
+- A batch that has to be sent again goes only when it is the first of them; nothing new passes it.
+- Until a numbering has been acknowledged once, one batch goes at a time: a broker that does not know a
+  producer takes any number, so a second batch could overtake a first one that was refused.
+- A batch given up after it may have been written leaves a question behind: until the answer to a later one
+  decides it, nothing new is numbered. When nothing is left to decide it, or a gap is certain, the numbering
+  begins anew: once no request is under way, with 0 in the next epoch, what is not acknowledged first.
+
+Without numbers (idempotence off) at most one batch is on its way, so that a retry never reorders.
+
+It belongs to its queue, and is used under the accumulator's lock.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from barnabas.client.producer_batch import BatchState, ProducerBatch
+from barnabas.protocol.invariants import invariant
+
+MAX_NUMBERED: Final = 5
+"""So many batches of a producer does a broker remember."""
+MAX_EPOCH: Final = 0x7FFF
+_SEQUENCES: Final = 1 << 31
+
+
+class ProducerIdentity(NamedTuple):
+    """What InitProducerId gave, with the epoch as it was raised since in one partition."""
+
+    producer_id: int
+    epoch: int
+
+
+class Phase(Enum):
+    """How far a partition's numbering is to be trusted; `_NEXT` has the moves."""
+
+    UNPROVEN = "no number was acknowledged yet"
+    STEADY = "numbers are given out"
+    IN_DOUBT = "a batch was given up that may have been written"
+    RESTARTING = "there is a gap: nothing is sent until all requests have ended"
+
+
+_NEXT: Final = {
+    Phase.UNPROVEN: {Phase.STEADY, Phase.IN_DOUBT, Phase.RESTARTING},
+    Phase.STEADY: {Phase.IN_DOUBT, Phase.RESTARTING},
+    Phase.IN_DOUBT: {Phase.STEADY, Phase.RESTARTING},
+    Phase.RESTARTING: {Phase.UNPROVEN},
+}
+
+
+def sequence_after(base_sequence: int, record_count: int) -> int:
+    """The number that follows a batch; after 2^31 - 1 comes 0."""
+    return (base_sequence + record_count) % _SEQUENCES
+
+
+class Pipeline:
+    """The batches of one partition that were sent and are not done, oldest first."""
+
+    __slots__ = (
+        "_limit",
+        "batches",
+        "ghosts",
+        "identity",
+        "is_numbered",
+        "next_sequence",
+        "phase",
+        "worn_out",
+    )
+
+    def __init__(self, limit: int, *, is_numbered: bool) -> None:
+        """``limit``: how many may be on their way at once, 1 where they are not numbered."""
+        invariant(1 <= limit <= MAX_NUMBERED, "%d batches on their way", limit)
+        self._limit = limit
+        self.is_numbered = is_numbered
+        self.identity: ProducerIdentity | None = None
+        self.next_sequence = 0
+        self.phase = Phase.UNPROVEN
+        self.batches: list[ProducerBatch] = []
+        """In flight, or closed and to be sent again; ghosts among them."""
+        self.ghosts: set[ProducerBatch] = set()
+        """Batches that were given up and may have been written: only IN_DOUBT or RESTARTING has some."""
+        self.worn_out: int | None = None
+        """A producer id whose epochs are used up: another one is needed."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch that somebody waits for is on its way."""
+        return len(self.batches) == len(self.ghosts)
+
+    @property
+    def oldest(self) -> ProducerBatch | None:
+        return next((batch for batch in self.batches if batch not in self.ghosts), None)
+
+    @property
+    def retry(self) -> ProducerBatch | None:
+        """The batch to be sent again now: the oldest, if it is not in flight."""
+        oldest = self.oldest
+        if oldest is None or oldest.state is BatchState.IN_FLIGHT or self.phase is Phase.RESTARTING:
+            return None
+        return oldest
+
+    @property
+    def takes_new(self) -> bool:
+        """Whether a batch that was never sent may follow those on their way."""
+        if not self.is_numbered:
+            return not self.batches
+        if self.phase is Phase.UNPROVEN:
+            return not self.batches
+        return (
+            self.phase is Phase.STEADY
+            and len(self.batches) < self._limit
+            and all(batch.state is BatchState.IN_FLIGHT for batch in self.batches)
+        )
+
+    def may_leave(self, batch: ProducerBatch) -> bool:
+        """Whether all before it are still on their way, now that it is written to the connection."""
+        for earlier in self.batches:
+            if earlier is batch:
+                return True
+            if earlier not in self.ghosts and earlier.state is not BatchState.IN_FLIGHT:
+                return False
+        return False
+
+    def add(self, batch: ProducerBatch) -> None:
+        """Let a new batch follow; the caller has seen `takes_new`, and that there is an identity."""
+        invariant(self.takes_new, "%s: no batch may follow now", batch.tp)
+        self.batches.append(batch)
+        if self.is_numbered:
+            self._number(batch)
+
+    def launch(self, batch: ProducerBatch, node_id: int) -> None:
+        """Put a batch in flight to a broker."""
+        batch.is_oldest = batch is self.oldest
+        batch.node_id = node_id
+        batch.flight += 1
+        batch.move(BatchState.IN_FLIGHT)
+
+    def put_back(self, batch: ProducerBatch) -> None:
+        """Let a batch that was in flight be sent again."""
+        invariant(batch in self.batches, "a batch of %s came back that was not on its way", batch.tp)
+        batch.move(BatchState.CLOSED)
+        self._restart_if_landed()
+
+    def acknowledged(self, batch: ProducerBatch) -> None:
+        """Take out a batch that was written, or a ghost that turns out to be; those before it were, too."""
+        position = self.batches.index(batch)
+        decided = [ghost for ghost in self.batches[: position + 1] if ghost in self.ghosts]
+        self.batches.remove(batch)
+        for ghost in decided:
+            self._forget(ghost)
+        if self.phase is Phase.UNPROVEN or (self.phase is Phase.IN_DOUBT and not self.ghosts):
+            self._move(Phase.STEADY)
+        self._restart_if_landed()
+
+    def gave_up(self, batch: ProducerBatch, *, may_be_written: bool) -> None:
+        """Take out a batch that failed for good, while or before it was in flight."""
+        if not self.is_numbered:
+            self.batches.remove(batch)
+        elif may_be_written:
+            self.ghosts.add(batch)
+            if self.phase is not Phase.RESTARTING:
+                self._move(Phase.IN_DOUBT)
+        else:
+            self.batches.remove(batch)
+            self._move(Phase.RESTARTING)
+        self._restart_if_landed()
+
+    def replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
+        """Put the parts of a batch that was split in its place, under its numbers."""
+        position = self.batches.index(batch)
+        self.batches[position : position + 1] = parts
+        if self.is_numbered and self.identity is not None:
+            sequence = batch.base_sequence
+            for part in parts:
+                part.number(*self.identity, sequence)
+                sequence = sequence_after(sequence, part.record_count)
+        self._restart_if_landed()
+
+    def restart(self) -> None:
+        """There is a gap, or the broker does not know us: number anew when no request is under way."""
+        self._move(Phase.RESTARTING)
+        self._restart_if_landed()
+
+    def identify(self, identity: ProducerIdentity) -> None:
+        """Take a producer id for the first time, or another one when its epochs are used up."""
+        self.identity = identity
+        if self.phase is Phase.RESTARTING:
+            self._restart_if_landed()
+
+    def _restart_if_landed(self) -> None:
+        if self.phase is Phase.IN_DOUBT and self.is_idle:
+            self._move(Phase.RESTARTING)
+        if self.phase is not Phase.RESTARTING:
+            return
+        live = [batch for batch in self.batches if batch not in self.ghosts]
+        if any(batch.state is BatchState.IN_FLIGHT for batch in live) or self.identity is None:
+            return
+        self.ghosts.clear()
+        self.batches = live
+        producer_id, epoch = self.identity
+        self.next_sequence = 0
+        if epoch == MAX_EPOCH:
+            # Numbered when another id has come; `retry` gives nothing out before.
+            self.identity, self.worn_out = None, producer_id
+            return
+        self.identity = ProducerIdentity(producer_id, epoch + 1)
+        for batch in live:
+            self._number(batch)
+        self._move(Phase.UNPROVEN)
+
+    def _number(self, batch: ProducerBatch) -> None:
+        invariant(self.identity is not None, "%s: numbered without a producer id", batch.tp)
+        if self.identity is not None:
+            batch.number(*self.identity, self.next_sequence)
+            self.next_sequence = sequence_after(self.next_sequence, batch.record_count)
+
+    def _forget(self, ghost: ProducerBatch) -> None:
+        self.ghosts.discard(ghost)
+        if ghost in self.batches:
+            self.batches.remove(ghost)
+
+    def _move(self, phase: Phase) -> None:
+        """Change the phase, or stay in it. Raises InvariantViolation for a step not in the table."""
+        if phase is not self.phase:
+            invariant(phase in _NEXT[self.phase], "a numbering cannot go from %s to %s", self.phase, phase)
+            self.phase = phase

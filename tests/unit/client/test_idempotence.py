@@ -1,0 +1,480 @@
+"""The idempotent producer: what is acknowledged is written once and in order, whatever the brokers do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from barnabas.client.config import ProducerConfig
+from barnabas.client.errors import ApiError, BarnabasError, DeliveryTimedOut, ErrorCode, InvalidConfiguration
+from barnabas.client.producer import Producer
+from barnabas.client.sequences import MAX_EPOCH, Phase, Pipeline
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.init_producer_id import InitProducerIdResponse
+from barnabas.protocol.record_batch import parse_header
+from barnabas.protocol.schema import ApiKey
+
+from .fake_broker import FakeBroker, FakeCluster
+from .test_producer import QUICK, refuse, reset_connection
+from .waiting import until
+
+T0 = TopicPartition("t", 0)
+SMALL = {**QUICK, "batch_size": 200, "max_request_size": 200}
+"""Batches of two of `number`'s records."""
+
+
+def number(value: int) -> bytes:
+    return b"%050d" % value
+
+
+def headers(cluster: FakeCluster, partition: int = 0) -> list[tuple[int, int]]:
+    """Epoch and base sequence of every batch in the log."""
+    found = [parse_header(batch) for batch in cluster.partition("t", partition).batches]
+    return [(header.producer_epoch, header.base_sequence) for header in found]
+
+
+def pipeline_of(producer: Producer, partition: int = 0) -> Pipeline:
+    return producer._topics["t"].by_partition[partition].pipeline
+
+
+def writing(broker: FakeBroker, outcome: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A scripted answer that comes after the batches were written."""
+
+    def answer(body: Any) -> Any:
+        for topic in body.topic_data:
+            for data in topic.partition_data:
+                broker._append(topic.name, data.index, data.records)
+        return outcome(body)
+
+    return answer
+
+
+async def send_numbers(producer: Producer, count: int, first: int = 0) -> list[Any]:
+    return [await producer.send("t", number(value), partition=0) for value in range(first, first + count)]
+
+
+async def test_batches_carry_the_producers_id_and_rising_numbers() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+            await send_numbers(producer, 6)
+        assert headers(cluster) == [(0, 0), (0, 2), (0, 4)]
+        assert {parse_header(batch).producer_id for batch in cluster.partition("t").batches} == {1}
+        assert len(cluster.requests(ApiKey.INIT_PRODUCER_ID)) == 1
+
+
+async def test_a_lost_answer_writes_nothing_twice() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        broker = cluster.brokers[1]
+        broker.script(ApiKey.PRODUCE, writing(broker, reset_connection))
+        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+            assert (await producer.send_and_wait("t", b"1")).offset == 0
+        assert cluster.partition("t").values() == [b"1"]
+        assert len(cluster.requests(ApiKey.PRODUCE)) == 2
+
+
+async def test_up_to_five_batches_are_on_their_way_once_the_first_is_acknowledged() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+            await producer.send_and_wait("t", b"first")
+            gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
+            sending = asyncio.create_task(send_numbers(producer, 20))
+            await until(lambda: len(pipeline_of(producer).batches) == 5)
+            await sending
+            assert len(pipeline_of(producer).batches) == 5
+            gate.set()
+        assert cluster.partition("t").values() == [b"first", *map(number, range(20))]
+
+
+async def test_before_the_first_acknowledgement_one_batch_goes_at_a_time() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
+        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+            await send_numbers(producer, 10)
+            await until(lambda: cluster.requests(ApiKey.PRODUCE))
+            await producer.partitions_for("t")
+            assert len(pipeline_of(producer).batches) == 1
+            gate.set()
+        assert cluster.partition("t").values() == [*map(number, range(10))]
+
+
+async def test_batches_behind_one_that_is_refused_come_again_in_order() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        broker = cluster.brokers[1]
+        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+            await producer.send_and_wait("t", b"first")
+            gate = broker.gate(ApiKey.PRODUCE)
+            broker.script(ApiKey.PRODUCE, refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
+            futures = await send_numbers(producer, 10)
+            await until(lambda: len(pipeline_of(producer).batches) == 5)
+            gate.set()
+            assert [(await future).offset for future in futures] == list(range(1, 11))
+            assert pipeline_of(producer).phase is Phase.STEADY
+        assert cluster.partition("t").values() == [b"first", *map(number, range(10))]
+        assert {epoch for epoch, _ in headers(cluster)} == {0}
+
+
+async def test_a_broker_that_hangs_is_left_when_another_leads_and_nothing_is_written_twice() -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 1, leaders=[1])
+        settings = {**SMALL, "request_timeout_ms": 60_000, "delivery_timeout_ms": 120_000}
+        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+            await producer.send_and_wait("t", b"first")
+            gates = [cluster.brokers[1].gate(api) for api in (ApiKey.PRODUCE, ApiKey.METADATA)]
+            futures = await send_numbers(producer, 10)
+            await until(lambda: len(pipeline_of(producer).batches) == 5)
+            # It stays among the live brokers.
+            cluster.move_leader("t", 0, 2)
+            assert [(await future).offset for future in futures] == list(range(1, 11))
+            for gate in gates:
+                gate.set()
+            await producer.send_and_wait("t", b"last")
+        assert cluster.partition("t").values() == [b"first", *map(number, range(10)), b"last"]
+
+
+async def test_a_batch_that_is_refused_for_good_leaves_no_gap() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        broker = cluster.brokers[1]
+        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+            await producer.send_and_wait("t", b"first")
+            gate = broker.gate(ApiKey.PRODUCE)
+            broker.script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
+            futures = await send_numbers(producer, 10)
+            await until(lambda: len(pipeline_of(producer).batches) == 5)
+            gate.set()
+            with pytest.raises(ApiError, match="INVALID_RECORD"):
+                await futures[0]
+            assert [(await future).offset for future in futures[2:]] == list(range(1, 9))
+        assert cluster.partition("t").values() == [b"first", *map(number, range(2, 10))]
+        assert headers(cluster)[:2] == [(0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize("was_written", [False, True])
+async def test_a_batch_that_expires_leaves_no_gap(was_written: bool) -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        broker = cluster.brokers[1]
+        settings = {**SMALL, "request_timeout_ms": 300, "delivery_timeout_ms": 400}
+        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+            await producer.send_and_wait("t", b"first")
+            outcome = refuse(ErrorCode.REQUEST_TIMED_OUT)
+            answer = writing(broker, outcome) if was_written else outcome
+            broker.script(ApiKey.PRODUCE, answer, *[outcome] * 200)
+            lost = await producer.send("t", b"lost", partition=0)
+            with pytest.raises(DeliveryTimedOut):
+                await lost
+            broker.scripted.clear()
+            await producer.send_and_wait("t", b"next")
+            await producer.send_and_wait("t", b"last")
+        written = [b"lost"] * was_written
+        assert cluster.partition("t").values() == [b"first", *written, b"next", b"last"]
+
+
+async def test_the_answer_to_a_later_batch_decides_about_one_that_was_given_up() -> None:
+    pipeline, batches = numbered_pipeline(3)
+    for batch in batches:
+        pipeline.launch(batch, 1)
+    first, second, third = batches
+    give_up(pipeline, first)
+    assert pipeline.phase is Phase.IN_DOUBT
+    assert not pipeline.takes_new
+    finish(pipeline, second)
+    assert pipeline.phase is Phase.STEADY
+    finish(pipeline, third)
+    assert pipeline.identity is not None
+    assert (pipeline.identity.epoch, pipeline.next_sequence) == (0, 8)
+
+
+async def test_when_nothing_can_decide_the_numbering_begins_anew() -> None:
+    pipeline, batches = numbered_pipeline(2)
+    for batch in batches:
+        pipeline.launch(batch, 1)
+    give_up(pipeline, batches[0])
+    pipeline.put_back(batches[1])
+    assert pipeline.retry is batches[1]
+    give_up(pipeline, batches[1])
+    assert pipeline.identity is not None
+    assert (pipeline.phase, pipeline.identity.epoch) == (Phase.UNPROVEN, 1)
+
+
+async def test_a_restart_waits_for_the_requests_under_way_and_numbers_what_is_left() -> None:
+    pipeline, (first, second, third) = numbered_pipeline(3)
+    for batch in (first, second, third):
+        pipeline.launch(batch, 1)
+    pipeline.put_back(first)
+    pipeline.restart()
+    assert pipeline.phase is Phase.RESTARTING
+    assert pipeline.retry is None
+    sent = second.encoded
+    pipeline.put_back(second)
+    assert pipeline.phase is Phase.RESTARTING
+    pipeline.put_back(third)
+    assert pipeline.phase is Phase.UNPROVEN
+    assert [batch.base_sequence for batch in pipeline.batches] == [0, 2, 4]
+    assert second.encoded is not sent
+    assert pipeline.retry is first
+
+
+async def test_when_the_epochs_are_used_up_another_id_is_asked_for() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        cluster.first_epoch = MAX_EPOCH
+        broker = cluster.brokers[1]
+        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+            await producer.send_and_wait("t", b"first")
+            cluster.first_epoch = 0
+            broker.script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD))
+            with pytest.raises(ApiError):
+                await producer.send_and_wait("t", b"bad")
+            assert (await producer.send_and_wait("t", b"last")).offset == 1
+        ids = [parse_header(batch).producer_id for batch in cluster.partition("t").batches]
+        assert ids == [1, 2]
+
+
+async def test_a_leader_that_has_lost_what_it_acknowledged_is_followed_with_a_new_epoch() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+            for value in range(4):
+                await producer.send_and_wait("t", number(value), partition=0)
+            cluster.partition("t").truncate(2)
+            futures = await send_numbers(producer, 10, first=10)
+            assert [(await future).offset for future in futures] == list(range(2, 12))
+        assert cluster.partition("t").values() == [*map(number, [0, 1, *range(10, 20)])]
+
+
+async def test_a_batch_known_from_long_ago_counts_as_written() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
+        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+            assert (await producer.send_and_wait("t", b"1")).offset == -1
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER])
+async def test_a_broker_that_knows_us_no_more_gets_a_new_epoch(code: ErrorCode) -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+            await producer.send_and_wait("t", b"first")
+            cluster.brokers[1].script(ApiKey.PRODUCE, refuse(code))
+            futures = await send_numbers(producer, 6)
+            assert [(await future).offset for future in futures] == list(range(1, 7))
+        assert [epoch for epoch, _ in headers(cluster)] == [0, 1, 1, 1]
+
+
+async def test_an_epoch_that_is_too_old_fails_the_batch_and_the_next_goes_on() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+            cluster.brokers[1].script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_PRODUCER_EPOCH))
+            with pytest.raises(ApiError, match="INVALID_PRODUCER_EPOCH"):
+                await producer.send_and_wait("t", b"1")
+            assert (await producer.send_and_wait("t", b"2")).offset == 0
+        assert headers(cluster) == [(1, 0)]
+
+
+async def test_the_halves_of_a_batch_that_is_too_large_keep_its_numbers() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        settings = {**QUICK, "batch_size": 2_000}
+        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+            await producer.send_and_wait("t", b"first")
+            cluster.max_batch_bytes = 300
+            futures = await send_numbers(producer, 16)
+            assert [(await future).offset for future in futures] == list(range(1, 17))
+        assert cluster.partition("t").values() == [b"first", *map(number, range(16))]
+        assert {epoch for epoch, _ in headers(cluster)} == {0}
+
+
+async def test_a_batch_encoded_elsewhere_is_numbered_without_touching_the_callers_bytes() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        encoded = bytes(build_batch([(None, b"a"), (None, b"b")]))
+        before = bytes(encoded)
+        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+            assert (await (await producer.send_batch("t", 0, encoded))).offset == 0
+            assert (await producer.send_and_wait("t", b"c")).offset == 2
+        assert encoded == before
+        assert headers(cluster) == [(0, 0), (0, 2)]
+
+
+async def test_without_a_producer_id_records_wait_and_then_go() -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t")
+        busy = InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        for broker in cluster.brokers.values():
+            broker.script(ApiKey.INIT_PRODUCER_ID, reset_connection, lambda body: busy)
+        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+            assert (await producer.send_and_wait("t", b"1")).offset == 0
+
+
+async def test_a_producer_id_that_is_refused_fails_what_waits_and_is_asked_for_again() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        refused = InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        gate = cluster.brokers[1].gate(ApiKey.INIT_PRODUCER_ID)
+        cluster.brokers[1].script(ApiKey.INIT_PRODUCER_ID, lambda body: refused)
+        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+            future = await producer.send("t", b"1")
+            gate.set()
+            with pytest.raises(ApiError, match="CLUSTER_AUTHORIZATION_FAILED"):
+                await future
+            assert (await producer.send_and_wait("t", b"2")).offset == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"acks": 1}, {"acks": 0}, {"retries": 0}, {"max_in_flight_requests_per_connection": 6}],
+)
+def test_settings_that_exclude_idempotence_switch_it_off_or_contradict_it(settings: dict[str, Any]) -> None:
+    assert ProducerConfig().is_idempotent
+    assert not ProducerConfig(**settings).is_idempotent
+    with pytest.raises(InvalidConfiguration, match=f"{next(iter(settings))}=.*enable_idempotence=True"):
+        ProducerConfig(enable_idempotence=True, **settings)
+    assert not ProducerConfig(enable_idempotence=False).is_idempotent
+
+
+async def test_switched_off_nothing_is_numbered_and_one_batch_goes_at_a_time() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        settings = {**SMALL, "enable_idempotence": False}
+        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+            await producer.send_and_wait("t", b"first")
+            gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
+            await send_numbers(producer, 10)
+            await until(lambda: len(cluster.requests(ApiKey.PRODUCE)) == 2)
+            await producer.partitions_for("t")
+            assert len(cluster.requests(ApiKey.PRODUCE)) == 2
+            gate.set()
+        assert not cluster.requests(ApiKey.INIT_PRODUCER_ID)
+        assert {sequence for _, sequence in headers(cluster)} == {-1}
+
+
+# Random faults
+
+
+class Faults:
+    """Answers to produce requests that go wrong now and then, in every way that a broker can."""
+
+    def __init__(self, cluster: FakeCluster, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.cluster = cluster
+        self.rate = 0.3
+        for broker in cluster.brokers.values():
+            broker.on_produce = self.answer
+
+    def answer(self, broker: FakeBroker, body: Any) -> Any:
+        if self.random.random() > self.rate:
+            return None
+        refusals = [
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            ErrorCode.REQUEST_TIMED_OUT,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.KAFKA_STORAGE_ERROR,
+        ]
+        code = self.random.choice(refusals)
+        outcome = self.random.choice([refuse(code), reset_connection, reset_connection])
+        if code != ErrorCode.NOT_ENOUGH_REPLICAS and self.random.random() < 0.5:
+            outcome = writing(broker, outcome)
+        if self.random.random() < 0.3:
+            for index, _ in enumerate(self.cluster.topics["t"]):
+                self.cluster.move_leader("t", index, self.random.choice(list(self.cluster.brokers)))
+        return outcome(body)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_through_random_faults_every_acknowledged_record_is_there_once_and_in_order(seed: int) -> None:
+    partitions, records = 3, 300
+    async with FakeCluster(3) as cluster:
+        cluster.add_topic("t", partitions)
+        faults = Faults(cluster, seed)
+        settings = {**SMALL, "request_timeout_ms": 5_000, "delivery_timeout_ms": 60_000}
+        settings |= {"retry_backoff_ms": 1, "retry_backoff_max_ms": 2, "reconnect_backoff_ms": 0}
+        if seed % 2:
+            # Records that run out of attempts leave gaps and questions behind.
+            settings["retries"] = 2
+        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+            futures = []
+            for value in range(records):
+                futures.append(await producer.send("t", number(value), partition=value % partitions))
+                if faults.random.random() < 0.05:
+                    await asyncio.sleep(0)
+            await producer.flush()
+            faults.rate = 0.0
+            futures += [await producer.send("t", number(records), partition=p) for p in range(partitions)]
+            await producer.flush()
+        for partition in range(partitions):
+            written = cluster.partition("t", partition).values()
+            assert max(Counter(written[:-1]).values(), default=1) == 1, f"seed {seed}: written twice"
+            assert written == sorted(written, key=lambda value: value or b""), f"seed {seed}: reordered"
+        for value, future in enumerate(futures):
+            check_outcome(cluster, future, value, seed)
+        assert seed % 2 or not any(failure_of(future) for future in futures)
+
+
+def failure_of(future: Any) -> BarnabasError | None:
+    try:
+        future.result()
+    except BarnabasError as error:
+        return error
+    return None
+
+
+def check_outcome(cluster: FakeCluster, future: Any, value: int, seed: int) -> None:
+    if failure_of(future) is None:
+        metadata = future.result()
+        written = cluster.partition("t", metadata.partition).values()
+        expected = number(min(value, 300))
+        assert written[metadata.offset] == expected, f"seed {seed}: {value} is not at {metadata.offset}"
+
+
+# The pipeline by itself
+
+
+def numbered_pipeline(count: int) -> tuple[Pipeline, list[Any]]:
+    """A steady pipeline with so many batches of two records each, after one that was acknowledged."""
+    from barnabas.client.producer_batch import ProducerBatch
+    from barnabas.client.sequences import ProducerIdentity
+
+    def batch() -> ProducerBatch:
+        encoded = bytearray(build_batch([(None, b"a"), (None, b"b")]))
+        return ProducerBatch(T0, None, reserved_bytes=0, created_at=0.0, encoded=encoded, record_count=2)
+
+    pipeline = Pipeline(5, is_numbered=True)
+    pipeline.identify(ProducerIdentity(7, 0))
+    first = batch()
+    pipeline.add(first)
+    pipeline.launch(first, 1)
+    finish(pipeline, first)
+    batches = [batch() for _ in range(count)]
+    for one in batches:
+        for earlier in pipeline.batches:
+            if earlier.flight == 0:
+                pipeline.launch(earlier, 1)
+        pipeline.add(one)
+    for one in batches[:-1]:
+        pipeline.put_back(one)
+        one.flight = 0
+    return pipeline, batches
+
+
+def finish(pipeline: Pipeline, batch: Any) -> None:
+    pipeline.acknowledged(batch)
+    batch.deliver(0, -1)
+
+
+def give_up(pipeline: Pipeline, batch: Any) -> None:
+    batch.fail(DeliveryTimedOut("over"))
+    pipeline.gave_up(batch, may_be_written=True)
