@@ -61,7 +61,7 @@ class OffsetCheckpoint:
         """Whom the file names; None before it was read or written here."""
 
     def read(self) -> dict[TopicPartition, Offset]:
-        """What was written last; nothing when the file is not there. Raises CheckpointDamaged."""
+        """What was written last; nothing when there is no file. Raises CheckpointDamaged, LogDirFailure."""
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -69,6 +69,8 @@ class OffsetCheckpoint:
             return {}
         except UnicodeDecodeError as error:
             raise CheckpointDamaged(f"{self.path}: {error}") from None
+        except OSError as error:
+            raise LogDirFailure(self.path, error) from error
         found: dict[TopicPartition, Offset] = {}
         for topic, partition, offset in parse_checkpoint(text, 3, self.path):
             key = TopicPartition(topic, parse_number(partition, self.path))

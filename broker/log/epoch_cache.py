@@ -48,7 +48,10 @@ class EpochCache:
 
     @classmethod
     def load(cls, folder: Path) -> EpochCache:
-        """Read the file of a partition's folder; empty when there is none. Raises CheckpointDamaged."""
+        """Read the file of a partition's folder; empty when there is none.
+
+        Raises CheckpointDamaged, LogDirFailure.
+        """
         cache = cls(folder)
         try:
             text = cache.path.read_text(encoding="utf-8")
@@ -56,6 +59,8 @@ class EpochCache:
             return cache
         except UnicodeDecodeError as error:
             raise CheckpointDamaged(f"{cache.path}: {error}") from None
+        except OSError as error:
+            raise LogDirFailure(cache.path, error) from error
         entries = tuple(
             EpochEntry(LeaderEpoch(parse_number(epoch, cache.path)), Offset(parse_number(offset, cache.path)))
             for epoch, offset in parse_checkpoint(text, 2, cache.path)

@@ -44,6 +44,8 @@ class LogManager:
         """Folders to be removed, and when (ms)."""
         self.offline_partitions: dict[TopicPartition, Exception] = {}
         """Partitions whose log could not be opened, or was lost with its dir, and why."""
+        self._damaged: dict[TopicPartition, Path] = {}
+        """The folders of logs that could not be opened, so that a deletion of the partition finds them."""
         self.offline_dirs: dict[Path, LogDirFailure] = {}
         self.on_dir_failed: Callable[[Sequence[TopicPartition]], None] | None = None
         """Called once for each dir that goes offline, with what is lost; without locks, on any thread."""
@@ -172,20 +174,23 @@ class LogManager:
                 )
             log = self._logs.pop(topic_partition, None)
             self.offline_partitions.pop(topic_partition, None)
-        if log is None:
+            folder = self._damaged.pop(topic_partition, None) if log is None else log.folder
+        if folder is None:
             return False
-        log.abandon()
-        doomed = log.folder.with_name(deleted_name(topic_partition))
+        config = self._config_of(topic_partition.topic) if log is None else log.config
+        if log is not None:
+            log.abandon()
+        doomed = folder.with_name(deleted_name(topic_partition))
         try:
-            log.folder.rename(doomed)
+            folder.rename(doomed)
             fsync_path(doomed.parent)
         except OSError as error:
-            failure = LogDirFailure(log.folder, error)
+            failure = LogDirFailure(folder, error)
             with self._lock:
                 self.offline_partitions[topic_partition] = failure
             raise failure from error
         with self._lock:
-            self._doomed[doomed] = now_ms + log.config.file_delete_delay_ms
+            self._doomed[doomed] = now_ms + config.file_delete_delay_ms
         return True
 
     def fail_dir(self, failure: LogDirFailure) -> list[TopicPartition]:
@@ -361,6 +366,7 @@ class LogManager:
         except (CorruptLog, CheckpointDamaged) as error:
             logger.error("%s stays offline: %s", key, error)
             self.offline_partitions[key] = error
+            self._damaged[key] = folder
 
     def _adopt(self, log: Log) -> None:
         log.on_bounds_lowered = self._save_lowered_bounds

@@ -42,7 +42,7 @@ def write_partition_metadata(folder: Path, topic_id: TopicId) -> None:
 
 
 def read_partition_metadata(folder: Path) -> TopicId | None:
-    """The topic id, or None when there is no such file. Raises CheckpointDamaged."""
+    """The topic id, or None when there is no such file. Raises CheckpointDamaged, LogDirFailure."""
     path = folder / PARTITION_METADATA
     try:
         text = path.read_text(encoding="utf-8")
@@ -50,6 +50,8 @@ def read_partition_metadata(folder: Path) -> TopicId | None:
         return None
     except UnicodeDecodeError as error:
         raise CheckpointDamaged(f"{path}: {error}") from None
+    except OSError as error:
+        raise LogDirFailure(path, error) from error
     found = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     if found.get("version") != "0" or "topic_id" not in found:
         raise CheckpointDamaged(f"{path}: expected version: 0 and topic_id, found {text!r}")

@@ -112,15 +112,15 @@ class ProducerSnapshots:
     def path(self, offset: int) -> Path:
         return self.folder / segment_name(offset, SNAPSHOT_SUFFIX)
 
-    def write(self, offset: int, states: Iterable[ProducerState]) -> None:
-        """Write the states of a log that ends at an offset, unless that was done or there is no record yet.
+    def write(self, offset: int, states: Iterable[ProducerState]) -> bool:
+        """Write the states of a log that ends at an offset; False if that was done or there is no record yet.
 
         Atomic, but not yet safe from a power cut: that is `fsync`.
 
         Raises LogDirFailure.
         """
         if not offset or (self._offsets and self._offsets[-1] >= offset):
-            return
+            return False
         path = self.path(offset)
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
@@ -129,6 +129,7 @@ class ProducerSnapshots:
         except OSError as error:
             raise LogDirFailure(path, error) from error
         insort(self._offsets, offset)
+        return True
 
     def load_newest(self) -> tuple[int, list[ProducerState]] | None:
         """The newest one that is sound, with its offset; damaged ones are removed. Raises LogDirFailure."""
@@ -162,7 +163,10 @@ class ProducerSnapshots:
         self._remove([found for found in self._offsets[:-1] if found not in bases])
 
     def fsync(self, start: int, end: int) -> None:
-        """Force those from `start` to `end`, both included, to disk; needs no lock. Raises OSError."""
+        """Force those from `start` to `end`, both included, to disk, but not the folder; needs no lock.
+
+        Raises OSError.
+        """
         for offset in self.offsets:
             if start <= offset <= end:
                 fsync_path(self.path(offset))

@@ -154,9 +154,10 @@ class ProducerStates:
                     )
                 duplicates.append(duplicate)
                 continue
-            if ahead is None:
-                ahead = {}
-            ahead[producer_id] = (header.producer_epoch, last_sequence_of(header))
+            if index + 1 < len(batches):
+                if ahead is None:
+                    ahead = {}
+                ahead[producer_id] = (header.producer_epoch, last_sequence_of(header))
         return duplicates
 
     def note(self, header: BatchHeader, now_ms: int) -> None:

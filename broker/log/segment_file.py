@@ -153,7 +153,10 @@ class SegmentFile:
             descriptor = self._descriptor if self._descriptor is not None else self._open()
             position = size
             while position < before:
-                position += pwrite(descriptor, _ZEROS[: before - position], position)
+                written = pwrite(descriptor, _ZEROS[: before - position], position)
+                if written <= 0:
+                    raise OSError(errno.EIO, "the disk takes no bytes")
+                position += written
         except OSError as error:
             raise LogDirFailure(self.path, error) from error
 

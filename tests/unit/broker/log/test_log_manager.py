@@ -200,6 +200,10 @@ def test_a_damaged_log_stays_offline_and_the_others_come_up(managers: Managers) 
     with pytest.raises(ApiError, match="below the recovery point") as caught:
         again.get_or_create(KEY, TOPIC_ID, 0)
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    # Its topic is deleted, and another of that name is made.
+    assert again.delete(KEY, 0)
+    assert again.get_or_create(KEY, TopicId(uuid.uuid4()), 0).log_end_offset == 0
+    assert again.remove_deleted(1 << 40) == 1
 
 
 def test_a_dir_whose_disk_fails_goes_offline_with_its_logs_alone(
@@ -229,6 +233,33 @@ def test_a_dir_whose_disk_fails_goes_offline_with_its_logs_alone(
     manager.close(0)
     assert not (first.folder.parent / ".kafka_cleanshutdown").exists()
     assert (second.folder.parent / ".kafka_cleanshutdown").exists()
+
+
+def test_a_file_that_cannot_be_read_takes_its_dir_offline_and_not_the_broker(managers: Managers) -> None:
+    managers.open().close(0)
+    (managers.paths[0] / "recovery-point-offset-checkpoint").unlink()
+    (managers.paths[0] / "recovery-point-offset-checkpoint").mkdir()
+    assert list(managers.open().offline_dirs) == [managers.paths[0]]
+
+
+def test_a_broker_whose_only_disk_fails_while_logs_are_opened_does_not_start(
+    managers: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path,) = paths = managers.paths[:1]
+    manager = managers.open(paths=paths)
+    manager.get_or_create(KEY, TOPIC_ID, 0).append_as_leader(batch(), 0, 0)
+    managers.crash(manager)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "truncate", full)
+        with pytest.raises(InvalidConfiguration, match=f"no folder is left.*{path}.*No space left"):
+            managers.open(paths=paths)
+    again = managers.open(paths=paths).get(KEY)
+    assert again is not None
+    assert again.log_end_offset == 1
 
 
 def test_a_broker_without_a_usable_dir_does_not_start(managers: Managers, tmp_path: Path) -> None:
