@@ -170,7 +170,7 @@ class ZooKeeperTopicWork:
             results = self._topics.create_topics(topics, validate_only=validate_only)
         except ApiError as error:
             return [
-                CreatableTopicResult(name=topic.name, error_code=error.code, error_message=str(error))
+                CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.text)
                 for topic in topics
             ]
         return [
@@ -191,7 +191,7 @@ class ZooKeeperTopicWork:
         try:
             results = self._topics.create_partitions(topics, validate_only=validate_only)
         except ApiError as error:
-            results = [TopicResult(name=topic.name, error=error.code, message=str(error)) for topic in topics]
+            results = [TopicResult(name=topic.name, error=error.code, message=error.text) for topic in topics]
         return [
             GrownTopic(
                 CreatePartitionsTopicResult(
@@ -212,7 +212,7 @@ class ZooKeeperTopicWork:
                     name=topic.name,
                     topic_id=topic.topic_id,
                     error_code=error.code,
-                    error_message=str(error),
+                    error_message=error.text,
                 )
                 for topic in topics
             ]

@@ -285,7 +285,7 @@ def _name_of(topic: DeleteTopicState, existing: Mapping[str, object], by_id: Map
 
 
 def _failed(name: str | None, error: ApiError, topic_id: TopicId = NO_TOPIC_ID) -> TopicResult:
-    return TopicResult(name=name, topic_id=topic_id, error=error.code, message=str(error))
+    return TopicResult(name=name, topic_id=topic_id, error=error.code, message=error.text)
 
 
 class _zookeeper_trouble:

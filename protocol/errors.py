@@ -266,8 +266,13 @@ class ApiError(BarnabasError):
     def __init__(self, message: str = "") -> None:
         super().__init__(message or _MEANINGS[self.code].text)
 
+    @property
+    def text(self) -> str:
+        """What happened, without the name of the code: for answers, which carry the code beside it."""
+        return super().__str__()
+
     def __str__(self) -> str:
-        return f"{self.code.name}: {super().__str__()}"
+        return f"{self.code.name}: {self.text}"
 
 
 def _class_name(code: ErrorCode) -> str:

@@ -156,7 +156,7 @@ def _describe(services: Services, request: ApiRequest) -> None:
         )
         problem = next((one for one in (resource, found) if isinstance(one, ApiError)), None)
         if problem is not None:
-            result.error_code, result.error_message = problem.code, str(problem)
+            result.error_code, result.error_message = problem.code, problem.text
         elif isinstance(resource, ConfigResource) and not isinstance(found, ApiError):
             result.configs = config_rules.trimmed(
                 _described(services, asked, resource, found),
@@ -200,7 +200,7 @@ def _change_all(
                 raise api_error(ErrorCode.INVALID_REQUEST, f"resource {name!r} is named more than once")
             _change(services, _resource(services, kind, name), edit, validate_only=validate_only)
         except ApiError as error:
-            response.error_code, response.error_message = error.code, str(error)
+            response.error_code, response.error_message = error.code, error.text
         responses.append(response)
     return responses
 

@@ -148,7 +148,9 @@ def test_partitions_that_are_added_can_be_written_to_also_after_a_new_controller
     found = view.partitions("t")
     assert [one.partition for one in found] == [0, 1, 2, 3, 4]
     assert all(len(one.replicas) == 3 and one.leader >= 0 for one in found)
-    cluster.kill(view.controller())
+    first = view.controller()
+    cluster.kill(first)
+    cluster.start_broker(first)
     with view.admin() as admin:
         admin.create_partitions({"t": 7})
     for number in range(7):
