@@ -220,6 +220,8 @@ def _must_speak(api_key: int, version: int) -> _Spoken:
 def _after_tags(view: memoryview, position: int) -> int:
     """The position after the tagged fields of a header, all of which are ignored."""
     try:
+        if view[position] == 0:
+            return position + 1
         count, position = read_uvarint(view, position)
         for _ in range(count):
             position = skip_tagged_field(view, position, len(view))
