@@ -34,7 +34,7 @@ from barnabas.broker.log.retention import count_expired
 from barnabas.broker.log.segment import ReadResult, Segment, TimestampAndOffset
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.ids import Offset, TopicId, TopicPartition
+from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import NO_TIMESTAMP, Buffer
 
@@ -183,14 +183,17 @@ class Log:
             self.epoch_cache.latest_epoch,
         )
 
-    def append_as_follower(self, records: Buffer, now_ms: int) -> AppendResult:
+    def append_as_follower(
+        self, records: Buffer, now_ms: int, newest_epoch: LeaderEpoch | None = None
+    ) -> AppendResult:
         """Write what a leader sent, offsets and epochs unchanged; a last batch that is cut short is left out.
 
-        Raises, changing nothing: CORRUPT_MESSAGE and its like, UnexpectedAppendOffset when the batches do not
-        continue the log, LogDirFailure (then the batches before the failing segment may be in).
+        Raises, changing nothing: CORRUPT_MESSAGE and its like, UNKNOWN_LEADER_EPOCH for a batch above the
+        newest epoch, UnexpectedAppendOffset when the batches do not continue the log, LogDirFailure (then the
+        batches before the failing segment may be in).
         """
         view = memoryview(records)
-        batches, size = fetched_batches(view, self._log_end_offset)
+        batches, size = fetched_batches(view, self._log_end_offset, newest_epoch)
         with self.lock:
             pieces = runs(batches, self._segments.active.size, self.config.segment_bytes)
             return self._append(view[:size], pieces, now_ms, NO_TIMESTAMP)

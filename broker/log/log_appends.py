@@ -104,11 +104,15 @@ def stamp_all(
     return stamped, now_ms if is_append_time else NO_TIMESTAMP
 
 
-def fetched_batches(view: memoryview, log_end_offset: int) -> tuple[list[Appendable], int]:
+def fetched_batches(
+    view: memoryview, log_end_offset: int, newest_epoch: LeaderEpoch | None = None
+) -> tuple[list[Appendable], int]:
     """The whole batches of a leader's answer, checked, and where they end.
 
     A last batch that is cut short is none. Raises UnexpectedAppendOffset unless each batch continues the one
-    before and the first the log.
+    before and the first the log. Raises UNKNOWN_LEADER_EPOCH for a batch of an epoch above that of the leader
+    who answered: it was deposed while its answer was on the way, and the bytes are another history's, which
+    need not share what lies before them (KAFKA-18723).
     """
     found: list[Appendable] = []
     position = 0
@@ -122,6 +126,12 @@ def fetched_batches(view: memoryview, log_end_offset: int) -> tuple[list[Appenda
         if header.base_offset != expected:
             raise UnexpectedAppendOffset(
                 f"the batch at byte {position} has offset {header.base_offset}, due is {expected}"
+            )
+        if newest_epoch is not None and header.partition_leader_epoch > newest_epoch:
+            raise api_error(
+                ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"the batch at offset {expected} is of leader epoch {header.partition_leader_epoch}, "
+                f"the answer of {newest_epoch}",
             )
         found.append((position, header))
         expected = header.next_offset

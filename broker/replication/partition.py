@@ -439,7 +439,7 @@ class Partition:
             self._check_following(leader_epoch)
             before = self.log.log_end_offset
             if len(records) > 0:
-                self.log.append_as_follower(records, wall_clock_ms)
+                self.log.append_as_follower(records, wall_clock_ms, leader_epoch)
             high_watermark = min(leader_high_watermark, self.log.log_end_offset)
             if high_watermark > self._high_watermark:
                 self._set_high_watermark(Offset(high_watermark))

@@ -140,9 +140,15 @@ class MemoryLog:
         end, epoch = self.log_end_offset, self.epoch_cache.latest_epoch
         return AppendResult(base, last, end, self.log_start_offset, -1, 0, 0, LeaderEpoch(epoch))
 
-    def append_as_follower(self, records: memoryview, now_ms: int) -> AppendResult:
+    def append_as_follower(
+        self, records: memoryview, now_ms: int, newest_epoch: LeaderEpoch | None = None
+    ) -> AppendResult:
         found = decode(records)
-        for expected, (offset, _) in enumerate(found, self.log_end_offset):
+        for expected, (offset, entry) in enumerate(found, self.log_end_offset):
+            if newest_epoch is not None and entry.epoch > newest_epoch:
+                raise api_error(
+                    ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {entry.epoch}, at most {newest_epoch}"
+                )
             if offset != expected:
                 raise UnexpectedAppendOffset(f"offset {offset}, due is {expected}")
         return self._append([entry for _, entry in found])

@@ -17,7 +17,7 @@ from barnabas.broker.log.storage_errors import LogDirFailure, UnexpectedAppendOf
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.ids import TopicId
+from barnabas.protocol.ids import LeaderEpoch, TopicId
 from barnabas.protocol.record_batch import TimestampType, check_batch, iter_batches, parse_header, write_crc
 from barnabas.protocol.records import decode_records
 
@@ -135,6 +135,16 @@ def test_a_follower_refuses_what_does_not_continue_its_log(open_log: OpenLog, ba
     with pytest.raises(UnexpectedAppendOffset, match="due is"):
         log.append_as_follower(follower_batches(*bases), 0)
     assert (log.log_end_offset, log.size_bytes) == (0, 0)
+
+
+def test_a_follower_refuses_batches_above_the_epoch_of_the_leader_it_asked(open_log: OpenLog) -> None:
+    log = open_log()
+    data = follower_batches(0, 1, 2)
+    with pytest.raises(ApiError) as caught:
+        log.append_as_follower(data, 0, LeaderEpoch(1))
+    assert caught.value.code is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert (log.log_end_offset, log.size_bytes, log.epoch_cache.entries) == (0, 0, ())
+    assert log.append_as_follower(data, 0, LeaderEpoch(2)).log_end_offset == 3
 
 
 def test_a_follower_refuses_damaged_batches(open_log: OpenLog) -> None:

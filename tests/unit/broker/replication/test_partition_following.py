@@ -76,6 +76,21 @@ def test_what_was_meant_for_another_epoch_is_dropped() -> None:
     assert partition.view() == before
 
 
+def test_records_of_a_later_epoch_than_the_leaders_are_refused() -> None:
+    """The leader was deposed, cut and wrote on while its answer was read: the bytes are another history's."""
+    partition = follower_of(epoch=1)
+    follow(partition, 0, 2, epoch=1)
+    with refused(ErrorCode.UNKNOWN_LEADER_EPOCH):
+        partition.append_as_follower(
+            records_at(2, 1, epoch=2),
+            leader_epoch=LeaderEpoch(1),
+            leader_high_watermark=Offset(3),
+            leader_log_start_offset=Offset(0),
+            wall_clock_ms=0,
+        )
+    assert (partition.log_end_offset, partition.high_watermark) == (2, 0)
+
+
 def test_a_leader_follows_nobody() -> None:
     partition = leader_of(1, 2)
     with refused(ErrorCode.FENCED_LEADER_EPOCH):
