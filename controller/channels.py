@@ -110,8 +110,16 @@ class ControllerChannels:
                 log.error("the channels' thread did not end within %.0f s", _STOP_TIMEOUT_S)
 
     def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
+        def run() -> None:
+            try:
+                call(*arguments)
+            except Exception as error:
+                # The loop would only log it, and a broker would never be told what it must know.
+                log.critical("a controller channel failed: %r", error, exc_info=True)
+                self._on_fatal(error)
+
         try:
-            self._loop.call_soon_threadsafe(call, *arguments)
+            self._loop.call_soon_threadsafe(run)
         except RuntimeError:
             # Closed by a `stop` from elsewhere; there is nobody left to tell.
             log.debug("channels of epoch %d are stopped", self._epoch)

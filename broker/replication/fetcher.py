@@ -132,13 +132,24 @@ class FetcherManager:
     def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
         """Fetch these partitions from these leaders from now on."""
         if leaders:
-            self._loop.call_soon_threadsafe(self._follow, dict(leaders))
+            self._on_loop(self._follow, dict(leaders))
 
     def unfollow(self, names: Iterable[TopicPartition]) -> None:
         """Fetch these partitions no longer. An answer under way is fenced by the partition itself."""
         found = list(names)
         if found:
-            self._loop.call_soon_threadsafe(self._unfollow, found)
+            self._on_loop(self._unfollow, found)
+
+    def _on_loop(self, change: Callable[[Any], None], what: Any) -> None:
+        def run() -> None:
+            try:
+                change(what)
+            except Exception as error:
+                # The loop would only log it, and some partitions would never be fetched again.
+                logger.critical("the fetchers could not be changed", exc_info=True)
+                self._on_fatal(error)
+
+        self._loop.call_soon_threadsafe(run)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a fetcher's work; if it fails the broker goes down, for its followers would stand still."""
@@ -280,7 +291,8 @@ class LeaderFetcher:
                 self._is_waiting = False
             self._is_lost = False
             self._manager.metadata.trust(self.leader)
-            self._apply(answer, loop.time())
+            if not self._apply(answer, loop.time()):
+                await asyncio.sleep(self._settings.backoff_ms / 1000)
 
     async def _pause(self, seconds: float | None) -> None:
         """Wait for a change of the partitions, or for a while."""
@@ -350,7 +362,8 @@ class LeaderFetcher:
             )
         return [FetchTopic(topic=name, partitions=found) for name, found in topics.items()], next_retry
 
-    def _apply(self, answer: Answer, now: float) -> None:
+    def _apply(self, answer: Answer, now: float) -> bool:
+        """Take over an answer; False when the leader refuses fetches as such."""
         response: FetchResponse = answer.body
         if response.error_code != ErrorCode.NONE:
             logger.warning("broker %d refuses fetches: error %d", self.leader, response.error_code)
@@ -361,6 +374,7 @@ class LeaderFetcher:
                 if followed is not None and self.followed.get(name) is followed:
                     self._apply_partition(followed, data, now)
         answer.frame.release()
+        return bool(response.error_code == ErrorCode.NONE)
 
     def _apply_partition(self, followed: _Followed, data: FetchPartitionResponse, now: float) -> None:
         try:

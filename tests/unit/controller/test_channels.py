@@ -237,3 +237,18 @@ async def test_a_port_refuses_when_nobody_listens() -> None:
 
 async def test_a_name_that_does_not_resolve_is_no_refusal() -> None:
     assert not await refuses(Endpoint("no-such-host.invalid", 1))
+
+
+def test_a_bug_on_the_channels_thread_is_fatal() -> None:
+    died: list[BaseException] = []
+    channels = ControllerChannels(
+        BrokerId(0),
+        ControllerEpoch(5),
+        request_timeout_ms=20_000,
+        report=lambda event: None,
+        on_fatal=died.append,
+    )
+    channels.send([], BrokerBatch())  # type: ignore[arg-type]  # the bug
+    wait_until(lambda: died)
+    assert isinstance(died[0], TypeError)
+    channels.stop()

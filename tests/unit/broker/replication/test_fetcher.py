@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.registry import HANDLERS, Handler
+from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.metadata_cache import MetadataCache
@@ -18,6 +22,8 @@ from barnabas.broker.replication.fetcher import FetcherManager, FetcherSettings,
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerEpoch, Endpoint, LeaderEpoch, TopicPartition
+from barnabas.protocol.messages.fetch import FetchResponse
+from barnabas.protocol.schema import ApiKey
 from tests.unit.broker.handlers.serving import INTERNAL, Serving, batch
 from tests.unit.broker.replication.building import ME, TP, TWO, fatal, partition_of, state
 
@@ -246,3 +252,44 @@ def test_following_what_does_not_exist_hurts_nothing(leader: Leader, follower: F
     leader.append(b"a")
     follower.follow(leader, TP)
     wait_for(lambda: follower.has_all_of(leader), "the record")
+
+
+def test_a_bug_in_a_change_of_what_is_followed_is_fatal(follower: Follower) -> None:
+    died: list[BaseException] = []
+
+    def broken(name: TopicPartition) -> Partition:
+        raise ZeroDivisionError("a bug")
+
+    fetchers = FetcherManager(
+        TWO,
+        broken,
+        follower.metadata,
+        follower.fetchers.settings,
+        broker_epoch=lambda: BrokerEpoch(5),
+        note_error=lambda error: None,
+        on_fatal=died.append,
+    )
+    fetchers.start()
+    fetchers.follow({TP: FollowedLeader(ME, Endpoint("127.0.0.1", 1), LeaderEpoch(0))})
+    wait_for(lambda: len(died) > 0, "the bug to be told")
+    fetchers.stop()
+    assert isinstance(died[0], ZeroDivisionError)
+
+
+def test_a_leader_that_refuses_fetches_as_such_is_asked_at_leisure(
+    leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noting(delay: float) -> None:
+        slept.append(delay)
+        await sleep(delay)
+
+    def refuse(services: Services, request: ApiRequest) -> None:
+        request.respond(FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, responses=[]))
+
+    monkeypatch.setattr(asyncio, "sleep", noting)
+    monkeypatch.setitem(HANDLERS, ApiKey.FETCH, Handler(refuse))
+    follower.follow(leader, TP)
+    wait_for(lambda: 0.02 in slept, "the back-off")
