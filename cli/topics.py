@@ -1,15 +1,16 @@
-"""`barnabas topics create|list|describe|delete`."""
+"""`barnabas topics create|list|describe|alter|add-partitions|delete`."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
+from barnabas.cli import configs
 from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async, unknown_topic
-from barnabas.cli.exit_codes import OK
+from barnabas.cli.exit_codes import OK, USAGE, CommandError
 from barnabas.cli.output import print_json, print_table
 from barnabas.cli.settings_arguments import key_values
-from barnabas.client.admin import Admin, NewTopic
+from barnabas.client.admin import Admin, ConfigResource, NewPartitions, NewTopic
 from barnabas.client.metadata import PartitionInfo, TopicInfo
 from barnabas.protocol.errors import ApiError, ErrorCode
 
@@ -38,16 +39,38 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     describe = actions.add_parser("describe", help="show partitions, leaders and in-sync replicas")
     describe.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all")
 
+    alter = actions.add_parser("alter", help="change a topic's settings; they take effect on every replica")
+    alter.add_argument("topic")
+    configs.add_change_arguments(alter)
+
+    add_partitions = actions.add_parser("add-partitions", help="give a topic more partitions")
+    add_partitions.add_argument("topic")
+    add_partitions.add_argument("total", type=int, metavar="TOTAL", help="how many it has afterwards, in all")
+    add_partitions.add_argument(
+        "--replicas",
+        action="append",
+        metavar="ID,ID,…",
+        help="the brokers of a new partition, the preferred leader first (once for each new partition)",
+    )
+    add_partitions.add_argument("--validate-only", action="store_true", help="check it and change nothing")
+
     delete = actions.add_parser("delete", help="delete topics and their records")
     delete.add_argument("topics", nargs="+", metavar="TOPIC")
 
-    for action in (create, listing, describe, delete):
+    for action in (create, listing, describe, alter, add_partitions, delete):
         add_bootstrap_arguments(action)
         action.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    action = {"create": _create, "list": _list, "describe": _describe, "delete": _delete}[options.action]
+    action = {
+        "create": _create,
+        "list": _list,
+        "describe": _describe,
+        "alter": _alter,
+        "add-partitions": _add_partitions,
+        "delete": _delete,
+    }[options.action]
     run_async(action(options, chosen_bootstrap(options)))
     return OK
 
@@ -106,6 +129,38 @@ async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
         print_table(("partition", "leader", "replicas", "isr", "offline"), rows)
     if not found:
         print("no topics")
+
+
+async def _alter(options: argparse.Namespace, bootstrap: str) -> None:
+    resource, changes = ConfigResource.topic(options.topic), configs.chosen_changes(options)
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        await configs.alter(admin, resource, changes, validate_only=options.validate_only)
+    configs.report_changes(resource, changes, is_done=not options.validate_only, as_json=options.json)
+
+
+async def _add_partitions(options: argparse.Namespace, bootstrap: str) -> None:
+    assignments = None if options.replicas is None else [_broker_ids(text) for text in options.replicas]
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        known = await admin.list_topics(include_internal=True)
+        if options.topic not in known:
+            raise unknown_topic(options.topic, known)
+        await admin.create_partitions(
+            {options.topic: NewPartitions(options.total, assignments)}, validate_only=options.validate_only
+        )
+        found = (await admin.describe_topics(options.topic))[options.topic]
+    if options.json:
+        print_json({"changed": not options.validate_only} | topic_object(found))
+    elif options.validate_only:
+        print(f"topic {options.topic} can have {options.total} partitions")
+    else:
+        print(f"topic {options.topic} has {len(found.partitions)} partitions")
+
+
+def _broker_ids(text: str) -> list[int]:
+    ids = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() for part in ids):
+        raise CommandError(f"--replicas {text!r}: expected broker ids with commas between, as 1,2,3", USAGE)
+    return [int(part) for part in ids]
 
 
 async def _delete(options: argparse.Namespace, bootstrap: str) -> None:

@@ -122,6 +122,21 @@ def test_errors_say_what_is_wrong_and_have_their_codes(barnabas: Barnabas) -> No
         (("topics", "create", "bad name"), exit_codes.FAILED, "INVALID_TOPIC"),
         (("topics", "create", "t", "--replication-factor", "9"), exit_codes.FAILED, "INVALID_REPLICATION"),
         (("topics", "create", "t", "--config", "retension.ms=1"), exit_codes.FAILED, "retension.ms"),
+        (("topics", "alter", "fligths", "--set", "a=1"), exit_codes.NOT_FOUND, "did you mean flights?"),
+        (("topics", "alter", "flights", "--set", "retention.ms=1 h"), exit_codes.FAILED, "a whole number"),
+        (("topics", "alter", "flights", "--set", "retension.ms=1"), exit_codes.FAILED, '"retention.ms"'),
+        (("topics", "alter", "flights"), exit_codes.USAGE, "nothing to change"),
+        (("topics", "add-partitions", "flights", "1"), exit_codes.FAILED, "cannot be taken away"),
+        (("topics", "add-partitions", "fligths", "9"), exit_codes.NOT_FOUND, "did you mean flights?"),
+        (("topics", "add-partitions", "flights", "3", "--replicas", "x"), exit_codes.USAGE, "as 1,2,3"),
+        (("configs", "describe", "--broker", "9"), exit_codes.NOT_FOUND, "live are 1, 2, 3"),
+        (("configs", "describe", "--broker", "1", "log.retension.ms"), exit_codes.NOT_FOUND, "did you mean"),
+        (
+            ("configs", "alter", "--broker", "1", "--set", "num.io.threads=2"),
+            exit_codes.FAILED,
+            "dynamically",
+        ),
+        (("configs", "alter", "--all-brokers", "--set", "a=1", "--delete", "a"), exit_codes.USAGE, "twice"),
         (("consume", "flights", "--partition", "7"), exit_codes.NOT_FOUND, "only 0 to 1"),
         (("consume", "flights", "--from", "noon"), exit_codes.USAGE, "expected beginning, end"),
         (("produce", "flights", "--set", "linger.sm=1"), exit_codes.USAGE, "linger"),
@@ -150,6 +165,34 @@ def test_topics_can_be_described_and_deleted(barnabas: Barnabas) -> None:
     assert described["topic_id"] == created["topic_id"]
     assert json.loads(barnabas("topics", "delete", "t", "--json").stdout) == {"deleted": ["t"]}
     assert "t" not in barnabas("topics", "list").stdout.split()
+
+
+def test_settings_are_shown_and_changed_and_partitions_added(barnabas: Barnabas) -> None:
+    barnabas("topics", "create", "t", "--partitions", "1", "--replication-factor", "3")
+    barnabas("topics", "alter", "t", "--set", "retention.ms=5", "--append", "cleanup.policy=compact")
+    checked = barnabas("topics", "alter", "t", "--set", "retention.ms=9", "--validate-only").stdout
+    assert checked.strip() == "topic t: retention.ms can be changed so"
+    shown = json.loads(barnabas("configs", "describe", "--topic", "t", "--changed", "--json").stdout)
+    assert {
+        entry["name"]: entry["value"] for entry in shown if entry["source"] == "DYNAMIC_TOPIC_CONFIG"
+    } == {
+        "cleanup.policy": "delete,compact",
+        "retention.ms": "5",
+    }
+    barnabas("topics", "alter", "t", "--delete", "retention.ms")
+    text = barnabas("configs", "describe", "--topic", "t", "retention.ms", "--explain").stdout
+    assert "604800000" in text
+    assert "Age at which a segment is deleted" in text
+    barnabas("configs", "alter", "--all-brokers", "--set", "log.retention.ms=7")
+    barnabas("configs", "alter", "--broker", "1", "--set", "log.retention.ms=8")
+    [own] = json.loads(barnabas("configs", "describe", "--broker", "1", "log.retention.ms", "--json").stdout)
+    assert (own["value"], own["source"]) == ("8", "DYNAMIC_BROKER_CONFIG")
+    assert "log.retention.ms" in barnabas("configs", "describe", "--all-brokers").stdout
+    done = barnabas(
+        "topics", "add-partitions", "t", "3", "--replicas", "3,1,2", "--replicas", "2,1,3", "--json"
+    )
+    assert [one["replicas"] for one in json.loads(done.stdout)["partitions"][1:]] == [[3, 1, 2], [2, 1, 3]]
+    assert barnabas("topics", "add-partitions", "t", "4").stdout.strip() == "topic t has 4 partitions"
 
 
 def test_status_shows_every_replica_and_what_is_wrong(barnabas: Barnabas, cluster: LocalCluster) -> None:

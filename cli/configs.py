@@ -1,0 +1,185 @@
+"""`barnabas configs describe|alter`: the settings of topics and brokers, while they run."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async, unknown_topic
+from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.output import print_json, print_table
+from barnabas.cli.settings_arguments import key_values
+from barnabas.client.admin import Admin, Append, ConfigChange, ConfigEntry, ConfigResource, Subtract
+from barnabas.protocol.messages.configs import ConfigResourceType, ConfigSource
+
+_SOURCES = {
+    ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",
+    ConfigSource.DYNAMIC_BROKER_CONFIG: "this broker",
+    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: "all brokers",
+    ConfigSource.STATIC_BROKER_CONFIG: "broker's start",
+    ConfigSource.DEFAULT_CONFIG: "default",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    describe = actions.add_parser("describe", help="show settings, and where their values come from")
+    add_resource_arguments(describe)
+    describe.add_argument("names", nargs="*", metavar="SETTING", help="default: all")
+    describe.add_argument("--changed", action="store_true", help="only what is not the default")
+    describe.add_argument("--explain", action="store_true", help="say what each setting is for")
+
+    alter = actions.add_parser("alter", help="change settings; they take effect at once, on every replica")
+    add_resource_arguments(alter)
+    add_change_arguments(alter)
+
+    for action in (describe, alter):
+        add_bootstrap_arguments(action)
+        action.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_resource_arguments(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--topic", metavar="TOPIC")
+    which.add_argument("--broker", type=int, metavar="ID")
+    which.add_argument(
+        "--all-brokers", action="store_true", help="what every broker has that does not say itself"
+    )
+
+
+def add_change_arguments(parser: argparse.ArgumentParser) -> None:
+    for option, metavar, help_text in (
+        ("--set", "KEY=VALUE", "give a setting a value, for example retention.ms=3600000"),
+        ("--delete", "KEY", "let a setting have its default again"),
+        ("--append", "KEY=VALUE", "add to a setting that is a list, for example cleanup.policy=compact"),
+        ("--subtract", "KEY=VALUE", "take from a setting that is a list"),
+    ):
+        parser.add_argument(
+            option,
+            action="append",
+            default=[],
+            metavar=metavar,
+            dest=option.removeprefix("--") + "s",
+            help=f"{help_text} (may be repeated)",
+        )
+    parser.add_argument("--validate-only", action="store_true", help="check it and change nothing")
+
+
+def run(options: argparse.Namespace) -> int:
+    action = {"describe": _describe, "alter": _alter}[options.action]
+    run_async(action(options, chosen_bootstrap(options), chosen_resource(options)))
+    return OK
+
+
+def chosen_resource(options: argparse.Namespace) -> ConfigResource:
+    if options.topic is not None:
+        return ConfigResource.topic(options.topic)
+    return ConfigResource.all_brokers() if options.all_brokers else ConfigResource.broker(options.broker)
+
+
+def chosen_changes(options: argparse.Namespace) -> dict[str, ConfigChange]:
+    """The changes by setting; raises CommandError (usage) for none at all, or two of one setting."""
+    found: list[tuple[str, ConfigChange]] = [*key_values(options.sets, "--set").items()]
+    found += [(name.strip(), None) for name in options.deletes]
+    found += [(name, Append(value)) for name, value in key_values(options.appends, "--append").items()]
+    found += [(name, Subtract(value)) for name, value in key_values(options.subtracts, "--subtract").items()]
+    if not found:
+        raise CommandError("nothing to change; expected --set, --delete, --append or --subtract", USAGE)
+    changes = dict(found)
+    if len(changes) != len(found):
+        names = [name for name, _ in found]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise CommandError(f"{twice} is changed twice; expected one change of each setting", USAGE)
+    return changes
+
+
+async def alter(
+    admin: Admin, resource: ConfigResource, changes: Mapping[str, ConfigChange], *, validate_only: bool
+) -> None:
+    """Change settings; raises CommandError naming what does exist when the resource does not."""
+    await check_resource(admin, resource)
+    await admin.alter_configs({resource: changes}, validate_only=validate_only)
+
+
+async def check_resource(admin: Admin, resource: ConfigResource) -> None:
+    if resource.kind is ConfigResourceType.TOPIC:
+        known = await admin.list_topics(include_internal=True)
+        if resource.name not in known:
+            raise unknown_topic(resource.name, known)
+    elif resource.name:
+        nodes = [node.node_id for node in (await admin.describe_cluster()).nodes]
+        if int(resource.name) not in nodes:
+            live = ", ".join(map(str, nodes)) or "none"
+            raise CommandError(f"there is no live broker {resource.name}; live are {live}", NOT_FOUND)
+
+
+async def _alter(options: argparse.Namespace, bootstrap: str, resource: ConfigResource) -> None:
+    changes = chosen_changes(options)
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        await alter(admin, resource, changes, validate_only=options.validate_only)
+    report_changes(resource, changes, is_done=not options.validate_only, as_json=options.json)
+
+
+def report_changes(
+    resource: ConfigResource, changes: Mapping[str, ConfigChange], *, is_done: bool, as_json: bool
+) -> None:
+    if as_json:
+        print_json({"resource": str(resource), "changed": is_done, "settings": sorted(changes)})
+    else:
+        done = "changed" if is_done else "can be changed so"
+        print(f"{resource}: {', '.join(sorted(changes))} {done}")
+
+
+async def _describe(options: argparse.Namespace, bootstrap: str, resource: ConfigResource) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        await check_resource(admin, resource)
+        found = (await admin.describe_configs(resource, include_documentation=options.explain))[resource]
+    entries = [entry for _, entry in sorted(found.items())]
+    if options.names:
+        entries = [_named(name, found, resource) for name in options.names]
+    if options.changed:
+        entries = [entry for entry in entries if not entry.is_default]
+    if options.json:
+        print_json([_entry_object(entry) for entry in entries])
+    elif not entries:
+        print(f"{resource}: {'nothing is set' if not found else 'everything has its default'}")
+    else:
+        columns = ["setting", "value", "from", "can change"] + (["what for"] if options.explain else [])
+        print_table(columns, [_row(entry, explain=options.explain) for entry in entries])
+
+
+def _named(name: str, found: Mapping[str, ConfigEntry], resource: ConfigResource) -> ConfigEntry:
+    if name in found:
+        return found[name]
+    near = difflib.get_close_matches(name, list(found), n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise CommandError(f"{resource} has no setting {name!r}{hint}", NOT_FOUND)
+
+
+def _row(entry: ConfigEntry, *, explain: bool) -> tuple[object, ...]:
+    row = (entry.name, entry.value, _source(entry.source), "at start" if entry.is_read_only else "any time")
+    return (*row, entry.documentation) if explain else row
+
+
+def _source(source: ConfigSource) -> str:
+    return _SOURCES.get(source, source.name.lower())
+
+
+def _entry_object(entry: ConfigEntry) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": entry.name,
+        "value": entry.value,
+        "source": entry.source.name,
+        "type": entry.type.name,
+        "read_only": entry.is_read_only,
+        "sensitive": entry.is_sensitive,
+        "synonyms": [
+            {"name": one.name, "value": one.value, "source": one.source.name} for one in entry.synonyms
+        ],
+    }
+    if entry.documentation is not None:
+        found["documentation"] = entry.documentation
+    return found
