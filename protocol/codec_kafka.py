@@ -25,10 +25,10 @@ from barnabas.protocol.errors import LocalError, MalformedFrame, MessageTooCompl
 from barnabas.protocol.schema import APIS, NATIVE_ONLY, ApiKey, Buffer, RequestOf
 
 _REQUEST_START = struct.Struct(">hhih")
-_FRAME_START = struct.Struct(">ihhi")
+_FRAME_START = struct.Struct(">ihhih")
 _RESPONSE_START = struct.Struct(">ii")
-_INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
+_HEADER_BYTES: Final = _REQUEST_START.size
 _LENGTH_BYTES: Final = 4
 _MAX_FRAME_BYTES: Final = 0x7FFFFFFF
 _UNENCODABLE: Final = (struct.error, AttributeError, TypeError, ValueError, OverflowError)
@@ -58,54 +58,54 @@ class RequestHead(NamedTuple):
     body: Any
 
 
+# Past the Python function that a NamedTuple has for a constructor.
+_new_tuple = tuple.__new__
+
+
 class _Spoken:
-    """One API in one version: whether it is flexible, and its four functions, each compiled when needed."""
+    """One API in one version; each of the four functions compiles itself when it is called first."""
 
     __slots__ = (
-        "_decode_request",
-        "_decode_response",
-        "_encode_request",
-        "_encode_response",
-        "_request",
-        "_response",
         "api_key",
+        "decode_request",
+        "decode_response",
+        "encode_request",
+        "encode_response",
         "has_response_tags",
         "is_flexible",
-        "version",
     )
+    encode_request: Encoder
+    encode_response: Encoder
+    decode_request: Decoder
+    decode_response: Decoder
 
     def __init__(self, api_key: int, version: int) -> None:
         api = APIS[api_key]
+        flexible = api.flexible_since is not None and version >= api.flexible_since
         self.api_key = api.key
-        self.version = version
-        self.is_flexible = api.flexible_since is not None and version >= api.flexible_since
-        self.has_response_tags = self.is_flexible and api.key is not ApiKey.API_VERSIONS
-        self._request = api.request
-        self._response = api.response
-        self._encode_request: Encoder | None = None
-        self._encode_response: Encoder | None = None
-        self._decode_request: Decoder | None = None
-        self._decode_response: Decoder | None = None
+        self.is_flexible = flexible
+        self.has_response_tags = flexible and api.key is not ApiKey.API_VERSIONS
 
-    def encode_request(self, body: Any, out: bytearray, parts: list[Buffer]) -> bytearray:
-        if self._encode_request is None:
-            self._encode_request = compile_encoder(self._request, self.version, self.is_flexible)
-        return self._encode_request(body, out, parts)
+        def first_encode_request(body: Any, out: bytearray, parts: list[Buffer]) -> bytearray:
+            self.encode_request = compile_encoder(api.request, version, flexible)
+            return self.encode_request(body, out, parts)
 
-    def encode_response(self, body: Any, out: bytearray, parts: list[Buffer]) -> bytearray:
-        if self._encode_response is None:
-            self._encode_response = compile_encoder(self._response, self.version, self.is_flexible)
-        return self._encode_response(body, out, parts)
+        def first_encode_response(body: Any, out: bytearray, parts: list[Buffer]) -> bytearray:
+            self.encode_response = compile_encoder(api.response, version, flexible)
+            return self.encode_response(body, out, parts)
 
-    def decode_request(self, view: memoryview, position: int) -> Any:
-        if self._decode_request is None:
-            self._decode_request = compile_decoder(self._request, self.version, self.is_flexible)
-        return self._decode_request(view, position)
+        def first_decode_request(view: memoryview, position: int) -> Any:
+            self.decode_request = compile_decoder(api.request, version, flexible)
+            return self.decode_request(view, position)
 
-    def decode_response(self, view: memoryview, position: int) -> Any:
-        if self._decode_response is None:
-            self._decode_response = compile_decoder(self._response, self.version, self.is_flexible)
-        return self._decode_response(view, position)
+        def first_decode_response(view: memoryview, position: int) -> Any:
+            self.decode_response = compile_decoder(api.response, version, flexible)
+            return self.decode_response(view, position)
+
+        self.encode_request = first_encode_request
+        self.encode_response = first_encode_response
+        self.decode_request = first_decode_request
+        self.decode_response = first_decode_response
 
 
 _spoken: dict[tuple[int, int], _Spoken] = {}
@@ -124,26 +124,26 @@ def is_kafka(payload: memoryview) -> bool:
 
 def decode_request(view: memoryview) -> RequestHead:
     """Read a request; its records are views of the frame. Raises MalformedFrame, UnsupportedVersion."""
-    if len(view) < _REQUEST_START.size:
+    if len(view) < _HEADER_BYTES:
         raise MalformedFrame(f"a frame of {len(view)} bytes is too short for a request header")
     api_key, version, correlation_id, length = _REQUEST_START.unpack_from(view)
     spoken = _spoken.get((api_key, version)) or _speak(api_key, version)
     if spoken is None:
         raise UnsupportedVersion(api_key, version, correlation_id)
-    position = _REQUEST_START.size
+    position = _HEADER_BYTES
     client_id = None
     if length != -1:
-        start, position = position, position + length
-        if not start <= position <= len(view):
-            raise MalformedFrame(f"the client id claims {length} bytes; {len(view) - start} follow")
+        position += length
+        if not _HEADER_BYTES <= position <= len(view):
+            raise MalformedFrame(f"the client id claims {length} bytes; {len(view) - _HEADER_BYTES} follow")
         try:
-            client_id = str(view[start:position], "utf-8")
+            client_id = str(view[_HEADER_BYTES:position], "utf-8")
         except UnicodeDecodeError as error:
             raise MalformedFrame(f"the client id is not a string: {error}") from None
     if spoken.is_flexible:
         position = _after_tags(view, position)
     body = spoken.decode_request(view, position)
-    return RequestHead(spoken.api_key, version, correlation_id, client_id, body)
+    return _new_tuple(RequestHead, (spoken.api_key, version, correlation_id, client_id, body))
 
 
 def encode_response(api_key: int, api_version: int, correlation_id: int, body: Any) -> list[Buffer]:
@@ -172,9 +172,8 @@ def encode_request(
     spoken = _must_speak(body.api_key, api_version)
     parts: list[Buffer] = []
     try:
-        out = bytearray(_FRAME_START.pack(0, body.api_key, api_version, correlation_id))
         name = client_id.encode()
-        out += _INT16.pack(len(name))
+        out = bytearray(_FRAME_START.pack(0, spoken.api_key, api_version, correlation_id, len(name)))
         out += name
         if spoken.is_flexible:
             out.append(0)
@@ -232,7 +231,9 @@ def _after_tags(view: memoryview, position: int) -> int:
 
 def _frame(last: bytearray, parts: list[Buffer]) -> list[Buffer]:
     parts.append(last)
-    size = sum(map(len, parts)) - _LENGTH_BYTES
+    size = -_LENGTH_BYTES
+    for part in parts:
+        size += len(part)
     if size > _MAX_FRAME_BYTES:
         raise MessageTooComplex(f"a message takes {size} bytes; {_MAX_FRAME_BYTES} may")
     first = parts[0]

@@ -222,6 +222,12 @@ def _cannot_carry(field: str, value: Any, version: int) -> Exception:
 
 
 def _append_uvarint(out: bytearray, value: int) -> None:
+    if 0x3FFF < value < 0x200000:
+        # As most batches have it.
+        out.append((value & 0x7F) | 0x80)
+        out.append(((value >> 7) & 0x7F) | 0x80)
+        out.append(value >> 14)
+        return
     while value > 0x7F:
         out.append((value & 0x7F) | 0x80)
         value >>= 7
@@ -235,6 +241,7 @@ def _append_string_length(out: bytearray, length_and_one: int) -> None:
 
 
 _INT32 = struct.Struct(">i")
+_SEVERAL: Final = (list, tuple)
 
 
 def _attach(records: Any, out: bytearray, parts: list[Buffer]) -> bytearray:
@@ -243,7 +250,7 @@ def _attach(records: Any, out: bytearray, parts: list[Buffer]) -> bytearray:
         out += b"\xff\xff\xff\xff"
         return out
     parts.append(out)
-    if isinstance(records, list | tuple):
+    if isinstance(records, _SEVERAL):
         out += _INT32.pack(sum(map(len, records)))
         parts.extend(records)
     else:
@@ -257,7 +264,7 @@ def _attach_compact(records: Any, out: bytearray, parts: list[Buffer]) -> bytear
         out.append(0)
         return out
     parts.append(out)
-    if isinstance(records, list | tuple):
+    if isinstance(records, _SEVERAL):
         _append_uvarint(out, sum(map(len, records)) + 1)
         parts.extend(records)
     else:

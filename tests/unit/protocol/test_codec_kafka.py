@@ -487,7 +487,8 @@ def test_what_runs_can_be_read() -> None:
 
 def test_nothing_is_compiled_before_it_is_needed() -> None:
     spoken = codec_kafka._Spoken(ApiKey.METADATA, 5)
-    assert spoken._decode_request is None
-    spoken.decode_request(memoryview(struct.pack(">iB", -1, 1)), 0)
-    assert spoken._decode_request is not None
-    assert spoken._encode_response is None
+    first = spoken.decode_request
+    data = memoryview(struct.pack(">iB", -1, 1))
+    assert spoken.decode_request(data, 0) == MetadataRequest(topics=None)
+    assert spoken.decode_request is not first
+    assert spoken.decode_request(data, 0) == first(data, 0)
