@@ -19,16 +19,18 @@ from barnabas.broker.log.log_appends import (
     Appendable,
     AppendResult,
     fetched_batches,
+    first_base_offset,
     produced_batches,
     runs,
     stamp_all,
+    written_before,
 )
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_files import fsync_path
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.opened_log import OpenedLog, open_log_folder
 from barnabas.broker.log.partition_metadata import write_partition_metadata
-from barnabas.broker.log.producer_state import ProducerStates, RecentBatch
+from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.recovery import load_producers
 from barnabas.broker.log.retention import count_expired
 from barnabas.broker.log.segment import ReadResult, Segment, TimestampAndOffset
@@ -162,26 +164,15 @@ class Log:
             if duplicates:
                 batches = batches[len(duplicates) :]
                 if not batches:
-                    return self._found_again(duplicates)
+                    self._check_open()
+                    bounds = self._log_start_offset, self._log_end_offset, self.epoch_cache.latest_epoch
+                    return written_before(duplicates, *bounds)
                 first = batches[0][0]
                 view, batches = view[first:], [(at - first, header) for at, header in batches]
             base_offset = self._log_end_offset
             batches, append_time_ms = stamp_all(view, batches, base_offset, leader_epoch, config, now_ms)
             result = self._append(view, [(0, len(view), batches)], now_ms, append_time_ms)
             return result._replace(base_offset=Offset(duplicates[0].base_offset)) if duplicates else result
-
-    def _found_again(self, duplicates: Sequence[RecentBatch]) -> AppendResult:
-        self._check_open()
-        return AppendResult(
-            Offset(duplicates[0].base_offset),
-            Offset(max(batch.last_offset for batch in duplicates)),
-            Offset(self._log_end_offset),
-            Offset(self._log_start_offset),
-            duplicates[0].timestamp_ms,
-            0,
-            0,
-            self.epoch_cache.latest_epoch,
-        )
 
     def append_as_follower(
         self, records: Buffer, now_ms: int, newest_epoch: LeaderEpoch | None = None
@@ -193,10 +184,18 @@ class Log:
         batches before the failing segment may be in).
         """
         view = memoryview(records)
-        batches, size = fetched_batches(view, self._log_end_offset, newest_epoch)
+        start, end = self._log_start_offset, self._log_end_offset
+        begin = first_base_offset(view, end) if start == end else end
+        batches, size = fetched_batches(view, begin, newest_epoch)
         with self.lock:
+            if begin < end and batches:
+                # The leader's log starts in the middle of a batch, by a deletion of records; it stays whole.
+                self.truncate_fully_and_start_at(begin)
             pieces = runs(batches, self._segments.active.size, self.config.segment_bytes)
-            return self._append(view[:size], pieces, now_ms, NO_TIMESTAMP)
+            result = self._append(view[:size], pieces, now_ms, NO_TIMESTAMP)
+            if begin < end:
+                self.increment_log_start_offset(start)
+            return result
 
     def _append(
         self,
@@ -453,13 +452,15 @@ class Log:
             unsealed = [segment for segment in self._segments.all if segment.needs_seal]
             for segment in unsealed:
                 segment.seal()
-            self._snapshots.write(self._log_end_offset, self.producers)
+            has_snapshot = self._snapshots.write(self._log_end_offset, self.producers)
             self.flush(now_ms)
             try:
                 # Also what a flush before had left out: indexes are on disk only now.
                 for segment in unsealed:
                     segment.fsync()
-                self._snapshots.fsync(self._log_end_offset, self._log_end_offset)
+                if has_snapshot:
+                    self._snapshots.fsync(self._log_end_offset, self._log_end_offset)
+                    fsync_path(self.folder)
             except OSError as error:
                 raise LogDirFailure(self.folder, error) from error
             self._let_go()

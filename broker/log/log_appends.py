@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.producer_state import RecentBatch
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset
@@ -137,6 +138,31 @@ def fetched_batches(
         expected = header.next_offset
         position += header.size_bytes
     return found, position
+
+
+def first_base_offset(view: memoryview, log_end_offset: int) -> int:
+    """Where a log without records begins with a leader's answer: at its end, or with a batch around that."""
+    if len(view) >= HEADER_BYTES:
+        header = parse_header(view)
+        if header.base_offset < log_end_offset <= header.last_offset:
+            return header.base_offset
+    return log_end_offset
+
+
+def written_before(
+    duplicates: Sequence[RecentBatch], log_start_offset: int, log_end_offset: int, latest_epoch: LeaderEpoch
+) -> AppendResult:
+    """What an append of nothing but duplicates is answered with."""
+    return AppendResult(
+        Offset(duplicates[0].base_offset),
+        Offset(max(batch.last_offset for batch in duplicates)),
+        Offset(log_end_offset),
+        Offset(log_start_offset),
+        duplicates[0].timestamp_ms,
+        0,
+        0,
+        latest_epoch,
+    )
 
 
 def runs(
