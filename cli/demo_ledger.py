@@ -1,8 +1,8 @@
 """What the demo sent, what the cluster acknowledged, and what came back: the books and the audit.
 
 The audit knows nothing of how the records travelled. It holds the cluster to its word: every record that
-was acknowledged stands at the offset that was acknowledged and nowhere is a hole or a second value; the
-records of a key first appear in the order in which they were sent. One thread.
+was acknowledged stands at the offset that was acknowledged and nowhere is a hole or a second value; none is
+there twice, and the records of a key appear in the order in which they were sent. One thread.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Audit:
         self._seen = bytearray(len(ledger))
         self._confirmed = bytearray(len(ledger))
         self.consumed = 0
-        self.duplicates = 0
+        self.duplicates = Finding()
         self.foreign = Finding()
         self.offset_breaks = Finding()
         self.order_breaks = Finding()
@@ -108,7 +108,7 @@ class Audit:
         if self._ledger.place_of(number) == (partition, offset):
             self._confirmed[number] = 1
         if self._seen[number]:
-            self.duplicates += 1
+            self.duplicates.add(f"record {number} again at offset {offset} of {partition}")
             return
         self._seen[number] = 1
         last = self._last_of_key.get(key, -1)

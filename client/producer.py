@@ -1,11 +1,12 @@
 """The producer: takes records, gathers them into batches, and delivers these to their partitions' leaders.
 
-    async with Producer(bootstrap_servers="localhost:9092", acks="all") as producer:
+    async with Producer(bootstrap_servers="localhost:9092") as producer:
         future = await producer.send("flights", b"value", key=b"key")
         metadata = await future
 
-Guarantees, with acks=all: a record whose future gives metadata is on every in-sync replica; records of one
-partition are written in the order in which they were sent, but after a retry one may be there twice.
+Guarantees, with acks=all and idempotence (the defaults): a record whose future gives metadata is on every
+in-sync replica, once; records of one partition are written in the order in which they were sent. Without
+idempotence the order holds too, but after a retry a record may be there twice.
 
 A producer belongs to the event loop that it was started on; `barnabas.client.blocking` has one for threads.
 """
@@ -109,6 +110,7 @@ class Producer:
             if is_sticky:
                 queue = queues.sticky
             else:
+                # There are open topics only while there is an accumulator; asking would cost every record.
                 queue = self._accumulator.queue_for(queues, key, partition)  # type: ignore[union-attr]
             index = queue.append(key, value, headers, timestamp_ms)
             batch = queue.open

@@ -65,7 +65,7 @@ async def test_sending_goes_on_through_the_loss_of_a_broker(
     failures: list[BaseException] = []
     under_way = asyncio.Event()
     is_lost = False
-    async with Producer(bootstrap_servers=bootstrap, acks="all") as producer:
+    async with Producer(bootstrap_servers=bootstrap) as producer:
 
         async def keep_sending(partition: int) -> None:
             """One record after the other, until some were acknowledged well after the loss."""
@@ -97,8 +97,8 @@ async def test_sending_goes_on_through_the_loss_of_a_broker(
         assert found[partition][offset] == value
     for values in found:
         numbers = [int(value) for value in values]
-        # A retry may write a record twice, but never behind a later one.
-        assert numbers == sorted(numbers)
+        # No retry writes a record twice, or behind a later one.
+        assert numbers == sorted(set(numbers))
 
 
 async def test_a_consumer_and_a_range_reader_follow_the_leaders(cluster: LocalCluster) -> None:
