@@ -1,7 +1,9 @@
 """The acceptor: one thread that accepts on every listener and deals connections out in turn.
 
-A connection above `max.connections` or `max.connections.per.ip` is closed at once, with a logged reason. When
-the process is out of descriptors it waits a moment instead of spinning. A dying acceptor calls `on_fatal`.
+A connection above `max.connections` or `max.connections.per.ip` is closed at once, with a logged reason; on
+the protected listener, which is the brokers' own, `max.connections` refuses nothing, for clients may not keep
+the brokers apart. When the process is out of descriptors it waits a moment instead of spinning. A dying
+acceptor calls `on_fatal`.
 """
 
 from __future__ import annotations
@@ -34,10 +36,13 @@ class ConnectionQuota:
     def total(self) -> int:
         return self._total
 
-    def enter(self, host: str) -> str:
-        """Count one more; if there may not be one more, say why and count nothing."""
+    def enter(self, host: str, *, is_protected: bool = False) -> str:
+        """Count one more; if there may not be one more, say why and count nothing.
+
+        A protected connection is counted, but not refused for the number of all.
+        """
         with self._lock:
-            if self._total >= self._max_connections:
+            if self._total >= self._max_connections and not is_protected:
                 return f"max.connections={self._max_connections} are open"
             if self._by_host[host] >= self._max_connections_per_ip:
                 return f"max.connections.per.ip={self._max_connections_per_ip} are open from {host}"
@@ -65,11 +70,13 @@ class Acceptor:
         listeners: Iterable[tuple[str, socket.socket]],
         *,
         quota: ConnectionQuota,
+        protected_listener: str | None = None,
         hand_over: Callable[[socket.socket, str, int, str], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._listeners = list(listeners)
         self._quota = quota
+        self._protected_listener = protected_listener
         self._hand_over = hand_over
         self._on_fatal = on_fatal
         self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -120,7 +127,7 @@ class Acceptor:
             logger.error("cannot accept on %s: %s; the next try is in %g s", listener_name, error, _PAUSE_S)
             return False
         host, port = address[0], address[1]
-        refusal = self._quota.enter(host)
+        refusal = self._quota.enter(host, is_protected=listener_name == self._protected_listener)
         if refusal:
             logger.warning("connection from %s:%d on %s refused: %s", host, port, listener_name, refusal)
             sock.close()

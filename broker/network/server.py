@@ -58,6 +58,8 @@ class ServerSettings:
     connections_max_idle_ms: int = 600_000
     max_connections: int = 2**31 - 1
     max_connections_per_ip: int = 2**31 - 1
+    protected_listener: str | None = None
+    """The listener on which ``max_connections`` refuses nothing."""
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
 
     @classmethod
@@ -73,6 +75,8 @@ class ServerSettings:
             connections_max_idle_ms=config.connections_max_idle_ms,
             max_connections=config.max_connections,
             max_connections_per_ip=config.max_connections_per_ip,
+            # As in Kafka: where clients come in by the same listener, they cannot be told from brokers.
+            protected_listener=config.inter_broker_listener_name if len(config.listeners) > 1 else None,
             limits=ConnectionLimits(max_frame_bytes=config.socket_request_max_bytes),
         )
 
@@ -153,7 +157,11 @@ class SocketServer:
         ]
         self._turns = itertools.cycle(self._network_threads)
         self._acceptor = Acceptor(
-            self._bound, quota=self._quota, hand_over=self._hand_over, on_fatal=self._on_fatal
+            self._bound,
+            quota=self._quota,
+            protected_listener=settings.protected_listener,
+            hand_over=self._hand_over,
+            on_fatal=self._on_fatal,
         )
         self._workers.start()
         for thread in self._network_threads:

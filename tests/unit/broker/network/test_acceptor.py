@@ -1,0 +1,91 @@
+"""Who is let in: by number in all, by number per address, and the brokers among themselves always."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from barnabas.broker.config import config_from
+from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota
+from barnabas.broker.network.server import ServerSettings
+
+CONFIG = {"broker.id": "1", "log.dirs": "/data", "zookeeper.connect": "z:1"}
+
+
+def test_the_brokers_own_connections_count_and_are_not_refused() -> None:
+    quota = ConnectionQuota(2, 3)
+    assert quota.enter("a") == quota.enter("b") == ""
+    assert "max.connections=2" in quota.enter("c")
+    assert quota.enter("c", is_protected=True) == ""
+    assert quota.total == 3
+    quota.leave("a")
+    assert "max.connections=2" in quota.enter("a")
+    quota.leave("b")
+    assert quota.enter("a") == ""
+
+
+def test_an_address_has_its_limit_everywhere() -> None:
+    quota = ConnectionQuota(9, 1)
+    assert quota.enter("a") == ""
+    assert "max.connections.per.ip=1" in quota.enter("a", is_protected=True)
+
+
+def test_only_a_listener_beside_others_is_the_brokers_own() -> None:
+    alone = config_from(CONFIG | {"listeners": "PLAINTEXT://localhost:0"})
+    assert ServerSettings.from_config(alone).protected_listener is None
+    beside = config_from(
+        CONFIG
+        | {
+            "listeners": "PLAINTEXT://localhost:0,IN://localhost:0",
+            "listener.security.protocol.map": "IN:PLAINTEXT",
+            "inter.broker.listener.name": "IN",
+        }
+    )
+    assert ServerSettings.from_config(beside).protected_listener == "IN"
+
+
+@pytest.fixture
+def listening() -> Iterator[list[tuple[str, socket.socket]]]:
+    found = []
+    for name in ("CLIENTS", "BROKERS"):
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        found.append((name, sock))
+    yield found
+    for _, sock in found:
+        sock.close()
+
+
+def test_clients_that_fill_the_limit_do_not_keep_a_broker_out(
+    listening: list[tuple[str, socket.socket]],
+) -> None:
+    ports = {name: sock.getsockname()[1] for name, sock in listening}
+    accepted: list[tuple[socket.socket, str]] = []
+
+    def hand_over(sock: socket.socket, host: str, port: int, listener_name: str) -> None:
+        sock.setblocking(True)
+        sock.sendall(b"!")
+        accepted.append((sock, listener_name))
+
+    def comes_in(listener: str) -> bool:
+        with socket.create_connection(("127.0.0.1", ports[listener]), timeout=20) as client:
+            return client.recv(1) == b"!"
+
+    acceptor = Acceptor(
+        listening,
+        quota=ConnectionQuota(1, 9),
+        protected_listener="BROKERS",
+        hand_over=hand_over,
+        on_fatal=lambda error: None,
+    )
+    acceptor.start()
+    try:
+        assert [comes_in(name) for name in ("CLIENTS", "CLIENTS", "BROKERS")] == [True, False, True]
+    finally:
+        assert acceptor.stop(20)
+        for sock, _ in accepted:
+            sock.close()
+    assert [name for _, name in accepted] == ["CLIENTS", "BROKERS"]
