@@ -1,6 +1,6 @@
 """One cluster for all compatibility tests of a worker, and the clients before it.
 
-``BARNABAS_COMPAT_BOOTSTRAP=host:port,…`` runs the suite against a cluster that is there already, such as
+``COMPAT_BOOTSTRAP=host:port,…`` runs the suite against a cluster that is there already, such as
 Apache Kafka; what needs Barnabas' own client, or a broker to be killed, is then skipped.
 """
 
@@ -19,7 +19,7 @@ from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from .clients import CLIENTS, Driver, Unavailable
 from .features import Bench
 
-EXTERNAL = os.environ.get("BARNABAS_COMPAT_BOOTSTRAP", "")
+EXTERNAL = os.environ.get("COMPAT_BOOTSTRAP", "")
 StartDriver = Callable[[str], Driver]
 
 
@@ -35,7 +35,7 @@ def compat_cluster(
 ) -> Iterator[LocalCluster]:
     """Three brokers for all tests of a worker, none of which harms them."""
     if EXTERNAL:
-        pytest.skip("needs a cluster of our own, and BARNABAS_COMPAT_BOOTSTRAP names another")
+        pytest.skip("needs a cluster of our own, and COMPAT_BOOTSTRAP names another")
     cluster = LocalCluster(
         tmp_path_factory.mktemp("compat"), zookeeper=f"{zookeeper.connect}/compat-{uuid.uuid4().hex[:12]}"
     )

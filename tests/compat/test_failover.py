@@ -10,13 +10,15 @@ import pytest
 from barnabas.deploy.local import LocalCluster
 from benchmarks.kafka_failover import FailoverRun, controller_of, leader_of_most
 
+from . import table
 from .clients import CLIENTS, Unavailable
 from .conftest import EXTERNAL
 
 PARTITIONS = 6
+ROW = "kill -9 and shutdown of leaders: nothing lost, no error"
 
 
-@pytest.mark.skipif(bool(EXTERNAL), reason="kills brokers, and BARNABAS_COMPAT_BOOTSTRAP names others' ones")
+@pytest.mark.skipif(bool(EXTERNAL), reason="kills brokers, and COMPAT_BOOTSTRAP names others' ones")
 def test_every_client_writes_through_the_death_and_the_shutdown_of_leaders(
     start_cluster: object, tmp_path: Path
 ) -> None:
@@ -48,3 +50,4 @@ def test_every_client_writes_through_the_death_and_the_shutdown_of_leaders(
             assert outcome.acknowledged > 0, outcome.summary()
             assert outcome.lost == 0, outcome.summary()
             assert outcome.failed == 0, (outcome.summary(), outcome.errors)
+            table.check(table.FEATURES, ROW, outcome.client, "yes")

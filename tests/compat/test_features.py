@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import pytest
 
+from . import table
 from .clients import CLIENTS, Unsupported
+from .conftest import EXTERNAL
 from .features import FEATURES, Bench, NeedsBarnabas
 
 
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("bench", CLIENTS, indirect=True)
-def test_a_client_at_a_feature(bench: Bench, feature: str) -> None:
+def test_a_client_at_a_feature(request: pytest.FixtureRequest, bench: Bench, feature: str) -> None:
     try:
-        FEATURES[feature](bench)
+        cell = FEATURES[feature](bench) or "yes"
     except Unsupported:
-        pass
+        cell = table.NOT_THERE
     except NeedsBarnabas:
-        pytest.skip("needs Barnabas' own client, and BARNABAS_COMPAT_BOOTSTRAP names another cluster")
+        pytest.skip("needs Barnabas' own client, and COMPAT_BOOTSTRAP names another cluster")
+    if not EXTERNAL:
+        table.check(table.FEATURES, feature, bench.driver.name, cell)
+
+
+def test_the_table_has_no_row_that_is_not_tried() -> None:
+    from .test_failover import ROW
+
+    rows = table.read(table.README.read_text(encoding="utf-8"), table.FEATURES)
+    assert list(rows) == [*FEATURES, ROW]
+    assert all(list(cells) == list(CLIENTS) for cells in rows.values())
+
+
+def test_a_table_is_read_as_it_was_written() -> None:
+    before = (
+        "# x\n<!-- features: made by python -m tests.compat.table -->\nold\n<!-- end of features -->\nafter\n"
+    )
+    rows = {"a row": {"one": "yes", "two": table.NOT_THERE}, "another": {"one": "no", "two": "yes"}}
+    after = table.write(before, table.FEATURES, rows, ["one", "two"], "")
+    assert table.read(after, table.FEATURES) == rows
+    assert after.startswith("# x\n")
+    assert after.endswith("\nafter\n")
+    with pytest.raises(ValueError, match="no marks"):
+        table.write("# x", table.FEATURES, rows, ["one", "two"], "")

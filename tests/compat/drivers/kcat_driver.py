@@ -32,7 +32,8 @@ def describe(error: BaseException) -> ClientError | None:
 
 def hello() -> dict[str, str]:
     text = run("-V").decode()
-    return {"client": "kcat", "version": text.partition("Version ")[2].split()[0]}
+    version, library = (text.partition(word)[2].split()[0] for word in ("Version ", "librdkafka "))
+    return {"client": "kcat", "version": f"{version}, librdkafka {library}"}
 
 
 # -- produce -----------------------------------------------------------------------------------------------

@@ -1,0 +1,113 @@
+"""The README's tables of clients: what each can do here, and which versions of each API it chose.
+
+    python -m tests.compat.table       # run the suite, and write the tables from what came out
+
+The tests compare what comes out with the README, cell by cell; so a table that is wrong fails `make test`.
+A cell is ``yes``, what was different, ``-`` (the client has no such function), or ``no``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+RESULTS = "COMPAT_RESULTS"
+"""The variable that names the folder where tests leave what came out, instead of comparing it."""
+NOT_THERE = "-"
+_BEGIN, _END = "<!-- {}: made by python -m tests.compat.table -->", "<!-- end of {} -->"
+FEATURES, VERSIONS = "features", "versions"
+
+Table = Mapping[str, Mapping[str, str]]
+"""Row → client → cell."""
+
+
+def is_being_made() -> bool:
+    return RESULTS in os.environ
+
+
+def check(table: str, row: str, client: str, cell: str) -> None:
+    """Compare what came out with the README, or leave it for the next README."""
+    folder = os.environ.get(RESULTS)
+    if folder is None:
+        said = read(README.read_text(encoding="utf-8"), table).get(row, {}).get(client)
+        complaint = (
+            f"the README says {said!r} of {client} at {row!r} (python -m tests.compat.table rewrites it)"
+        )
+        assert said == cell, complaint
+        return
+    name = f"{table}-{row}-{client}".replace("/", " ")
+    found = {"table": table, "row": row, "client": client, "cell": cell}
+    (Path(folder) / f"{name}.json").write_text(json.dumps(found))
+
+
+def read(text: str, table: str) -> dict[str, dict[str, str]]:
+    """The table of this name in a README; empty where there is none."""
+    _, _, behind = text.partition(_BEGIN.format(table))
+    lines = [line for line in behind.partition(_END.format(table))[0].splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    if len(rows) < 3:
+        return {}
+    clients = rows[0][1:]
+    return {row[0]: dict(zip(clients, row[1:], strict=True)) for row in rows[2:]}
+
+
+def write(text: str, table: str, rows: Table, clients: Sequence[str], corner: str) -> str:
+    """The README with this table in place of the one it has; ValueError without the marks."""
+    begin, end = _BEGIN.format(table), _END.format(table)
+    before, mark, rest = text.partition(begin)
+    _, end_mark, after = rest.partition(end)
+    if not mark or not end_mark:
+        raise ValueError(f"README.md has no marks {begin} and {end}")
+    lines = [f"| {corner} | {' | '.join(clients)} |", f"| --- |{' --- |' * len(clients)}"]
+    lines += [
+        f"| {row} | {' | '.join(cells.get(client, NOT_THERE) for client in clients)} |"
+        for row, cells in rows.items()
+    ]
+    return f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}"
+
+
+def collect(folder: Path, order: Sequence[str]) -> dict[str, dict[str, dict[str, str]]]:
+    """Table → row → client → cell, of what the tests left; rows in this order, others by themselves."""
+    found: dict[str, dict[str, dict[str, str]]] = {FEATURES: {}, VERSIONS: {}}
+    left = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    known = {row: position for position, row in enumerate(order)}
+    for entry in sorted(left, key=lambda entry: (known.get(entry["row"], 0), _number(entry["row"]))):
+        found[entry["table"]].setdefault(entry["row"], {})[entry["client"]] = entry["cell"]
+    return found
+
+
+def _number(row: str) -> int:
+    """The API key that a row begins with; the row of the clients' own versions comes first."""
+    digits = row.split()[0]
+    return int(digits) if digits.isdigit() else -1
+
+
+def main() -> int:
+    from tests.compat.clients import CLIENTS
+    from tests.compat.features import FEATURES as ALL
+    from tests.compat.test_failover import ROW
+
+    with tempfile.TemporaryDirectory() as name:
+        ran = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-n", "2", "tests/compat"],
+            cwd=ROOT,
+            env={**os.environ, RESULTS: name},
+            check=False,
+        )
+        tables = collect(Path(name), [*ALL, ROW])
+    text = README.read_text(encoding="utf-8")
+    text = write(text, FEATURES, tables[FEATURES], list(CLIENTS), "")
+    text = write(text, VERSIONS, tables[VERSIONS], list(CLIENTS), "API")
+    README.write_text(text, encoding="utf-8")
+    return ran.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

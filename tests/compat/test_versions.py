@@ -1,0 +1,181 @@
+"""Which version of each API a client chooses from what ApiVersions offers it; the README's table says so.
+
+The only broker advertises the address of a relay, which notes the head of every request on its way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.process import wait_until
+from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
+from barnabas.protocol.schema import ApiKey
+
+from . import table
+from .clients import CLIENTS, Driver, Unsupported
+from .conftest import EXTERNAL, StartDriver
+from .features import record
+from .wire import API_VERSIONS, Connection
+
+API_NAMES = {int(key): key.name.title().replace("_", "") for key in ApiKey}
+
+
+class Relay:
+    """Passes connections on to a broker, and notes (API key, version) of every request; a context manager."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[int, int]] = set()
+        self.target: tuple[str, int] = ("", 0)
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    @property
+    def address(self) -> str:
+        return "{}:{}".format(*self._server.getsockname())
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        with self._lock:
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = self._server.accept()[0]
+                broker = socket.create_connection(self.target)
+                with self._lock:
+                    self._open += [client, broker]
+                for work in ((client, broker, True), (broker, client, False)):
+                    thread = threading.Thread(target=self._pass_on, args=work, daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, are_requests: bool) -> None:
+        waiting = bytearray()
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if are_requests:
+                    waiting += data
+                    self._note(waiting)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        if not are_requests:
+            for connection in (source, sink):
+                connection.close()
+
+    def _note(self, waiting: bytearray) -> None:
+        """Take whole frames off the front."""
+        while len(waiting) >= 8:
+            (size,) = struct.unpack_from(">i", waiting)
+            if len(waiting) < 4 + size:
+                return
+            # The broker's own requests to itself are in the native format, which begins with no zero.
+            if waiting[4] == 0:
+                self.seen.add(struct.unpack_from(">hh", waiting, 4))
+            del waiting[: 4 + size]
+
+
+@pytest.fixture(scope="module")
+def relayed(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper
+) -> Iterator[Relay]:
+    """A relay before a cluster of one broker, which is only reached through it."""
+    if EXTERNAL:
+        pytest.skip("needs a cluster of our own, and COMPAT_BOOTSTRAP names another")
+    with Relay() as relay:
+        cluster = LocalCluster(
+            tmp_path_factory.mktemp("versions"),
+            brokers=1,
+            zookeeper=f"{zookeeper.connect}/versions-{uuid.uuid4().hex[:12]}",
+            settings={"advertised.listeners": f"PLAINTEXT://{relay.address}"},
+        )
+        relay.target = (cluster.brokers[0].host, cluster.brokers[0].port)
+        try:
+            cluster.start()
+            yield relay
+        finally:
+            cluster.kill_all()
+            cluster.close()
+
+
+def tour(driver: Driver, bootstrap: str) -> None:
+    """Everything that the client can be asked."""
+    topic = f"tour-{uuid.uuid4().hex[:12]}"
+
+    def ask(command: str, **arguments: object) -> None:
+        with contextlib.suppress(Unsupported):
+            driver.ask(command, bootstrap=bootstrap, topic=topic, **arguments)
+
+    def produce(count: int, **config: object) -> None:
+        driver.ask(
+            "produce", bootstrap=bootstrap, records=[record(topic, "v") for _ in range(count)], **config
+        )
+
+    def has_leaders() -> bool:
+        with Connection(bootstrap) as broker:
+            return set(broker.metadata(topic).leaders[topic].values()) == {1}
+
+    ask("create_topic", partitions=1, replicas=1)
+    # A client without that function makes it by writing to it.
+    produce(1)
+    assert wait_until(has_leaders, 20)
+    produce(20, idempotent=True)
+    ask("fetch", partition=0, offset=0, count=21)
+    for at in ("earliest", "latest", 1_600_000_000_000):
+        ask("offsets", partitions=[0], at=at)
+    ask("describe_topic")
+    for command in ("list_topics", "describe_cluster"):
+        driver.ask(command, bootstrap=bootstrap)
+    ask("describe_configs")
+    ask("alter_configs", configs={"retention.ms": "3600000"})
+    ask("create_partitions", total=2)
+    ask("delete_records", partition=0, before=3)
+    ask("delete_topic")
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_the_versions_that_a_client_chooses(relayed: Relay, driver_of: StartDriver, name: str) -> None:
+    driver = driver_of(name)
+    with Connection(relayed.address) as broker:
+        offered = broker.api_versions()
+    relayed.seen.clear()
+    tour(driver, relayed.address)
+    # The looks of this test itself are Metadata 4 and ApiVersions 0; each client asks for more of its own.
+    chosen: dict[int, int] = {}
+    for key, version in relayed.seen:
+        chosen[key] = max(version, chosen.get(key, -1))
+    assert {0, 1, 2, 3} <= chosen.keys()
+    for key, version in chosen.items():
+        assert key in offered, f"{name} asks for API {key}, which is not advertised"
+        low, high = offered[key]
+        # A first guess at ApiVersions may be too high: it is answered with the range.
+        assert low <= version <= high or key == API_VERSIONS, f"{name} sends {API_NAMES[key]} {version}"
+    version = driver.ask("hello")["version"]
+    said = table.read(table.README.read_text(encoding="utf-8"), table.VERSIONS)
+    if name == "kcat" and not table.is_being_made() and said["version"][name] != version:
+        pytest.skip(
+            f"kcat is that of the distribution, {version}, and the README's is {said['version'][name]}"
+        )
+    table.check(table.VERSIONS, "version", name, version)
+    for key, (low, high) in offered.items():
+        row = f"{key} {API_NAMES[key]} {low} to {high}"
+        table.check(table.VERSIONS, row, name, str(chosen.get(key, table.NOT_THERE)))
