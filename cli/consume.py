@@ -140,9 +140,10 @@ async def _seek(
 ) -> None:
     if isinstance(start, int):
         first = await consumer.beginning_offsets(partitions)
+        end = await consumer.end_offsets(partitions)
         for partition in partitions:
-            # An offset that has been removed by retention means the first one that is left.
-            consumer.seek(partition, max(start, first[partition]))
+            # What retention has removed means the first that is left; what is not written yet, the end.
+            consumer.seek(partition, min(max(start, first[partition]), end[partition]))
     elif isinstance(start, datetime):
         timestamp_ms = max(0, int(start.timestamp() * 1000))
         found = await consumer.offsets_for_times(dict.fromkeys(partitions, timestamp_ms))

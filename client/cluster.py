@@ -61,6 +61,8 @@ class Cluster:
         self._silent: dict[Channel, int] = {}
         self._doubted: Endpoint | None = None
         self._listeners: list[Callable[[], None]] = []
+        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done after the next refresh."""
         self._refreshing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._last_refresh = float("-inf")
@@ -200,6 +202,21 @@ class Cluster:
             self.node_failed(node_id)
             raise
 
+    async def ask_leader(
+        self, tp: TopicPartition, leader: Leader, message: RequestOf[Any], *, lane: str = MAIN_LANE
+    ) -> Answer | None:
+        """As `request_frame`, but None as soon as metadata names another leader: this one may hang."""
+        asking = asyncio.create_task(self.request_frame(leader.node_id, message, lane=lane))
+        try:
+            while not asking.done():
+                await asyncio.wait((asking, self._news), return_when=asyncio.FIRST_COMPLETED)
+                named = self.leader_for(tp)
+                if not asking.done() and named is not None and named != leader:
+                    return None
+            return asking.result()
+        finally:
+            asking.cancel()
+
     async def send_oneway(self, node_id: BrokerId, message: RequestOf[Any]) -> None:
         """Send what is not answered (acks=0). Raises ConnectionClosed."""
         try:
@@ -279,6 +296,8 @@ class Cluster:
         self._age_timer = asyncio.get_running_loop().call_later(
             self.config.metadata_max_age_ms / 1000, self.request_refresh
         )
+        news, self._news = self._news, asyncio.get_running_loop().create_future()
+        news.set_result(None)
         for listener in self._listeners:
             listener()
 

@@ -52,6 +52,8 @@ _LEADERSHIP: Final = frozenset(
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
@@ -305,12 +307,16 @@ class Fetcher:
             max_wait_ms=wait_ms,
             min_bytes=self._config.fetch_min_bytes,
             max_bytes=max_bytes,
-            topics=[FetchTopic(topic=topic, partitions=partitions) for topic, partitions in topics.items()],
+            topics=[
+                FetchTopic(topic=topic, topic_id=self._cluster.cache.topic_id(topic), partitions=partitions)
+                for topic, partitions in topics.items()
+            ],
         )
 
     def _settle(self, node_id: BrokerId, asked: list[_Asked], answer: Answer) -> None:
+        name_of = self._cluster.cache.topic_name
         found: dict[TopicPartition, FetchPartitionResponse] = {
-            TopicPartition(topic.topic, partition.partition_index): partition
+            TopicPartition(topic.topic or name_of(topic.topic_id), partition.partition_index): partition
             for topic in answer.body.responses
             for partition in topic.partitions
         }

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import NO_BROKER, BrokerId, Endpoint, LeaderEpoch, TopicId, TopicPartition
+from barnabas.protocol.ids import (
+    NO_BROKER,
+    NO_TOPIC_ID,
+    BrokerId,
+    Endpoint,
+    LeaderEpoch,
+    TopicId,
+    TopicPartition,
+)
 from barnabas.protocol.messages.metadata import MetadataPartition, MetadataResponse, MetadataTopic
 
 
@@ -98,6 +106,7 @@ class MetadataCache:
         self.topics: dict[str, TopicInfo] = {}
         self.topic_errors: dict[str, int] = {}
         """Why a topic that was asked for is not in ``topics``, by error code."""
+        self._names: dict[TopicId, str] = {}
         self._leaders: dict[TopicPartition, Leader] = {}
         # The leader that a partition was last found not to have, to tell news from repetition.
         self._refuted: dict[TopicPartition, Leader] = {}
@@ -107,6 +116,15 @@ class MetadataCache:
     def leader_for(self, tp: TopicPartition) -> Leader | None:
         """Who leads the partition, or None when that is not known now."""
         return self._leaders.get(tp)
+
+    def topic_id(self, topic: str) -> TopicId:
+        """The id of a topic, by which newer fetches name it; all zeros when it is not known."""
+        known = self.topics.get(topic)
+        return known.topic_id if known is not None else NO_TOPIC_ID
+
+    def topic_name(self, topic_id: TopicId) -> str:
+        """The name of a topic; empty when the id is not known."""
+        return self._names.get(topic_id, "")
 
     def invalidate(self, tp: TopicPartition) -> bool:
         """Forget the leader of a partition; whether this leader was not already refuted before."""
@@ -152,6 +170,7 @@ class MetadataCache:
             else:
                 self._set_leader(info)
             partitions.append(info)
+        self._names[topic.topic_id] = topic.name
         self.topics[topic.name] = TopicInfo(topic.name, topic.topic_id, topic.is_internal, tuple(partitions))
 
     def _set_leader(self, info: PartitionInfo) -> None:
@@ -164,6 +183,8 @@ class MetadataCache:
 
     def _forget(self, topic: str) -> None:
         known = self.topics.pop(topic, None)
+        if known is not None:
+            self._names.pop(known.topic_id, None)
         for info in known.partitions if known is not None else ():
             tp = TopicPartition(topic, info.partition)
             self._leaders.pop(tp, None)

@@ -103,15 +103,23 @@ async def _next_piece(
             max_wait_ms=min(_MAX_WAIT_MS, left_ms),
             min_bytes=1,
             max_bytes=max_bytes,
-            topics=[FetchTopic(topic=tp.topic, partitions=[asked])],
+            topics=[
+                FetchTopic(topic=tp.topic, topic_id=cluster.cache.topic_id(tp.topic), partitions=[asked])
+            ],
         )
         try:
-            answer = await cluster.request_frame(leader.node_id, request, lane=FETCH_LANE)
+            answer = await cluster.ask_leader(tp, leader, request, lane=FETCH_LANE)
         except BarnabasError as error:
             if not error.retriable:
                 raise
             last_error = error
             continue
+        if answer is None:
+            continue
+        if not answer.body.responses:
+            # The request as a whole was refused.
+            code = answer.body.error_code or ErrorCode.UNKNOWN_SERVER_ERROR
+            raise api_error(code, f"broker {leader.node_id} did not answer for {tp}")
         response: FetchPartitionResponse = answer.body.responses[0].partitions[0]
         if response.error_code == ErrorCode.NONE:
             piece = _whole_batches(tp, offset, response, answer.frame)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from barnabas.client.cluster import Cluster
@@ -14,6 +16,7 @@ from barnabas.protocol.schema import ApiKey
 
 from .fake_broker import FakeCluster
 from .test_consumer import fill
+from .waiting import until
 
 T0 = TopicPartition("t", 0)
 
@@ -94,3 +97,20 @@ async def test_an_impossible_range_is_refused(start: int, end: int) -> None:
         with pytest.raises(ValueError, match="expected 0 ≤ start ≤ end"):
             await ranges(cluster, start, end)
         cluster.close()
+
+
+async def test_a_leader_that_hangs_is_left_when_another_leads() -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 1, leaders=[1])
+        fill(cluster.partition("t"), 0, 30)
+        client = await started(cluster)
+        for api in (ApiKey.FETCH, ApiKey.METADATA):
+            cluster.brokers[1].gate(api)
+        pieces = read_range(client, T0, 0, 30)
+        reading = asyncio.create_task(anext(pieces))
+        await until(lambda: cluster.requests(ApiKey.FETCH))
+        # It stays among the live brokers.
+        cluster.move_leader("t", 0, 2)
+        assert len(await reading)
+        await pieces.aclose()
+        client.close()
