@@ -25,6 +25,8 @@ Bytes = mmap.mmap | memoryview | bytes | bytearray
 _FRAME: Final = struct.Struct(">qi11xi")
 """base_offset, batch_length, last_offset_delta."""
 _unpack = _FRAME.unpack_from
+_PRODUCER: Final = struct.Struct(">qi11xi16xq")
+"""base_offset, batch_length, last_offset_delta, producer_id."""
 
 
 def _impossible(position: int, length: int, end: int) -> Exception:
@@ -84,4 +86,22 @@ def iter_headers(data: Bytes, position: int, end: int) -> Iterator[tuple[int, Ba
         if header.batch_length < MIN_BATCH_LENGTH or following > end:
             raise _impossible(position, header.batch_length, end)
         yield position, header
+        position = following
+
+
+def iter_produced(data: Bytes, position: int, end: int, offset: int) -> Iterator[BatchHeader]:
+    """The headers of the batches from a position on that have a producer id and end at or behind an offset.
+
+    As `iter_headers`, but several times as fast over those that have none.
+    """
+    unpack = _PRODUCER.unpack_from
+    while position < end:
+        if position + HEADER_BYTES > end:
+            raise _impossible(position, end - position, end)
+        base_offset, length, last_delta, producer_id = unpack(data, position)
+        following = position + LOG_OVERHEAD_BYTES + length
+        if length < MIN_BATCH_LENGTH or following > end:
+            raise _impossible(position, length, end)
+        if producer_id >= 0 and base_offset + last_delta >= offset:
+            yield BatchHeader._make(HEADER.unpack_from(data, position))
         position = following

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from barnabas.broker.log.batch_scan import iter_headers
+from barnabas.broker.log.batch_scan import iter_produced
 from barnabas.broker.log.segment import ReadResult, Segment, TimestampAndOffset
 from barnabas.protocol.record_batch import NO_TIMESTAMP, BatchHeader
 
@@ -48,12 +48,10 @@ class LogSegments(NamedTuple):
         """The largest timestamp in ms, or -1."""
         return max((segment.max_timestamp for segment in self.all), default=NO_TIMESTAMP)
 
-    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
-        """The headers of all batches that end at or behind an offset."""
+    def produced_from(self, offset: int) -> Iterator[BatchHeader]:
+        """The headers of all batches with a producer id that end at or behind an offset."""
         for segment in self.all[max(0, bisect_right(self.bases, offset) - 1) :]:
             size = segment.size
             if size:
                 position = segment.offset_index.lookup(max(offset, segment.base_offset)).position
-                for _, header in iter_headers(segment.file.mapping(size), position, size):
-                    if header.base_offset + header.last_offset_delta >= offset:
-                        yield header
+                yield from iter_produced(segment.file.mapping(size), position, size, offset)

@@ -104,10 +104,9 @@ def load_producers(snapshots: ProducerSnapshots, segments: LogSegments, now_ms: 
         state.last_append_ms = now_ms if is_at_work else min(now_ms, state.timestamp_ms)
     producers = ProducerStates(states)
     if offset < segments.active.next_offset:
-        for header in segments.headers_from(offset):
-            if header.producer_id >= 0:
-                is_at_work = header.base_offset >= segments.active.base_offset
-                producers.note(header, now_ms if is_at_work else min(now_ms, header.max_timestamp))
+        for header in segments.produced_from(offset):
+            is_at_work = header.base_offset >= segments.active.base_offset
+            producers.note(header, now_ms if is_at_work else min(now_ms, header.max_timestamp))
     return producers
 
 

@@ -195,7 +195,7 @@ def test_a_clean_start_reads_no_batch(open_log: OpenLog, monkeypatch: pytest.Mon
     def no_batch(*_: object) -> None:
         raise AssertionError("a batch was read")
 
-    monkeypatch.setattr(recovery.LogSegments, "headers_from", no_batch)
+    monkeypatch.setattr(recovery.LogSegments, "produced_from", no_batch)
     assert append(open_log(SMALL, is_clean=True), 39) == 39
 
 
@@ -203,14 +203,14 @@ def test_a_crash_start_reads_the_batches_behind_the_newest_snapshot_alone(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(open_log, 39).abandon()
-    read = recovery.LogSegments.headers_from
+    read = recovery.LogSegments.produced_from
     asked: list[int] = []
 
     def noting(segments: recovery.LogSegments, offset: int) -> object:
         asked.append(offset)
         return read(segments, offset)
 
-    monkeypatch.setattr(recovery.LogSegments, "headers_from", noting)
+    monkeypatch.setattr(recovery.LogSegments, "produced_from", noting)
     assert append(open_log(SMALL), 38) == 38
     assert asked == [36]
 
