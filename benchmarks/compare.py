@@ -52,6 +52,7 @@ _LATENCY_PER_S: Final = 1_000
 _FAILOVER_PARTITIONS: Final = 60
 _FAILOVER_TIMEOUT_S: Final = 120.0
 _SETTLE_S: Final = 5.0
+_READS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -137,37 +138,74 @@ def _topic() -> str:
 # -- throughput --------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Work:
+    """What one round does with records of one size."""
+
+    replicas: int
+    size: Size
+    count: int
+
+    @property
+    def moved_bytes(self) -> int:
+        return self.count * self.size.value_bytes
+
+    def name(self, kind: str) -> str:
+        return f"{kind} {_HOW[self.replicas]}, {self.size.name}"
+
+
 def _throughput(pair: Sequence[System], replicas: int, plan: Plan, figures: Figures) -> None:
     for number in range(-1, plan.rounds):
         warming = number < 0
         tell(f"{_HOW[replicas]}: " + ("warming up" if warming else f"round {number + 1} of {plan.rounds}"))
+        # What the warming round measures is thrown away.
+        into = Figures(pair[0].name) if warming else figures
         for size in _SIZES[replicas]:
-            count = size.quick_count if plan.quick else size.count
-            for system in _in_turn(pair, number):
-                done = _write_and_read(system, replicas, size, count)
-                for kind, (seconds, cpu) in done.items():
-                    if warming:
-                        continue
-                    moved = count * size.value_bytes
-                    name = f"{kind} {_HOW[replicas]}, {size.name}"
-                    goals = [_GOALS[kind, replicas, what] for what in ("speed", "cpu")]
-                    figures.add(name, "MB/s", system.name, moved / seconds / MB, goals[0])
-                    figures.add(f"{name}: brokers", "CPU s/GB", system.name, cpu / moved * GB, goals[1])
+            work = Work(replicas, size, size.quick_count if plan.quick else size.count)
+            systems_in_turn = _in_turn(pair, number)
+            topics = {system.name: _write(system, work, into) for system in systems_in_turn}
+            _read(systems_in_turn, topics, work, into)
+            for system in systems_in_turn:
+                load.delete_topic(system.bootstrap, topics[system.name])
 
 
-def _write_and_read(system: System, replicas: int, size: Size, count: int) -> dict[str, tuple[float, float]]:
-    """Seconds and CPU seconds of the brokers, of producing and of consuming the same records."""
-    topic = _topic()
-    load.create_topic(system.bootstrap, topic, _PARTITIONS, replicas)
+def _write(system: System, work: Work, figures: Figures) -> str:
+    """Produce into a new topic; returns its name."""
+    topic, acks = _topic(), _ACKS[work.replicas]
+    load.create_topic(system.bootstrap, topic, _PARTITIONS, work.replicas)
     pids = system.pids().values()
-    cpu = [cpu_seconds(pids)]
-    written = load.produce(system.bootstrap, topic, _PARTITIONS, size.value_bytes, count, _ACKS[replicas])
-    cpu.append(cpu_seconds(pids))
-    read = load.consume(system.bootstrap, topic, _PARTITIONS, size.value_bytes, count)
-    cpu.append(cpu_seconds(pids))
-    load.delete_topic(system.bootstrap, topic)
-    tell(f"  {system.name}, {size.name}: produce {written:.2f} s, consume {read:.2f} s")
-    return {"produce": (written, cpu[1] - cpu[0]), "consume": (read, cpu[2] - cpu[1])}
+    before = cpu_seconds(pids)
+    seconds = load.produce(system.bootstrap, topic, _PARTITIONS, work.size.value_bytes, work.count, acks)
+    _add(figures, system, "produce", work, [seconds], cpu_seconds(pids) - before)
+    return topic
+
+
+def _read(pair: Sequence[System], topics: dict[str, str], work: Work, figures: Figures) -> None:
+    """Consume the topics in turn, several times: a read is short, and its client uses most of the time."""
+    seconds: dict[str, list[float]] = {system.name: [] for system in pair}
+    cpu = dict.fromkeys(topics, 0.0)
+    for number in range(_READS):
+        for system in _in_turn(pair, number):
+            pids, topic = system.pids().values(), topics[system.name]
+            before = cpu_seconds(pids)
+            took = load.consume(system.bootstrap, topic, _PARTITIONS, work.size.value_bytes, work.count)
+            seconds[system.name].append(took)
+            cpu[system.name] += cpu_seconds(pids) - before
+    for system in pair:
+        _add(figures, system, "consume", work, seconds[system.name], cpu[system.name])
+
+
+def _add(
+    figures: Figures, system: System, kind: str, work: Work, seconds: Sequence[float], cpu: float
+) -> None:
+    """Note how long each of some runs took, and the brokers' CPU seconds of all of them together."""
+    name = work.name(kind)
+    speed, cost = (_GOALS[kind, work.replicas, what] for what in ("speed", "cpu"))
+    for one in seconds:
+        figures.add(name, "MB/s", system.name, work.moved_bytes / one / MB, speed)
+    moved = work.moved_bytes * len(seconds)
+    figures.add(f"{name}: brokers", "CPU s/GB", system.name, cpu / moved * GB, cost)
+    tell(f"  {system.name}, {name}: " + ", ".join(f"{one:.2f} s" for one in seconds))
 
 
 # -- latency, memory, failover -----------------------------------------------------------------------------
