@@ -126,7 +126,7 @@ def _value(name: str, row: Row, settings: Mapping[str, str], problems: list[str]
         return parse_setting(name, row, settings[name], problems)
     for coarse, worth in row.coarser:
         if coarse in settings:
-            at_least = -1 if row.kind.expected.find("-1") >= 0 else 1
+            at_least = -1 if isinstance(row.kind, Integer) and row.kind.at_least < 0 else 1
             value = parse_setting(coarse, Row(coarse, Integer(at_least), 0, ""), settings[coarse], problems)
             return value if value is None or value < 0 else value * worth
     if row.default is REQUIRED:

@@ -213,7 +213,10 @@ class BrokerConfig:
         "controlled.shutdown.max.retries", _ms, 3, "How often it tries before it stops all the same."
     )
     controlled_shutdown_retry_backoff_ms: int = setting(
-        "controlled.shutdown.retry.backoff.ms", _ms, 5_000, "The pause between those tries."
+        "controlled.shutdown.retry.backoff.ms",
+        _ms,
+        5_000,
+        "The pause between those tries; a second at most, for a new controller is there by then.",
     )
     controller_socket_timeout_ms: int = setting(
         "controller.socket.timeout.ms",

@@ -108,6 +108,8 @@ class MetadataCache:
             trusted: set[int] = set()
             topics = {} if request.is_full else dict(before.topics)
             touched = set(before.topics) if request.is_full else set()
+            # Most updates only move leaders: the ids, of which there may be many, then stay as they are.
+            has_new_names = request.is_full
             for state in request.topic_states:
                 touched.add(state.topic_name)
                 topic_id = TopicId(state.topic_id)
@@ -125,14 +127,18 @@ class MetadataCache:
                         partitions[partition.partition_index] = partition
                 if partitions:
                     topics[state.topic_name] = TopicMetadata(topic_id, partitions)
+                    has_new_names = has_new_names or known is None or known.topic_id != topic_id
                 else:
                     topics.pop(state.topic_name, None)
+                    has_new_names = True
             self._current = ClusterMetadata(
                 controller_id=BrokerId(request.controller_id),
                 controller_epoch=ControllerEpoch(request.controller_epoch),
                 brokers={BrokerId(broker.broker_id): broker for broker in request.live_brokers},
                 topics=topics,
-                topic_names={topic.topic_id: name for name, topic in topics.items()},
+                topic_names={topic.topic_id: name for name, topic in topics.items()}
+                if has_new_names
+                else before.topic_names,
             )
             self._forget_suspicions(before, trusted)
         for listener in self._listeners:

@@ -158,3 +158,15 @@ def test_who_comes_back_after_being_dropped_is_not_suspected(cache: MetadataCach
     assert leader(cache) == NO_BROKER
     cache.update(metadata(ALL | {2: 21}))
     assert leader(cache) == 2
+
+
+def test_topics_are_found_by_id_as_they_come_and_go(cache: MetadataCache) -> None:
+    other = uuid.UUID(int=9)
+    cache.update(metadata(ALL, led_by(3, epoch=1)))
+    assert cache.current.topic_names == {TOPIC_ID: "topic"}
+    cache.update(metadata(ALL, led_by(1), topic="other", topic_id=other))
+    assert cache.current.topic_names == {TOPIC_ID: "topic", other: "other"}
+    cache.update(metadata(ALL, led_by(1), topic="topic", topic_id=uuid.UUID(int=10)))
+    assert cache.current.topic_names == {uuid.UUID(int=10): "topic", other: "other"}
+    cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE), topic="other", topic_id=other))
+    assert cache.current.topic_names == {uuid.UUID(int=10): "topic"}
