@@ -180,7 +180,9 @@ def test_a_topic_that_is_written_to_is_made_and_one_that_is_only_looked_at_is_no
             other, bad = client.ask(asked).topics
             assert other.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE)
             assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    eventually(lambda: len(view.partitions("other")) == 3, 20, "the topic is not made")
+    with view.admin() as admin:
+        eventually(lambda: "other" in admin.list_topics(), 20, "the topic is not made")
+    eventually(lambda: len(view.partitions("other")) == 3, 20, "the topic has too few partitions")
     with view.admin() as admin:
         admin.create_topics(NewTopic("made", configs={"retention.ms": "5"}))
         assert admin.list_topics() == ["fresh", "made", "other"]
