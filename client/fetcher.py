@@ -29,6 +29,7 @@ from barnabas.client.offsets import EARLIEST, LATEST, OffsetSpec, list_offsets
 from barnabas.client.truncation import Checked, Verdict, epoch_ends, judge
 from barnabas.protocol.channel import Answer
 from barnabas.protocol.errors import (
+    ApiError,
     BarnabasError,
     ConnectionClosed,
     ErrorCode,
@@ -391,7 +392,12 @@ class Fetcher:
             answers = await epoch_ends(self._cluster, flight.node_id, checked)
         except BarnabasError as error:
             log.debug("broker %d was asked in vain for the ends of epochs: %s", flight.node_id, error)
-            self._postpone(flight, error)
+            if isinstance(error, ApiError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
+                # Brokers before Kafka 2.1 cannot tell.
+                for one in checked:
+                    one.state.checked_epoch = one.leader_epoch
+            else:
+                self._postpone(flight, error)
             return
         for one in checked:
             state = one.state
