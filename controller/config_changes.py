@@ -24,6 +24,7 @@ log = logging.getLogger("barnabas.controller")
 
 NOTICE_LIFETIME_MS: Final = 15 * 60_000
 _RETRY_S: Final = 1.0
+_STOP_S: Final = 2.0
 
 Apply = Callable[[Mapping[Entity, StoredConfig]], None]
 
@@ -63,13 +64,13 @@ class ConfigChanges:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after what it does now. Idempotent."""
+        """End the thread after what it does now, or leave it while ZooKeeper does not answer. Idempotent."""
         self._store.session.remove_listener(self._session_changed)
         with self._condition:
             self._stopping = True
             self._condition.notify()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(_STOP_S)
 
     def look(self) -> None:
         """Read the notifications that are new, and what they name; remove the old ones."""
