@@ -11,6 +11,10 @@ After a failed attempt to connect, the next one waits for the back-off, which do
 starts anew after an answer. A request made meanwhile fails at once rather than waiting in a hidden queue. A
 peer that accepts and hangs up before it answered anything has failed the attempt too.
 
+With ``wire="kafka"`` the channel speaks Kafka's protocol instead of the native one: whenever it has connected
+it asks for the peer's versions first, and a request of an API that the two sides have no version of in common
+fails with UNSUPPORTED_VERSION.
+
 A channel belongs to the event loop it was first used on; nothing here may be called from another thread.
 """
 
@@ -22,12 +26,13 @@ from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
-from barnabas.protocol import codec_msgpack
 from barnabas.protocol.backoff import Backoff
 from barnabas.protocol.connection import Connection, open_connection
+from barnabas.protocol.dialects import NATIVE, Dialect, Negotiation, Wire
 from barnabas.protocol.errors import (
     ConnectionClosed,
     ConnectionRefused,
+    LocalError,
     MalformedFrame,
     RequestTimedOutLocally,
 )
@@ -63,7 +68,8 @@ _NEXT: Final = {
 
 class _InFlight(NamedTuple):
     answer: asyncio.Future[Answer]
-    response_type: type[Any]
+    request_type: type[RequestOf[Any]]
+    version: int
     deadline: float
     timeout_ms: int
 
@@ -92,6 +98,7 @@ class Channel:
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         pool: BufferPool | None = None,
         on_close: CloseListener | None = None,
+        wire: Wire | str = Wire.NATIVE,
     ) -> None:
         self.endpoint = endpoint
         self.client_id = client_id
@@ -103,6 +110,9 @@ class Channel:
         self._max_frame_bytes = max_frame_bytes
         self._pool = pool or BufferPool()
         self._on_close = on_close
+        self._wire = Wire(wire)
+        self._dialect: Dialect = NATIVE
+        self._negotiation: Negotiation | None = None
         self._state = ChannelState.DISCONNECTED
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -153,6 +163,7 @@ class Channel:
         """Send a request and return its response; record fields are views that stay valid while held.
 
         Raises ConnectionClosed or RequestTimedOutLocally; after either the request may have been carried out.
+        Raises UNSUPPORTED_VERSION, and has sent nothing, when the peer lacks the API.
         """
         body: R = (await self._exchange(message, timeout_ms)).body
         return body
@@ -167,8 +178,8 @@ class Channel:
         connection = await self._connected(deadline, message)
         if not connection.writable.is_set():
             await self._within(connection.writable.wait(), deadline, message)
-        buffers = codec_msgpack.encode_request(self._take_correlation_id(), self.client_id, message)
-        connection.write(buffers)
+        version = self._dialect.version_of(message)
+        connection.write(self._dialect.encode(version, self._take_correlation_id(), self.client_id, message))
         self._last_used = asyncio.get_running_loop().time()
 
     def close(self, reason: str = "closed by its owner") -> None:
@@ -196,13 +207,14 @@ class Channel:
             await self._places.acquire()
         try:
             connection = await self._connected(deadline, message)
+            version = self._dialect.version_of(message)
             correlation_id = self._take_correlation_id()
-            connection.write(codec_msgpack.encode_request(correlation_id, self.client_id, message))
+            connection.write(self._dialect.encode(version, correlation_id, self.client_id, message))
         except BaseException:
             self._places.release()
             raise
         answer: asyncio.Future[Answer] = loop.create_future()
-        self._in_flight[correlation_id] = _InFlight(answer, message.response_type, deadline, timeout_ms)
+        self._in_flight[correlation_id] = _InFlight(answer, type(message), version, deadline, timeout_ms)
         if self._deadline_timer is None or deadline < self._deadline_timer.when():
             self._watch(deadline)
         return await answer
@@ -271,9 +283,13 @@ class Channel:
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
                 connection = await open_connection(self.endpoint, self._new_connection)
-        except (OSError, TimeoutError) as error:
+                if self._wire is Wire.KAFKA:
+                    await self._negotiate(connection)
+        except (OSError, TimeoutError, LocalError) as error:
             self._backoff.failed(loop.time())
             self._move(ChannelState.DISCONNECTED)
+            if isinstance(error, LocalError):
+                raise
             if isinstance(error, ConnectionRefusedError):
                 raise ConnectionRefused(f"{self.endpoint} refused the connection") from error
             raise ConnectionClosed(f"{self.endpoint}: {type(error).__name__}: {error}") from error
@@ -283,6 +299,17 @@ class Channel:
         self._move(ChannelState.CONNECTED)
         self._last_used = loop.time()
         self._idle_timer = loop.call_later(self._idle_ms / 1000, self._check_idle)
+
+    async def _negotiate(self, connection: Connection) -> None:
+        """Find the dialect to speak on a connection; closes it when there is none."""
+        self._negotiation = Negotiation(connection, self.endpoint, self.client_id)
+        try:
+            self._dialect = await self._negotiation.run()
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            self._negotiation = None
 
     def _new_connection(self) -> Connection:
         return Connection(self, self._pool, self._max_frame_bytes)
@@ -318,15 +345,21 @@ class Channel:
         if not connection.has_answered:
             self._backoff.succeeded()
         self._last_used = asyncio.get_running_loop().time()
+        if self._negotiation is not None:
+            self._negotiation.received(frames)
+            return
         for frame in frames:
-            opened = codec_msgpack.open_response(frame.view)
+            opened = self._dialect.open(frame.view)
             entry = self._in_flight.get(opened.correlation_id)
             if entry is None:
                 raise MalformedFrame(f"correlation id {opened.correlation_id} answers no request")
-            self._settle(opened.correlation_id, Answer(opened.body(entry.response_type), frame))
+            body = self._dialect.read(opened, entry.request_type, entry.version)
+            self._settle(opened.correlation_id, Answer(body, frame))
 
     def lost(self, connection: Connection, error: Exception | None) -> None:
         """For the connection alone: the peer has ended it, or sent what nobody can read."""
+        if self._negotiation is not None and connection is self._negotiation.connection:
+            self._negotiation.lost(error)
         if connection is not self._connection:
             return
         now = asyncio.get_running_loop().time()
