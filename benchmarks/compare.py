@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.protocol.errors import LocalError
-from benchmarks.peers.comparison import Comparison, Goal, table
+from benchmarks.peers.comparison import Comparison, Goal, markdown, table
 from benchmarks.peers.processes import cpu_seconds, memory
 from benchmarks.support import (
     GB,
@@ -298,7 +298,7 @@ def measure_started(folder: Path, plan: Plan, figures: Figures) -> None:
     """Everything, of Barnabas and Apache Kafka started here: three brokers first, then one."""
     if "start" in plan.only:
         _starts(folder, plan, figures)
-    if 3 in plan.replicas:
+    if 3 in plan.replicas and plan.only - {"start"}:
         _three_brokers(folder, plan, figures)
     if 1 in plan.replicas and plan.only & {"throughput", "latency"}:
         with _both(folder, 1) as pair:
@@ -364,6 +364,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the clusters' files go for a while")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there, for a document")
     chosen = parser.parse_args(arguments)
     if (chosen.a is None) != (chosen.b is None):
         parser.error("--a and --b belong together: name both clusters, or none to have them started")
@@ -399,6 +400,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(machine(options))
     print(table(found, *names))
     tell(f"{time.monotonic() - began:.0f} s")
+    if chosen.markdown:
+        chosen.markdown.write_text(markdown(found, *names))
     if chosen.json:
         described = {"machine": machine(options), "a": names[0], "b": names[1], "failed": failed}
         described_figures = [one.described() for one in found]

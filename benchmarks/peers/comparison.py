@@ -87,9 +87,8 @@ def rounds(values: Sequence[float]) -> str:
     return f"{middle} ({number(min(values))} to {number(max(values))})"
 
 
-def table(comparisons: Sequence[Comparison], a: str, b: str) -> str:
-    """All comparisons in aligned columns, under the names of the two systems."""
-    rows = [("what", "", a, b, "ratio", "goal", "")]
+def _rows(comparisons: Sequence[Comparison], a: str, b: str) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("what", "", a, b, "ratio", "goal", "")]
     for one in comparisons:
         ratio = one.ratio
         rows.append(
@@ -103,6 +102,19 @@ def table(comparisons: Sequence[Comparison], a: str, b: str) -> str:
                 one.verdict,
             )
         )
+    return rows
+
+
+def markdown(comparisons: Sequence[Comparison], a: str, b: str) -> str:
+    """The table as Markdown, for a document."""
+    head, *rows = _rows(comparisons, a, b)
+    lines = [head, ("---", "---", "---:", "---:", "---:", "---:", "---"), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def table(comparisons: Sequence[Comparison], a: str, b: str) -> str:
+    """All comparisons in aligned columns, under the names of the two systems."""
+    rows = _rows(comparisons, a, b)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.peers.comparison import Comparison, Goal, number, rounds, table
+from benchmarks.peers.comparison import Comparison, Goal, markdown, number, rounds, table
 
 
 def compared(a: list[float], b: list[float], goal: Goal | None = None) -> Comparison:
@@ -74,6 +74,14 @@ def test_the_table_names_both_systems_and_marks_what_is_missed() -> None:
     assert lines[2].split()[-1] == "MISSED"
     assert lines[3].split() == ["produce", "MB/s", "1", "-", "-"]
     assert len({line.index("MB/s") for line in lines[1:]}) == 1
+
+
+def test_the_markdown_has_as_many_cells_in_every_line() -> None:
+    lines = markdown(
+        [compared([20], [10], Goal(at_least=1.5)), compared([], [])], "ours", "theirs"
+    ).splitlines()
+    assert lines[2] == "| produce | MB/s | 20 | 10 | 2 | ≥ 1.5 | met |"
+    assert len({line.count("|") for line in lines}) == 1
 
 
 def test_the_description_holds_all_that_the_table_is_made_of() -> None:
