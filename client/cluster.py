@@ -396,6 +396,7 @@ class Cluster:
             connections_max_idle_ms=config.connections_max_idle_ms,
             max_frame_bytes=config.receive_message_max_bytes,
             pool=self._pool,
+            wire=config.wire,
         )
 
     def _check_open(self) -> None:

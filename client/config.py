@@ -114,6 +114,8 @@ class ClientConfig:
 
     bootstrap_servers: tuple[Endpoint, ...] = _declare("localhost:9092", _check_servers)
     client_id: str = text("barnabas")
+    wire: str = choice("native", "native", "kafka")
+    """What is spoken: our own protocol, or Kafka's, which Apache Kafka understands too."""
     request_timeout_ms: int = number(30_000, 1)
     connections_max_idle_ms: int = number(540_000, 1)
     reconnect_backoff_ms: int = number(50)

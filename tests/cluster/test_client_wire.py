@@ -1,0 +1,136 @@
+"""Our own clients over Kafka's protocol: against our brokers, and Apache Kafka where it can be had."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from barnabas.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from barnabas.client.blocking import Producer as BlockingProducer
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import ClientConfig
+from barnabas.client.errors import ApiError, ErrorCode
+from barnabas.client.range_reader import read_range
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.record_batch import iter_batches
+from benchmarks.peers.apache_kafka import ApacheKafka, archives
+from benchmarks.peers.maven import PeerError
+
+Brokers = LocalCluster | ApacheKafka
+PARTITIONS = 3
+DEADLINE_S = 60.0
+RECORDS = 2_000
+
+
+def settings(brokers: Brokers) -> dict[str, Any]:
+    return {"bootstrap_servers": brokers.bootstrap, "wire": "kafka"}
+
+
+@pytest.fixture(scope="module")
+def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    """One cluster for all tests, since its start takes long; the last of them kills a broker of it."""
+    try:
+        archives()
+    except PeerError as error:
+        pytest.skip(str(error))
+    with ApacheKafka(directory=tmp_path_factory.mktemp("kafka"), brokers=3) as kafka:
+        yield kafka
+
+
+@pytest.fixture(params=["cluster", "apache_kafka"])
+def brokers(request: pytest.FixtureRequest) -> Brokers:
+    found: Brokers = request.getfixturevalue(request.param)
+    return found
+
+
+async def make_topic(brokers: Brokers, name: str, partitions: int = PARTITIONS) -> None:
+    async with Admin(**settings(brokers)) as admin:
+        await admin.create_topics(NewTopic(name, partitions, 3, {"min.insync.replicas": "2"}))
+
+
+async def read_all(brokers: Brokers, name: str) -> list[list[bytes]]:
+    """The values of every partition up to its present end."""
+    found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+    async with Consumer(**settings(brokers), auto_offset_reset="earliest") as consumer:
+        consumer.assign([(name, partition) for partition in range(PARTITIONS)])
+        ends = await consumer.end_offsets(consumer.assignment())
+        async with asyncio.timeout(DEADLINE_S):
+            while any([await consumer.position(tp) < end for tp, end in ends.items()]):
+                for record in await consumer.poll():
+                    found[record.partition].append(record.value or b"")
+    return found
+
+
+async def test_every_client_works_over_kafkas_protocol(brokers: Brokers) -> None:
+    async with Admin(**settings(brokers)) as admin:
+        created = await admin.create_topics(NewTopic("t", PARTITIONS, 3))
+        assert created["t"].num_partitions == PARTITIONS
+        with pytest.raises(ApiError) as refusal:
+            await admin.create_topics(NewTopic("t", 1, 1))
+        assert refusal.value.code == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert "t" in await admin.list_topics()
+        assert {len(info.replicas) for info in (await admin.describe_topics("t"))["t"].partitions} == {3}
+        assert [node.node_id for node in (await admin.describe_cluster()).nodes] == list(brokers.broker_ids)
+    compressions = ["none", "gzip", "snappy", "lz4", "zstd"]
+    for number, compression in enumerate(compressions):
+        async with Producer(**settings(brokers), compression_type=compression) as producer:
+            metadata = await producer.send_and_wait(
+                "t", b"v" * 100, b"k", partition=0, headers=[("h", b"1")], timestamp_ms=1_000 + number
+            )
+            assert metadata.offset == number
+    async with Consumer(**settings(brokers), auto_offset_reset="earliest") as consumer:
+        tp = TopicPartition("t", 0)
+        consumer.assign([tp])
+        for number in range(len(compressions)):
+            record = await consumer.getone()
+            assert (record.offset, record.key, record.value) == (number, b"k", b"v" * 100)
+            assert (record.headers, record.timestamp_ms) == ((("h", b"1"),), 1_000 + number)
+        by_time = (await consumer.offsets_for_times({tp: 1_002}))[tp]
+        assert by_time is not None
+        assert by_time.offset == 2
+    client = Cluster(ClientConfig.of(settings(brokers)))
+    await client.start()
+    try:
+        offsets = [
+            header.base_offset
+            async for piece in read_range(client, tp, 1, len(compressions))
+            for _, header in iter_batches(piece)
+        ]
+        assert offsets == list(range(1, len(compressions)))
+    finally:
+        client.close()
+    async with Admin(**settings(brokers)) as admin:
+        await admin.delete_topics("t")
+        with pytest.raises(ApiError) as refusal:
+            await admin.delete_topics("never-made")
+        assert refusal.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_the_blocking_producer_speaks_it_too(brokers: Brokers) -> None:
+    asyncio.run(make_topic(brokers, "blocking"))
+    with BlockingProducer(**settings(brokers)) as producer:
+        futures = [producer.send("blocking", b"%d" % number, partition=0) for number in range(100)]
+        assert [future.result(DEADLINE_S).offset for future in futures] == list(range(100))
+
+
+async def test_through_the_death_of_a_leader_nothing_is_lost_doubled_or_reordered(brokers: Brokers) -> None:
+    await make_topic(brokers, "killed")
+    async with Admin(**settings(brokers)) as admin:
+        victim = (await admin.describe_topics("killed"))["killed"].partitions[0].leader
+    async with Producer(**settings(brokers), batch_size=500, retry_backoff_ms=20) as producer:
+        futures = []
+        async with asyncio.timeout(DEADLINE_S):
+            for number in range(RECORDS):
+                if number == RECORDS // 2:
+                    await asyncio.to_thread(brokers.kill, victim)
+                futures.append(await producer.send("killed", b"%d" % number, partition=number % PARTITIONS))
+                await asyncio.sleep(0.0002)
+            await producer.flush()
+        metadata = [future.result() for future in futures]
+    found = await read_all(brokers, "killed")
+    assert sorted(int(value) for values in found for value in values) == list(range(RECORDS))
+    for number, where in enumerate(metadata):
+        assert found[where.partition][where.offset] == b"%d" % number
