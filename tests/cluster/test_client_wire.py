@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,23 +29,6 @@ def settings(brokers: Brokers) -> dict[str, Any]:
     return {"bootstrap_servers": brokers.bootstrap, "wire": "kafka"}
 
 
-@pytest.fixture(scope="module")
-def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    """One cluster for all tests, since its start takes long; the last of them kills a broker of it."""
-    try:
-        archives()
-    except PeerError as error:
-        pytest.skip(str(error))
-    with ApacheKafka(directory=tmp_path_factory.mktemp("kafka"), brokers=3) as kafka:
-        yield kafka
-
-
-@pytest.fixture(params=["cluster", "apache_kafka"])
-def brokers(request: pytest.FixtureRequest) -> Brokers:
-    found: Brokers = request.getfixturevalue(request.param)
-    return found
-
-
 async def make_topic(brokers: Brokers, name: str, partitions: int = PARTITIONS) -> None:
     async with Admin(**settings(brokers)) as admin:
         await admin.create_topics(NewTopic(name, partitions, 3, {"min.insync.replicas": "2"}))
@@ -64,7 +47,7 @@ async def read_all(brokers: Brokers, name: str) -> list[list[bytes]]:
     return found
 
 
-async def test_every_client_works_over_kafkas_protocol(brokers: Brokers) -> None:
+async def use_every_client(brokers: Brokers) -> None:
     async with Admin(**settings(brokers)) as admin:
         created = await admin.create_topics(NewTopic("t", PARTITIONS, 3))
         assert created["t"].num_partitions == PARTITIONS
@@ -109,14 +92,14 @@ async def test_every_client_works_over_kafkas_protocol(brokers: Brokers) -> None
         assert refusal.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_the_blocking_producer_speaks_it_too(brokers: Brokers) -> None:
+def use_the_blocking_producer(brokers: Brokers) -> None:
     asyncio.run(make_topic(brokers, "blocking"))
     with BlockingProducer(**settings(brokers)) as producer:
         futures = [producer.send("blocking", b"%d" % number, partition=0) for number in range(100)]
         assert [future.result(DEADLINE_S).offset for future in futures] == list(range(100))
 
 
-async def test_through_the_death_of_a_leader_nothing_is_lost_doubled_or_reordered(brokers: Brokers) -> None:
+async def write_through_the_death_of_a_leader(brokers: Brokers) -> None:
     await make_topic(brokers, "killed")
     async with Admin(**settings(brokers)) as admin:
         victim = (await admin.describe_topics("killed"))["killed"].partitions[0].leader
@@ -134,3 +117,24 @@ async def test_through_the_death_of_a_leader_nothing_is_lost_doubled_or_reordere
     assert sorted(int(value) for values in found for value in values) == list(range(RECORDS))
     for number, where in enumerate(metadata):
         assert found[where.partition][where.offset] == b"%d" % number
+
+
+def test_every_client_works_over_kafkas_protocol(shared_cluster: LocalCluster) -> None:
+    asyncio.run(use_every_client(shared_cluster))
+    use_the_blocking_producer(shared_cluster)
+
+
+def test_through_the_death_of_a_leader_nothing_is_lost_doubled_or_reordered(cluster: LocalCluster) -> None:
+    asyncio.run(write_through_the_death_of_a_leader(cluster))
+
+
+def test_the_same_with_apache_kafka(tmp_path: Path) -> None:
+    try:
+        archives()
+    except PeerError as error:
+        pytest.skip(str(error))
+    # All in one test: its start takes long.
+    with ApacheKafka(directory=tmp_path, brokers=3) as kafka:
+        asyncio.run(use_every_client(kafka))
+        use_the_blocking_producer(kafka)
+        asyncio.run(write_through_the_death_of_a_leader(kafka))
