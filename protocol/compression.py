@@ -53,6 +53,7 @@ _BLOCK_BYTES: Final = 64 * 1024
 _LZ4_HEAD: Final = b"\x04\x22\x4d\x18\x60\x40\x82"
 _LZ4_STORED: Final = 0x80000000
 _GZIP_WBITS: Final = 31
+_GZIP_PIECE_BYTES: Final = 256
 _FIRST_GUESS_BYTES: Final = 64 * 1024
 _GROWTH: Final = 4
 _INT_BE: Final = struct.Struct(">i")
@@ -145,20 +146,28 @@ def _compress_lz4(data: memoryview) -> bytes:
 
 
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
+    view = memoryview(data)
     parts: list[bytes] = []
     left = max_bytes
-    rest: Buffer = data
-    while rest:
+    position = 0
+    # The library copies what follows a member. The first one, mostly the only one, gets everything at once;
+    # those behind it get pieces, or many small members would cost the square of their number.
+    piece_bytes = len(view)
+    while position < len(view):
         worker = zlib.decompressobj(wbits=_GZIP_WBITS)
-        # One byte more than allowed tells a bomb from a batch that is exactly as large as it may be.
-        part = worker.decompress(rest, left + 1)
-        if len(part) > left:
-            raise _too_large(max_bytes)
-        if not worker.eof:
-            raise zlib.error("the gzip stream is cut short")
-        parts.append(part)
-        left -= len(part)
-        rest = worker.unused_data
+        while not worker.eof:
+            piece = view[position : position + piece_bytes]
+            if not piece:
+                raise zlib.error("the gzip stream is cut short")
+            # One byte more than allowed tells a bomb from a batch that is exactly as large as it may be.
+            part = worker.decompress(piece, left + 1)
+            if len(part) > left:
+                raise _too_large(max_bytes)
+            parts.append(part)
+            left -= len(part)
+            position += len(piece) - len(worker.unused_data)
+            piece_bytes *= 2
+        piece_bytes = _GZIP_PIECE_BYTES
     return b"".join(parts)
 
 

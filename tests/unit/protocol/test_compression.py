@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import zlib
 
 import cramjam
 import pytest
@@ -54,6 +55,44 @@ def test_plain_snappy_without_the_java_framing_is_read() -> None:
 def test_plain_snappy_beyond_the_limit_is_refused() -> None:
     with pytest.raises(ApiError, match="more than 100 bytes"):
         decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT)), 100)
+
+
+@pytest.mark.parametrize("size", [0, 1, 200, 5_000, 300_000])
+def test_a_gzip_member_of_any_size_may_follow_another(size: int) -> None:
+    plain = random.Random(size).randbytes(size)
+    members = gzip.compress(b"first ") + gzip.compress(plain) + gzip.compress(b"") + gzip.compress(b" last")
+    assert decompress(Compression.GZIP, members) == b"first " + plain + b" last"
+    with pytest.raises(ApiError, match="cut short"):
+        decompress(Compression.GZIP, members[:-1])
+    with pytest.raises(ApiError, match=f"more than {size + 10} bytes"):
+        decompress(Compression.GZIP, members, size + 10)
+
+
+def test_gzip_members_cost_by_their_bytes_not_by_the_square_of_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copied = 0
+
+    class Counting:
+        """A decompressor that counts what it has to copy because it follows the member."""
+
+        def __init__(self, wbits: int) -> None:
+            self._worker = real(wbits=wbits)
+
+        def decompress(self, data: memoryview, limit: int) -> bytes:
+            nonlocal copied
+            part: bytes = self._worker.decompress(data, limit)
+            copied += len(self._worker.unused_data)
+            return part
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._worker, name)
+
+    real = zlib.decompressobj
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+    members = gzip.compress(b"") * 2_000
+    assert decompress(Compression.GZIP, members) == b""
+    assert copied < 20 * len(members)
 
 
 def test_gzip_of_several_members_is_read() -> None:
