@@ -38,6 +38,8 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 EVICTION_MS: Final = 120_000
 """A session unused for so long is stale; one younger than this is never evicted for a larger one."""
+MAX_PARTITIONS: Final = 500_000
+"""What all sessions together may hold, some 500 bytes each."""
 _MAX_INT: Final = (1 << 31) - 1
 _UNTOLD: Final = -2
 """No high watermark or log start: whatever is read is news."""
@@ -264,9 +266,10 @@ class Incremental:
 class FetchSessionCache:
     """All sessions of a broker, at most ``max_slots`` (``max.incremental.fetch.session.cache.slots``).
 
-    When it is full, a new session replaces the one that was not used for the longest time, if that is more
-    than `EVICTION_MS`; else the smallest of those older than that, if the new one is larger; else the client
-    gets no session and goes on with full fetches. ``wake`` is called when a partition of a session changes.
+    When it is full, or holds ``max_partitions`` partitions, a new session replaces the one that was not used
+    for the longest time, if that is more than `EVICTION_MS`; else the smallest of those older than that, if
+    the new one is larger; else the client gets no session and goes on with full fetches. ``wake`` is called
+    when a partition of a session changes.
     """
 
     def __init__(
@@ -275,9 +278,11 @@ class FetchSessionCache:
         listeners: Listeners,
         wake: Callable[[FetchSession], object],
         *,
+        max_partitions: int = MAX_PARTITIONS,
         new_id: Callable[[], int] | None = None,
     ) -> None:
         self._max_slots = max_slots
+        self._max_partitions = max_partitions
         self._listeners = listeners
         self._wake = wake
         self._new_id = new_id or (lambda: random.randint(1, _MAX_INT))
@@ -287,6 +292,9 @@ class FetchSessionCache:
         # (size, id) of those old enough to give way to a larger one, sorted.
         self._evictable: list[tuple[int, int]] = []
         self._evictable_size: dict[int, int] = {}
+        # The partitions of each session when it was last looked at, and of all together.
+        self._sizes: dict[int, int] = {}
+        self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -327,8 +335,11 @@ class FetchSessionCache:
     ) -> FetchSession | None:
         """A session for a full fetch that is being answered with these outcomes, if there is room for one."""
         with self._lock:
-            if len(self._sessions) >= self._max_slots and not self._make_room(len(outcomes), now_ms):
+            if len(outcomes) > self._max_partitions:
                 return None
+            while self._is_full(len(outcomes)):
+                if not self._make_room(len(outcomes), now_ms):
+                    return None
             session_id = self._new_id()
             while session_id in self._sessions:
                 session_id = self._new_id()
@@ -341,7 +352,16 @@ class FetchSessionCache:
                 now_ms=now_ms,
             )
             self._sessions[session_id] = session
+            self._note_size(session)
             return session
+
+    def _is_full(self, size: int) -> bool:
+        return len(self._sessions) >= self._max_slots or self._partitions + size > self._max_partitions
+
+    def _note_size(self, session: FetchSession) -> None:
+        size = session.size
+        self._partitions += size - self._sizes.get(session.id, 0)
+        self._sizes[session.id] = size
 
     def _make_room(self, size: int, now_ms: float) -> bool:
         oldest = next(iter(self._sessions.values()), None)
@@ -361,6 +381,11 @@ class FetchSessionCache:
                 return
             session.last_used_ms = now_ms
             self._sessions.move_to_end(session.id)
+            self._note_size(session)
+            if self._partitions > self._max_partitions:
+                # It has grown too much: its client finds it gone, and gets another if there is room.
+                self._drop(session.id)
+                return
             if now_ms - session.created_ms > EVICTION_MS:
                 size = session.size
                 if self._evictable_size.get(session.id) != size:
@@ -376,6 +401,7 @@ class FetchSessionCache:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._forget_evictable(session_id)
+            self._partitions -= self._sizes.pop(session_id)
             session.close()
 
     def _forget_evictable(self, session_id: int) -> None:

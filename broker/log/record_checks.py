@@ -17,7 +17,7 @@ from typing import Final
 
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.compression import Compression, compress
-from barnabas.protocol.errors import BarnabasError, ErrorCode
+from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import (
     ATTRIBUTES_OFFSET,
@@ -32,6 +32,8 @@ from barnabas.protocol.record_batch import (
 )
 from barnabas.protocol.records import RecordFields, decode_fields, record_bytes
 
+MAX_RECORDS: Final = 1_000_000
+"""In one batch: what some well compressed bytes unfold to must not fill the memory."""
 _LENGTH_SIZE: Final = 4
 _ATTRIBUTES_SIZE: Final = 2
 _ERRORS_SHOWN: Final = 3
@@ -61,13 +63,18 @@ def prepare_records(
     """A producer's batches as they are to be stored: the view itself, or a new one where they must change.
 
     Raises RecordsRefused; what `check_produced_batch` and `decode_fields` raise; CORRUPT_MESSAGE when a batch
-    would unfold to more than `max_bytes`.
+    would unfold to more than `max_bytes`, MESSAGE_TOO_LARGE when it holds more than `MAX_RECORDS`.
     """
     parts: list[bytes | bytearray | memoryview] = []
     is_new = False
     for position, header in _batches(view):
         batch = view[position : position + header.size_bytes]
         if config.is_compacted or config.limits_timestamps:
+            if header.record_count > MAX_RECORDS:
+                raise api_error(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"a batch of {header.record_count} records; {name} is looked into, up to {MAX_RECORDS}",
+                )
             _check_fields(name, decode_fields(batch, check_crc=False, max_bytes=max_bytes), config, now_ms)
         if config.compression_type in (None, header.compression):
             parts.append(batch)

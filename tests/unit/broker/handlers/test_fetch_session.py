@@ -25,7 +25,7 @@ from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicPartition
 
-A, B, C = (TopicPartition("topic", index) for index in range(3))
+A, B, C, D = (TopicPartition("topic", index) for index in range(4))
 ID = uuid.UUID(int=7)
 
 
@@ -53,12 +53,16 @@ def failed(name: TopicPartition) -> FetchOutcome:
 class Cache:
     """A cache with ids 1, 2, 3… and everything that it works with."""
 
-    def __init__(self, slots: int = 10) -> None:
+    def __init__(self, slots: int = 10, partitions: int = 100) -> None:
         self.listeners = PartitionListeners()
         self.woken: list[int] = []
         ids = itertools.count(1)
         self.cache = FetchSessionCache(
-            slots, self.listeners, lambda session: self.woken.append(session.id), new_id=lambda: next(ids)
+            slots,
+            self.listeners,
+            lambda session: self.woken.append(session.id),
+            max_partitions=partitions,
+            new_id=lambda: next(ids),
         )
 
     def open(self, *outcomes: FetchOutcome, now_ms: float = 0, by_id: bool = False) -> FetchSession | None:
@@ -274,3 +278,22 @@ def test_the_smallest_old_session_gives_way_to_a_larger_one() -> None:
     cache.opened(read(A), read(C), now_ms=later)
     assert cache.begin(large.id, 3) == Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     assert cache.begin(larger.id, 1) == Incremental(larger)
+
+
+def test_the_partitions_of_all_sessions_are_bounded() -> None:
+    cache = Cache(partitions=4)
+    first, second = cache.opened(read(A), read(B)), cache.opened(read(C))
+    assert cache.open(read(A), read(B)) is None
+    assert cache.open(*[read(A)] * 5) is None
+    cache.begin(second.id, 1, item(A))
+    assert cache.open(read(A)) is None
+    cache.begin(first.id, 1, forget=[A])
+    third = cache.opened(read(A), now_ms=1)
+    # One that grows too much is gone; the request that did it is answered.
+    assert cache.begin(third.id, 1, item(B), now_ms=1) == Incremental(third)
+    assert cache.begin(third.id, 2) == Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    # Stale ones make room, until there is enough.
+    cache.opened(read(A), read(B), read(C), now_ms=EVICTION_MS + 1)
+    assert len(cache.cache) == 2
+    cache.opened(*map(read, [A, B, C, D]), now_ms=3 * EVICTION_MS)
+    assert len(cache.cache) == 1

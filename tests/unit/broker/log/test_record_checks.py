@@ -8,13 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.broker.log import record_checks
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.record_checks import RecordsRefused, prepare_records
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.record_batch import TimestampType, check_batch, iter_batches
+from barnabas.protocol.record_batch import (
+    HEADER,
+    TimestampType,
+    check_batch,
+    iter_batches,
+    parse_header,
+    write_crc,
+)
 from barnabas.protocol.records import Record, decode_records
 
 TP = TopicPartition("topic", 0)
@@ -141,3 +149,15 @@ def test_a_damaged_batch_is_not_looked_into() -> None:
     with pytest.raises(ApiError) as caught:
         prepared(batch, cleanup_policy=("compact",))
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_batch_of_too_many_records_is_not_looked_into() -> None:
+    batch = batch_of((b"k", b"v", None, 0), compression=Compression.ZSTD)
+    header = parse_header(batch)._replace(
+        record_count=record_checks.MAX_RECORDS + 1, last_offset_delta=record_checks.MAX_RECORDS
+    )
+    HEADER.pack_into(batch, 0, *header)
+    write_crc(batch)
+    with pytest.raises(ApiError, match="1000001 records") as caught:
+        prepared(batch, cleanup_policy=("compact",))
+    assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
