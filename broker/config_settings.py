@@ -341,7 +341,7 @@ class BrokerConfig:
         "log.cleanup.policy",
         ChoiceList(("delete", "compact")),
         ("delete",),
-        "Whether old segments are deleted or compacted; a compacted topic takes no record without a key.",
+        "What happens to old segments; compact takes no record without a key, and so far keeps all of them.",
         topic_name="cleanup.policy",
     )
     log_message_timestamp_before_max_ms: int = setting(

@@ -51,6 +51,8 @@ class ConfigChanges:
         self._must_reload = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="config-changes", daemon=True)
+        # From now on, so that a session that is lost between `load` and `start` is noticed.
+        store.session.add_listener(self._session_changed)
 
     def load(self) -> None:
         """Read all settings and begin to watch. Raises ZooKeeperUnavailable or SessionLost."""
@@ -60,7 +62,6 @@ class ConfigChanges:
             self._apply(self._store.read_all(kind))
 
     def start(self) -> None:
-        self._store.session.add_listener(self._session_changed)
         self._thread.start()
 
     def stop(self) -> None:
