@@ -52,7 +52,7 @@ class BulkDecoder:
     ) -> None:
         """Records with offsets in [first_offset, end_offset) are given out.
 
-        A group ends before it exceeds `group_rows` or `group_bytes`, unless a single batch does;
+        A group ends before it exceeds `group_rows` or `group_bytes`, packed or not, unless one batch does;
         `max_batch_bytes` is what a batch may decompress to. Engine "numba" raises ImportError when numba is
         absent, "auto" then takes "python".
         """
@@ -125,15 +125,19 @@ class BulkDecoder:
         if not group:
             return
         bounds = (self._columns, self._first_offset, self._end_offset)
+        max_bytes, group_bytes = self._max_batch_bytes, self._group_bytes
         if self._kernel is None:
             batches = ((buffer[position:], header) for buffer, position, header in group)
-            found = bulk_decode_fallback.decode_group(batches, *bounds, max_bytes=self._max_batch_bytes)
-        else:
-            found = bulk_decode_numba.decode_group(
-                self._kernel, group, *bounds, max_bytes=self._max_batch_bytes
+            found = bulk_decode_fallback.decode_groups(
+                batches, *bounds, max_bytes=max_bytes, group_bytes=group_bytes
             )
-        if found.row_count:
-            yield found
+        else:
+            found = bulk_decode_numba.decode_groups(
+                self._kernel, group, *bounds, max_bytes=max_bytes, group_bytes=group_bytes
+            )
+        for records in found:
+            if records.row_count:
+                yield records
 
 
 def _choose_kernel(engine: Engine) -> ModuleType | None:

@@ -6,7 +6,7 @@ Pure functions, any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -18,29 +18,37 @@ from barnabas.protocol.record_batch import BatchHeader
 from barnabas.protocol.records import Headers, RecordFields, decode_fields
 
 
-def decode_group(
+def decode_groups(
     batches: Iterable[tuple[memoryview, BatchHeader]],
     columns: Column,
     first_offset: int,
     end_offset: int,
     *,
     max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
-) -> RecordColumns:
+    group_bytes: int,
+) -> Iterator[RecordColumns]:
     """The records of these checked batches with offsets in [first_offset, end_offset), as columns.
 
-    Raises CORRUPT_MESSAGE or INVALID_RECORD for records that contradict themselves.
+    In parts of about `group_bytes` of keys and values. Raises CORRUPT_MESSAGE or INVALID_RECORD for records
+    that contradict themselves.
     """
     rows: list[RecordFields] = []
     types: list[int] = []
+    size = 0
     for batch, header in batches:
         kept = [
             fields
             for fields in decode_fields(batch, check_crc=False, max_bytes=max_bytes)
             if first_offset <= fields[0] < end_offset
         ]
+        kept_bytes = sum(len(fields[2] or b"") + len(fields[3] or b"") for fields in kept)
+        if rows and size + kept_bytes > group_bytes:
+            yield _to_columns(rows, types, columns)
+            rows, types, size = [], [], 0
         rows += kept
         types += [int(header.timestamp_type)] * len(kept)
-    return _to_columns(rows, types, columns)
+        size += kept_bytes
+    yield _to_columns(rows, types, columns)
 
 
 def _to_columns(rows: Sequence[RecordFields], types: list[int], columns: Column) -> RecordColumns:

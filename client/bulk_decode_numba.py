@@ -53,6 +53,11 @@ class _Piece(NamedTuple):
     data: Bytes
     table: list[tuple[int, ...]]
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the batches in it, which lie side by side."""
+        return self.table[-1][1] - self.table[0][0]
+
 
 class _Found(NamedTuple):
     """The rows, from first to end, whose bytes lie in this data."""
@@ -114,7 +119,7 @@ def _private_temporary_directory() -> str:
     return place
 
 
-def decode_group(
+def decode_groups(
     kernel: ModuleType,
     batches: Sequence[PlacedBatch],
     columns: Column,
@@ -122,13 +127,30 @@ def decode_group(
     end_offset: int,
     *,
     max_bytes: int,
-) -> RecordColumns:
+    group_bytes: int,
+) -> Iterator[RecordColumns]:
     """The records of these checked batches with offsets in [first_offset, end_offset), as columns.
 
-    Raises CORRUPT_MESSAGE for records that contradict themselves.
+    In more than one part where the batches hold more than `group_bytes` once they are decompressed, so that
+    memory stays bounded whatever they were packed into. Raises CORRUPT_MESSAGE for records that contradict
+    themselves.
     """
-    pieces = list(_pieces(batches, max_bytes))
-    announced = sum(header.record_count for _, _, header in batches)
+    pieces: list[_Piece] = []
+    size = 0
+    for piece in _pieces(batches, max_bytes):
+        if pieces and size + piece.size_bytes > group_bytes:
+            yield _decode_pieces(kernel, pieces, columns, first_offset, end_offset)
+            pieces, size = [], 0
+        pieces.append(piece)
+        size += piece.size_bytes
+    if pieces:
+        yield _decode_pieces(kernel, pieces, columns, first_offset, end_offset)
+
+
+def _decode_pieces(
+    kernel: ModuleType, pieces: Sequence[_Piece], columns: Column, first_offset: int, end_offset: int
+) -> RecordColumns:
+    announced = sum(row[kernel.BATCH_RECORD_COUNT] for piece in pieces for row in piece.table)
     fields: Table = np.empty((kernel.FIELDS, announced), dtype=np.int64)
     state = np.zeros(kernel.STATE_SLOTS, dtype=np.int64)
     found: list[_Found] = []

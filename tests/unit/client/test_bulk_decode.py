@@ -256,6 +256,17 @@ def test_groups_join_batches_across_buffers_up_to_their_limits(engine: Engine) -
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_groups_are_bounded_by_what_their_batches_unfold_to(engine: Engine) -> None:
+    packed = [
+        bytes(build_batch([(None, bytes(10_000))] * 4, base_offset=4 * index, compression=Compression.ZSTD))
+        for index in range(10)
+    ]
+    assert sum(map(len, packed)) < 50_000
+    decoder = BulkDecoder(engine=engine, group_bytes=100_000)
+    assert [group.row_count for group in decoder.decode(packed)] == [8] * 5
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_batch_larger_than_a_group_comes_alone_and_whole(engine: Engine) -> None:
     buffers = [bytes(build_batch([(None, b"v")] * count, base_offset=10**count)) for count in (1, 9, 2)]
     decoder = BulkDecoder(Column.OFFSET, engine=engine, group_rows=5)
