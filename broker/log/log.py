@@ -34,7 +34,7 @@ from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.recovery import load_producers
 from barnabas.broker.log.retention import count_expired
 from barnabas.broker.log.segment import ReadResult, Segment, TimestampAndOffset
-from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.log.storage_errors import LogDirFailure, disk_work
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
@@ -347,6 +347,9 @@ class Log:
             for segment in before:
                 segment.remove()
             fresh = Segment.create(self.folder, offset, before[-1].created_ms, self.config)
+            with disk_work(self.folder):
+                # Or a power cut might bring the old segments back, which end before the new recovery point.
+                fsync_path(self.folder)
             self._segments = LogSegments.of([fresh])
             self._log_start_offset = self._recovery_point = self._log_end_offset = offset
             self.epoch_cache.clear()
@@ -454,15 +457,13 @@ class Log:
                 segment.seal()
             has_snapshot = self._snapshots.write(self._log_end_offset, self.producers)
             self.flush(now_ms)
-            try:
+            with disk_work(self.folder):
                 # Also what a flush before had left out: indexes are on disk only now.
                 for segment in unsealed:
                     segment.fsync()
                 if has_snapshot:
                     self._snapshots.fsync(self._log_end_offset, self._log_end_offset)
                     fsync_path(self.folder)
-            except OSError as error:
-                raise LogDirFailure(self.folder, error) from error
             self._let_go()
 
     def abandon(self) -> None:

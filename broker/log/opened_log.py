@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 from barnabas.broker.log.epoch_cache import EpochCache
 from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_files import fsync_path
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.partition_metadata import read_partition_metadata, write_partition_metadata
 from barnabas.broker.log.producer_snapshot import ProducerSnapshots
 from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.recovery import load_producers, recover_log
 from barnabas.broker.log.segment import Segment
-from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.log.storage_errors import disk_work
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicId
 
@@ -45,10 +46,8 @@ def open_log_folder(
     is_clean: bool,
 ) -> OpenedLog:
     """Open a folder's log with recovery, or create it, the folder included; as `Log.open` says."""
-    try:
+    with disk_work(folder):
         folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise LogDirFailure(folder, error) from error
     stored_id = read_partition_metadata(folder)
     if topic_id is not None and stored_id is None:
         write_partition_metadata(folder, topic_id)
@@ -68,6 +67,10 @@ def open_log_folder(
         snapshots.remove_above(-1)
     if not kept:
         kept = [Segment.create(folder, log_start_offset, now_ms, config)]
+        if log_start_offset:
+            # A recovery point at that offset must never be on disk without the segment.
+            with disk_work(folder):
+                fsync_path(folder)
     segments = LogSegments.of(kept)
     start = max(log_start_offset, segments.bases[0])
     epochs.truncate_from_start(start)

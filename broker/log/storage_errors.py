@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -48,3 +50,12 @@ class CheckpointDamaged(LocalError):
 
 class UnexpectedAppendOffset(LocalError):
     """A fetched batch does not continue the log where it ends."""
+
+
+@contextmanager
+def disk_work(path: Path) -> Iterator[None]:
+    """Within, an OSError is the failure of the disk that a path lies on: LogDirFailure."""
+    try:
+        yield
+    except OSError as error:
+        raise LogDirFailure(path, error) from error

@@ -97,6 +97,25 @@ def test_the_zero_tail_of_a_segment_that_was_being_written_is_cut_quietly(
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
 
 
+def test_a_new_beginning_is_on_disk_before_the_recovery_point_tells_of_it(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(open_log, 3)
+    log = open_log(CONFIG)
+    synced: list[list[str]] = []
+
+    def noting(path: Path) -> None:
+        synced.append(sorted(name.name for name in path.glob("*.log")))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_module, "fsync_path", noting)
+        log.truncate_fully_and_start_at(100)
+    assert synced == [["00000000000000000100.log"]]
+    assert log.recovery_point == 100
+    log.abandon()
+    assert open_log(CONFIG, recovery_point=100, log_start_offset=100).log_end_offset == 100
+
+
 def test_nonsense_behind_the_last_batch_is_cut_and_reported(
     open_log: OpenLog, caplog: pytest.LogCaptureFixture
 ) -> None:
