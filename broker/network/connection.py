@@ -104,6 +104,8 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_bytes = 0
         self._peer_is_slow = False
         self._closed = False
+        # The request that is answered by closing, when its turn comes; none after it is run.
+        self._closing_request: Request | None = None
         self._wanted_close = ""
 
     # ---- on the network thread
@@ -202,15 +204,16 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None:
             return
-        if self._wanted_close:
-            self.close(self._wanted_close)
-            return
         out: list[bytes | bytearray | memoryview] = []
+        closes = False
         with self._lock:
             slots = self._slots
             while slots and slots[0].answered:
                 request = slots.popleft()
                 self._in_flight_bytes -= request.size_bytes
+                if request is self._closing_request:
+                    closes = True
+                    break
                 out.extend(request.buffers)
                 request.buffers = ()
             self._unsent_bytes -= sum(map(len, out))
@@ -222,6 +225,9 @@ class Connection(asyncio.BufferedProtocol):
                 transport.write(out[0])
             else:
                 transport.writelines(out)
+        if closes:
+            self._close_gently(self._wanted_close)
+            return
         if not self._reading:
             self._set_reading()
         if idle and self._closing_when_idle:
@@ -234,8 +240,16 @@ class Connection(asyncio.BufferedProtocol):
             self._set_reading()
 
     def close_if_idle(self, now_ns: int, max_idle_ns: int) -> None:
-        """Close when nothing was received or sent for so long and no request is in flight."""
-        if now_ns - self.last_active_ns >= max_idle_ns and not self._slots:
+        """Close when nothing was received or sent for so long and no request is in flight.
+
+        One that is closing and whose peer does not read what is left for it is cut off.
+        """
+        transport = self._transport
+        if transport is None or now_ns - self.last_active_ns < max_idle_ns:
+            return
+        if transport.is_closing():
+            transport.abort()
+        elif not self._slots:
             self._close_gently(f"idle for {(now_ns - self.last_active_ns) // 1_000_000} ms")
 
     def close_when_idle(self, reason: str) -> None:
@@ -311,22 +325,27 @@ class Connection(asyncio.BufferedProtocol):
             request.answered = True
             if self._closed:
                 return
-            self._wanted_close = reason
-        self._owner.wake_for(self)
+            if self._closing_request is None:
+                self._closing_request, self._wanted_close = request, reason
+            is_next = self._slots[0] is request
+        if is_next:
+            self._owner.wake_for(self)
 
     # ---- with the lock held
 
     def _may_run(self) -> bool:
         """Whether the next pending request may be run; one that only has to be dropped always may."""
         return self._closed or (
-            not self._peer_is_slow
+            self._closing_request is None
+            and not self._peer_is_slow
             and self._unsent_bytes <= self._limits.max_unwritten_bytes
             and len(self._slots) - len(self._pending) < self._limits.max_in_flight
         )
 
     def _may_read(self) -> bool:
         return (
-            not self._peer_is_slow
+            self._closing_request is None
+            and not self._peer_is_slow
             and len(self._slots) < self._limits.max_in_flight
             and self._in_flight_bytes < self._limits.max_in_flight_bytes
         )

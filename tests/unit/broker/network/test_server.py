@@ -300,6 +300,53 @@ def test_a_handler_may_close_the_connection(serve: Serve, caplog: pytest.LogCapt
     wait_for(lambda: "closed: spoke out of turn" in caplog.text, "the logged reason")
 
 
+def test_a_connection_is_closed_in_its_turn_and_nothing_is_run_behind_that(serve: Serve) -> None:
+    holding = Holding()
+    ran: list[bytes] = []
+
+    def process(request: Request) -> None:
+        payload = bytes(request.frame.view)
+        ran.append(payload)
+        if payload == b"wait":
+            holding(request)
+        elif payload == b"!":
+            request.close_connection("spoke out of turn")
+        else:
+            echo(request)
+
+    served = serve(process)
+    client = served.client()
+    client.send(b"1", b"wait", b"2", b"!", b"never")
+    (waiting,) = holding.held(1)
+    assert client.receive() == b"1"
+    neighbour = served.client()
+    neighbour.send(b"n")
+    assert neighbour.receive() == b"n"
+    waiting.respond((frame(b"late"),))
+    assert [client.receive(), client.receive()] == [b"late", b"2"]
+    assert client.is_closed_by_server()
+    wait_for(lambda: served.server.connection_count == 1, "the closed one to be gone")
+    assert b"never" not in ran
+    assert served.server.queued_requests == 0
+
+
+def test_a_closing_connection_whose_peer_does_not_read_is_cut_off(serve: Serve) -> None:
+    is_closing = threading.Event()
+
+    def process(request: Request) -> None:
+        if bytes(request.frame.view) == b"!":
+            is_closing.set()
+            request.close_connection("spoke out of turn")
+        else:
+            request.respond((frame(bytes(16 * LARGE)),))
+
+    served = serve(process, connections_max_idle_ms=200)
+    client = served.client(receive_buffer_bytes=4_096)
+    client.send(b"much", b"!")
+    assert is_closing.wait(DEADLINE_S)
+    wait_for(lambda: served.server.connection_count == 0, "the closing one to be cut off")
+
+
 def test_a_full_queue_stops_reading_and_goes_on_later(serve_by_workers: Serve) -> None:
     gate = threading.Event()
 
