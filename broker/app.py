@@ -60,7 +60,7 @@ from barnabas.controller.topics import TopicSettings as TopicAdminSettings
 from barnabas.controller.znodes import AdvertisedListener, BrokerRegistration
 from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.errors import BarnabasError, ErrorCode
-from barnabas.protocol.ids import BrokerEpoch, Endpoint
+from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, Endpoint
 from barnabas.protocol.messages.topics import CreatableTopic
 
 logger = logging.getLogger(__name__)
@@ -207,7 +207,9 @@ class Broker:
                     backoff_ms=config.replica_fetch_backoff_ms,
                     socket_timeout_ms=config.replica_socket_timeout_ms,
                 ),
-                broker_epoch=lambda: manager.broker_epoch,
+                # Whoever is stopping must not be let into an ISR again that the controller has just put it
+                # out of: writes would wait for it until its session ends.
+                broker_epoch=lambda: LEAVING_BROKER_EPOCH if self._stopping else manager.broker_epoch,
                 note_error=manager.note_error,
                 on_fatal=self._on_fatal,
             )

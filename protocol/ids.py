@@ -26,6 +26,8 @@ NO_OFFSET: Final = Offset(-1)
 NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
 NO_CONTROLLER_EPOCH: Final = ControllerEpoch(-1)
 NO_BROKER_EPOCH: Final = BrokerEpoch(-1)
+LEAVING_BROKER_EPOCH: Final = BrokerEpoch((1 << 63) - 1)
+"""What a broker that is stopping fetches with: it counts where it is in sync, and joins nowhere again."""
 NO_PRODUCER_ID: Final = ProducerId(-1)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 NO_TOPIC_ID: Final = TopicId(uuid.UUID(int=0))

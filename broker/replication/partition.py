@@ -308,8 +308,8 @@ class Partition:
                 now_ms=now_ms,
             )
             self._followers[follower] = updated
-            grew = updated.log_end_offset != known.log_end_offset
-            moved = grew and self._advance_high_watermark(now_ms)
+            # Though this follower stands still, another that was waited for may have lagged too long by now.
+            moved = self._advance_high_watermark(now_ms)
             return FollowerProgress(moved, self._may_join(follower, updated, registered_broker_epoch))
 
     def epoch_end(self, current_leader_epoch: int, epoch: LeaderEpoch) -> EpochEnd:

@@ -10,7 +10,14 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset
+from barnabas.protocol.ids import (
+    LEAVING_BROKER_EPOCH,
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+)
 
 UNKNOWN_OFFSET: Final = Offset(-1)
 NEVER_MS: Final = -math.inf
@@ -120,13 +127,17 @@ def next_high_watermark(
 ) -> Offset:
     """Everything below the result is on every replica that may be in the ISR or is about to join it.
 
+    Who is stopping is not about to join, however well it keeps up: nobody waits for it once it is out.
     It never moves back: what was committed stays committed.
     """
     lowest = log_end_offset
     for broker_id, follower in followers.items():
-        if follower.log_end_offset < lowest and (
-            broker_id in maximal_in_sync_replicas or follower.is_caught_up(log_end_offset, now_ms, max_lag_ms)
-        ):
+        if follower.log_end_offset >= lowest:
+            continue
+        is_joining = follower.broker_epoch != LEAVING_BROKER_EPOCH and follower.is_caught_up(
+            log_end_offset, now_ms, max_lag_ms
+        )
+        if broker_id in maximal_in_sync_replicas or is_joining:
             lowest = follower.log_end_offset
     return max(high_watermark, lowest)
 

@@ -10,6 +10,7 @@ import pytest
 from barnabas.client.blocking import Admin
 from barnabas.client.metadata import PartitionInfo
 from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.local_broker import LocalBroker
 from barnabas.protocol.errors import ErrorCode
 
 from ..chaos.checker import check
@@ -139,19 +140,31 @@ def test_a_controller_node_deleted_by_hand_is_fought_over_anew_without_harm(clus
     check_all(cluster, load)
 
 
+def server_log(broker: LocalBroker) -> str:
+    return (broker.directory / "logs" / "server.log").read_text()
+
+
 def test_brokers_that_are_told_to_stop_one_by_one_hand_over_without_an_error(cluster: LocalCluster) -> None:
     view = ClusterView(cluster)
     with start_loaded(cluster) as load:
         for broker in cluster.broker_ids:
+            before = {other.id: len(server_log(other)) for other in cluster.brokers}
             assert cluster.stop_broker(broker), f"broker {broker} had to be killed"
+            # Writes would wait for it until its session ends.
+            joined = [
+                line
+                for other in cluster.brokers
+                for line in server_log(other)[before[other.id] :].splitlines()
+                if "ISR of t-" in line and str(broker) in line.partition("->")[2].partition("(")[0]
+            ]
+            assert joined == [], f"broker {broker} was let into an ISR while it was stopping"
             process = cluster.broker(broker).process
             assert process is not None
             assert process.exit_code == 0
             load.wait_progress(f"while broker {broker} is away")
             cluster.start_broker(broker)
             view.wait_isr("t", 3)
-            said = (cluster.broker(broker).directory / "logs" / "server.log").read_text()
-            assert "controlled shutdown succeeded" in said
+            assert "controlled shutdown succeeded" in server_log(cluster.broker(broker))
     assert load.problems == []
     # Leaders move before the broker goes: nobody waits for a time-out of any kind.
     assert load.longest_pause_s < 5

@@ -81,6 +81,18 @@ def test_the_high_watermark_waits_for_one_that_may_have_joined() -> None:
     assert fetched(partition, TWO, 3, now_ms=10 * LAG_MS).high_watermark_moved
 
 
+def test_one_that_was_about_to_join_and_fell_silent_holds_nothing_up_for_ever() -> None:
+    """Nobody appends any more: all producers wait. The next fetch of anybody moves the mark all the same."""
+    partition = leader_of(1, 2, records=2)
+    for broker in (TWO, THREE):
+        fetched(partition, broker, 2, now_ms=0.0)
+    append(partition, now_ms=1.0)
+    assert not fetched(partition, TWO, 3, now_ms=1.0).high_watermark_moved
+    assert not fetched(partition, TWO, 3, now_ms=LAG_MS).high_watermark_moved
+    assert fetched(partition, TWO, 3, now_ms=LAG_MS + 1).high_watermark_moved
+    assert partition.high_watermark == 3
+
+
 def test_only_one_change_is_pending_at_a_time() -> None:
     partition, pending = expanding()
     progress = fetched(partition, THREE, 2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from barnabas.broker.replication import rules
 from barnabas.broker.replication.rules import EpochEnd, FollowerState, Truncation
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset
+from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from tests.simulation.memory_log import Entry, MemoryEpochs
 
 LAG_MS = 1_000.0
@@ -154,6 +154,19 @@ def test_one_that_is_about_to_join_is_waited_for_until_it_lags() -> None:
     assert mark(LAG_MS + 1) == 9
 
 
+def test_one_that_is_leaving_is_waited_for_only_while_it_is_in_the_isr() -> None:
+    followers = {BrokerId(2): follower(4, caught_up_ms=0.0, broker_epoch=LEAVING_BROKER_EPOCH)}
+
+    def mark(*in_sync_replicas: int) -> int:
+        maximal = frozenset(map(BrokerId, in_sync_replicas))
+        return rules.next_high_watermark(
+            Offset(2), Offset(9), followers, maximal, now_ms=1.0, max_lag_ms=LAG_MS
+        )
+
+    assert mark(1, 2) == 4
+    assert mark(1) == 9
+
+
 # Joining and leaving the ISR
 
 
@@ -178,7 +191,14 @@ def test_who_joins_has_what_is_committed_and_the_start_of_the_epoch(
 
 @pytest.mark.parametrize(
     ("broker_epoch", "registered", "joins"),
-    [(5, 5, True), (4, 5, False), (6, 5, False), (5, None, False), (-1, 5, True)],
+    [
+        (5, 5, True),
+        (4, 5, False),
+        (6, 5, False),
+        (5, None, False),
+        (-1, 5, True),
+        (LEAVING_BROKER_EPOCH, 5, False),
+    ],
 )
 def test_only_the_present_life_of_a_broker_joins(
     broker_epoch: int, registered: int | None, joins: bool
