@@ -18,7 +18,7 @@ from barnabas.protocol.messages.configs import ConfigSource
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 from .raw_client import RawClient
-from .tools import ClusterView, eventually
+from .tools import ClusterView, eventually, knows_topic
 
 StartCluster = Callable[..., LocalCluster]
 
@@ -180,9 +180,10 @@ def test_a_topic_that_is_written_to_is_made_and_one_that_is_only_looked_at_is_no
             other, bad = client.ask(asked).topics
             assert other.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE)
             assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    with view.admin() as admin:
-        eventually(lambda: "other" in admin.list_topics(), 20, "the topic is not made")
-    eventually(lambda: len(view.partitions("other")) == 3, 20, "the topic has too few partitions")
+    for broker in cluster.brokers:
+        endpoint = broker.endpoint
+        eventually(lambda endpoint=endpoint: knows_topic(endpoint, "other"), 20, "the topic is not made")
+    assert len(view.partitions("other")) == 3
     with view.admin() as admin:
         admin.create_topics(NewTopic("made", configs={"retention.ms": "5"}))
         assert admin.list_topics() == ["fresh", "made", "other"]
