@@ -137,11 +137,15 @@ def decode_request(view: memoryview) -> RequestHead:
         if not _HEADER_BYTES <= position <= len(view):
             raise MalformedFrame(f"the client id claims {length} bytes; {len(view) - _HEADER_BYTES} follow")
         try:
-            client_id = str(view[_HEADER_BYTES:position], "utf-8")
+            client_id = view[_HEADER_BYTES:position].tobytes().decode()
         except UnicodeDecodeError as error:
             raise MalformedFrame(f"the client id is not a string: {error}") from None
     if spoken.is_flexible:
-        position = _after_tags(view, position)
+        # A header without tagged fields, which is every client's, is passed without a call.
+        if position < len(view) and not view[position]:
+            position += 1
+        else:
+            position = _after_tags(view, position)
     body = spoken.decode_request(view, position)
     return _new_tuple(RequestHead, (spoken.api_key, version, correlation_id, client_id, body))
 
@@ -219,8 +223,6 @@ def _must_speak(api_key: int, version: int) -> _Spoken:
 def _after_tags(view: memoryview, position: int) -> int:
     """The position after the tagged fields of a header, all of which are ignored."""
     try:
-        if view[position] == 0:
-            return position + 1
         count, position = read_uvarint(view, position)
         for _ in range(count):
             position = skip_tagged_field(view, position, len(view))

@@ -219,7 +219,7 @@ class _DecoderMaker(SourceMaker):
         self.line(f"e = p + {length}")
         limit = f" or {n} > {MAX_STRING_BYTES + 1}" if self.flexible else ""
         self.line(f"if not p <= e <= end{limit}: raise _bad({where!r}, f'a string of {{{length}}} bytes', p)")
-        self.line(f"{target} = str(v[p:e], 'utf-8')")
+        self.line(f"{target} = v[p:e]{'.tobytes()' if self._with_records else ''}.decode()")
         self.line("p = e")
 
     def _numbers(self, where: str, char: str, target: str, n: str) -> None:
@@ -253,7 +253,10 @@ class _DecoderMaker(SourceMaker):
         self._check_count(where, n, least)
         held, element = self.name("l"), self.name("m")
         self.line(f"{target} = {held} = []")
-        with self.block(f"for _ in range({self._length(n)}):"):
+        # A ready-made tuple is walked through in half the time that making a range takes.
+        times = self.known("times", [(None,) * max(0, k - int(self.flexible)) for k in range(SHORT_ARRAY)])
+        short = f"{times}[{n}] if {n} < {SHORT_ARRAY} else range({self._length(n)})"
+        with self.block(f"for _ in {short}:"):
             if wire.struct is not None:
                 self._struct(wire.struct, element)
             else:
