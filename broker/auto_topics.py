@@ -122,9 +122,8 @@ def _refusal(name: str) -> ErrorCode | None:
 
 def create_through(broker_id: BrokerId, controller: Endpoint, names: Sequence[str]) -> dict[str, ErrorCode]:
     """Have the controller at this address make the topics. Blocks; raises LocalError."""
-    request = CreateTopicsRequest(
-        topics=[CreatableTopic(name=name) for name in names], timeout_ms=_REQUEST_TIMEOUT_MS // 2
-    )
+    # Not to be waited for until there are leaders, or one slow topic would hold up the next.
+    request = CreateTopicsRequest(topics=[CreatableTopic(name=name) for name in names], timeout_ms=0)
 
     async def ask() -> dict[str, ErrorCode]:
         channel = Channel(
