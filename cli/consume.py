@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final
 from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async
 from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.output import field, iso_time, text
-from barnabas.cli.settings_arguments import add_settings_argument, client_settings
+from barnabas.cli.settings_arguments import add_settings_argument, admin_settings, client_settings
 from barnabas.client.admin import Admin
 from barnabas.client.consumer import Consumer
 from barnabas.client.fetched import ConsumerRecord
@@ -115,7 +115,8 @@ def _json_line(record: ConsumerRecord) -> bytes:
 async def _consume(
     options: argparse.Namespace, start: str | int | datetime, bootstrap: str, out: BinaryIO
 ) -> int:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+    settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides)}
+    async with Admin(bootstrap_servers=bootstrap, **admin_settings(settings)) as admin:
         topic = (await admin.describe_topics(options.topic))[options.topic]
     known = [partition.partition for partition in topic.partitions]
     wanted = known if options.partition is None else sorted(set(options.partition))
@@ -125,7 +126,6 @@ async def _consume(
                 f"topic {options.topic} has no partition {partition}, only 0 to {known[-1]}", NOT_FOUND
             )
     partitions = [TopicPartition(options.topic, partition) for partition in wanted]
-    settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides)}
     async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
         ends = {} if options.follow else dict(await consumer.end_offsets(partitions))
         consumer.assign(partitions)

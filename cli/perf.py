@@ -17,7 +17,7 @@ from typing import Any, Final
 from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async
 from barnabas.cli.exit_codes import OK, USAGE, CommandError
 from barnabas.cli.output import print_json
-from barnabas.cli.settings_arguments import add_settings_argument, client_settings
+from barnabas.cli.settings_arguments import add_settings_argument, admin_settings, client_settings
 from barnabas.client.admin import Admin, NewTopic
 from barnabas.client.consumer import Consumer
 from barnabas.client.producer import Producer
@@ -106,7 +106,8 @@ class _Latencies:
 
 
 async def _ensure_topic(options: argparse.Namespace, bootstrap: str) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+    settings = admin_settings(client_settings(options.overrides))
+    async with Admin(bootstrap_servers=bootstrap, **settings) as admin:
         topic = NewTopic(
             options.topic, num_partitions=options.partitions, replication_factor=options.replication_factor
         )
@@ -159,10 +160,10 @@ async def _wait_for_turn(started: float, number: int, rate: int) -> None:
 
 
 async def _consume(options: argparse.Namespace, bootstrap: str) -> dict[str, Any]:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+    settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides)}
+    async with Admin(bootstrap_servers=bootstrap, **admin_settings(settings)) as admin:
         topic = (await admin.describe_topics(options.topic))[options.topic]
     partitions = [TopicPartition(options.topic, partition.partition) for partition in topic.partitions]
-    settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides)}
     async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
         first = await consumer.beginning_offsets(partitions)
         ends = await consumer.end_offsets(partitions)

@@ -16,7 +16,7 @@ from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, ru
 from barnabas.cli.exit_codes import OK, USAGE, CommandError, exit_code_of
 from barnabas.cli.line_source import read_lines
 from barnabas.cli.output import count, print_json
-from barnabas.cli.settings_arguments import add_settings_argument, client_settings
+from barnabas.cli.settings_arguments import add_settings_argument, admin_settings, client_settings
 from barnabas.client.admin import Admin
 from barnabas.client.producer import Producer
 from barnabas.client.producer_batch import RecordMetadata
@@ -76,7 +76,7 @@ async def _produce(options: argparse.Namespace, bootstrap: str, source: BinaryIO
         "linger_ms": 0 if source.isatty() else 5,
         **client_settings(options.overrides),
     }
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+    async with Admin(bootstrap_servers=bootstrap, **admin_settings(settings)) as admin:
         # A misspelt topic is not created by the way: this raises with the names that are near.
         topic = (await admin.describe_topics(options.topic))[options.topic]
     if options.partition is not None and options.partition >= len(topic.partitions):

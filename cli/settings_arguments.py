@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
 from barnabas.cli.exit_codes import USAGE, CommandError
+
+_SHARED: Final = frozenset({"wire", "client_id", "request_timeout_ms"})
 
 
 def add_settings_argument(parser: argparse.ArgumentParser, client: str) -> None:
@@ -38,6 +40,11 @@ def client_settings(texts: list[str]) -> dict[str, Any]:
     return {
         name.replace(".", "_").replace("-", "_"): _typed(value) for name, value in key_values(texts).items()
     }
+
+
+def admin_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Of the settings given for another client those that also say how to reach the cluster."""
+    return {name: value for name, value in settings.items() if name in _SHARED}
 
 
 def _typed(value: str) -> int | bool | str:

@@ -143,8 +143,8 @@ class Producer:
     async def send_batch(self, topic: str, partition: int, encoded: Buffer) -> RecordFuture:
         """Take one whole record batch (magic 2) as bytes; the future is that of its first record.
 
-        The bytes must not change until then. Raises as `send`, and CORRUPT_MESSAGE or INVALID_RECORD for what
-        is no batch.
+        The bytes must not change until then; with idempotence a copy of them is numbered. Raises as `send`,
+        and CORRUPT_MESSAGE or INVALID_RECORD for what is no batch.
         """
         header = check_produced_batch(encoded)
         queues = self._topics.get(topic) or await self._open_topic(topic)

@@ -27,6 +27,7 @@ class IdentitySource:
         self.failure: BarnabasError | None = None
         """Why there is none, when asking again will not help."""
         self.last_error: BarnabasError | None = None
+        """Why there is none yet."""
         self._cluster = cluster
         self._changed = changed
         self._asking: asyncio.Task[None] | None = None
@@ -51,6 +52,7 @@ class IdentitySource:
         while True:
             try:
                 self.current = await self._ask_once()
+                self.last_error = None
                 return
             except BarnabasError as error:
                 if not error.retriable:

@@ -11,6 +11,7 @@ import pytest
 from barnabas.cli import exit_codes
 from barnabas.cli.exit_codes import CommandError, exit_code_of
 from barnabas.cli.main import _COMMANDS, main
+from barnabas.cli.settings_arguments import admin_settings, client_settings
 from barnabas.protocol.errors import (
     ConnectionClosed,
     ErrorCode,
@@ -143,3 +144,8 @@ def test_the_broker_command_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_of_a_clients_settings_the_admin_client_gets_those_that_lead_to_the_cluster() -> None:
+    settings = client_settings(["wire=kafka", "linger.ms=5", "client.id=me"])
+    assert admin_settings(settings) == {"wire": "kafka", "client_id": "me"}
