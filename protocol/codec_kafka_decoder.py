@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from barnabas.protocol.codec_kafka_source import (
     FIXED_SHAPES,
+    LONG_SIZED,
     MAX_STRING_BYTES,
     SHORT_ARRAY,
     SourceMaker,
@@ -138,7 +139,7 @@ class _DecoderMaker(SourceMaker):
         default = maker()
         if isinstance(default, uuid.UUID):
             self.line(f"{m}.{field} = {self.known('default', default)}")
-        elif default is None or default == [] or isinstance(default, bool | int | str):
+        elif default is None or default == [] or isinstance(default, bool | int | str | bytes):
             self.line(f"{m}.{field} = {default!r}")
         else:
             # Made here, field by field: `__init__`, which takes keywords, is several times slower.
@@ -159,7 +160,7 @@ class _DecoderMaker(SourceMaker):
             self._then.append(f"{target} = _uuid({held})")
         elif wire.kind in FIXED_SHAPES and not wire.is_array:
             self._read(target, FIXED_SHAPES[wire.kind])
-        elif wire.is_array or wire.kind is WireType.RECORDS:
+        elif wire.is_array or wire.kind in LONG_SIZED:
             self._sized(where, wire, target, "i")
         else:
             self._sized(where, wire, target, "h")
@@ -196,6 +197,8 @@ class _DecoderMaker(SourceMaker):
     def _not_null(self, where: str, wire: WireField, target: str, n: str) -> None:
         if wire.kind is WireType.RECORDS:
             self._records(where, target, n)
+        elif wire.kind is WireType.BYTES and not wire.is_array:
+            self._opaque(where, target, n)
         elif not wire.is_array:
             self._string(where, target, n)
         elif wire.struct is None and wire.kind in FIXED_SHAPES and wire.kind is not WireType.UUID:
@@ -212,6 +215,14 @@ class _DecoderMaker(SourceMaker):
         self.line(f"if not p <= e <= end: raise _bad({where!r}, f'{{{length}}} bytes of records', p)")
         self.line(f"{target} = v[p:e]")
         self.line("taken += e - p")
+        self.line("p = e")
+
+    def _opaque(self, where: str, target: str, n: str) -> None:
+        length = self._length(n)
+        self.line(f"e = p + {length}")
+        self.line(f"if not p <= e <= end: raise _bad({where!r}, f'{{{length}}} bytes', p)")
+        # A view of the frame would keep the whole of it alive for as long as a group remembers this.
+        self.line(f"{target} = bytes(v[p:e])" if self._with_records else f"{target} = v[p:e]")
         self.line("p = e")
 
     def _string(self, where: str, target: str, n: str) -> None:
@@ -248,6 +259,8 @@ class _DecoderMaker(SourceMaker):
             least = smallest_size(wire.struct, self.version, self.flexible)
         elif wire.kind is WireType.UUID:
             least = 16
+        elif wire.kind is WireType.BYTES:
+            least = 1 if self.flexible else 4
         else:
             least = 1 if self.flexible else 2
         self._check_count(where, n, least)

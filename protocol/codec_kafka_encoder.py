@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from barnabas.protocol.codec_kafka_source import (
     FIXED_SHAPES,
+    LONG_SIZED,
     MAX_STRING_BYTES,
     SHORT_ARRAY,
     SourceMaker,
@@ -126,7 +127,8 @@ class _EncoderMaker(SourceMaker):
                 if self.flexible:
                     self.line("o.append(0)")
                 else:
-                    self.line(f"o += {_NULL['i' if wire.is_array else 'h']}")
+                    is_long = wire.is_array or wire.kind in LONG_SIZED
+                    self.line(f"o += {_NULL['i' if is_long else 'h']}")
             with self.block("else:"):
                 self._not_null(wire, held)
                 self._flush()
@@ -134,7 +136,9 @@ class _EncoderMaker(SourceMaker):
             self._not_null(wire, held)
 
     def _not_null(self, wire: WireField, held: str) -> None:
-        if not wire.is_array:
+        if wire.kind is WireType.BYTES and not wire.is_array:
+            self._opaque(held)
+        elif not wire.is_array:
             self._string(held)
         elif wire.struct is None and wire.kind in FIXED_SHAPES and wire.kind is not WireType.UUID:
             self._numbers(FIXED_SHAPES[wire.kind], held)
@@ -146,6 +150,8 @@ class _EncoderMaker(SourceMaker):
                     self._struct(wire.struct, element)
                 elif wire.kind is WireType.UUID:
                     self.line(f"o += {element}.bytes")
+                elif wire.kind is WireType.BYTES:
+                    self._opaque(element)
                 else:
                     self._string(element)
                 self._flush()
@@ -158,6 +164,10 @@ class _EncoderMaker(SourceMaker):
         self.line(f"{n} = len({held}) + 1")
         self.line(f"if {n} < 128: o.append({n})")
         self.line(f"else: _long(o, {n})")
+
+    def _opaque(self, held: str) -> None:
+        self._count(held)
+        self.line(f"o += {held}")
 
     def _string(self, held: str) -> None:
         raw = self.name("b")

@@ -29,6 +29,9 @@ FIXED_SHAPES: Final = {
 }
 """How `struct` writes the wire types of fixed size."""
 
+LONG_SIZED: Final = frozenset({WireType.BYTES, WireType.RECORDS})
+"""The wire types whose length takes 4 bytes, where a string's takes 2, before flexible versions."""
+
 SHORT_ARRAY: Final = 33
 """Arrays of numbers with fewer elements have a `struct` shape of their own, made beforehand."""
 
@@ -53,7 +56,7 @@ def smallest_size(cls: type[Any], version: int, flexible: bool) -> int:
     for _, wire, _ in wire_fields(cls):
         if not is_carried(wire, version) or wire.tag is not None:
             continue
-        if wire.is_array or wire.kind is WireType.RECORDS:
+        if wire.is_array or wire.kind in LONG_SIZED:
             size += 1 if flexible else 4
         elif wire.kind is WireType.STRING:
             size += 1 if flexible else 2

@@ -296,6 +296,8 @@ def _check_lines(
         test = f"type({name}) is not bool"
     elif wire.kind is WireType.STRING:
         test = f"type({name}) is not str"
+    elif wire.kind is WireType.BYTES:
+        test = f"type({name}) is not bytes"
     else:
         call = {
             WireType.UUID: f"_uuid({name}, {where})",

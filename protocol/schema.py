@@ -31,6 +31,15 @@ class ApiKey(IntEnum):
     STOP_REPLICA = 5
     UPDATE_METADATA = 6
     CONTROLLED_SHUTDOWN = 7
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -41,7 +50,9 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_REPLICAS = 240
 
@@ -55,6 +66,7 @@ class WireType(Enum):
     INT32 = "int32"
     INT64 = "int64"
     STRING = "string"
+    BYTES = "bytes"
     UUID = "uuid"
     RECORDS = "records"
     STRUCT = "struct"
@@ -112,6 +124,11 @@ def string(*, default: Any = _MISSING, **versions: Any) -> Any:
     return _field(WireField(WireType.STRING, **versions), default)
 
 
+def opaque(*, default: Any = _MISSING, **versions: Any) -> Any:
+    """Bytes that only the two ends understand: sent from any buffer, received as ``bytes`` of their own."""
+    return _field(WireField(WireType.BYTES, **versions), default)
+
+
 def topic_uuid(*, default: Any = _MISSING, **versions: Any) -> Any:
     return _field(WireField(WireType.UUID, **versions), default)
 
@@ -151,6 +168,7 @@ RecordsToSend = Buffer | list[Buffer] | list[memoryview] | tuple[Buffer, ...] | 
         int32,
         int64,
         string,
+        opaque,
         topic_uuid,
         records,
         struct,

@@ -10,8 +10,8 @@ from barnabas.protocol.codec_kafka_source import is_carried
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.schema import APIS, INTEGER_BITS, Api, WireField, WireType, wire_fields
 
-TIMES = {"log_append_time_ms", "timestamp"}
-"""The fields that one of the oracles makes a date of; not every int64 is one."""
+TIMES = {"log_append_time_ms", "retention_time_ms", "timestamp"}
+"""The fields that one of the oracles makes a date or a span of time of; not every int64 is one."""
 LATEST_TIME_MS = 4_000_000_000_000
 
 
@@ -55,6 +55,7 @@ def _values(name: str, wire: WireField, version: int) -> st.SearchStrategy[Any]:
         made = {
             WireType.BOOLEAN: st.booleans(),
             WireType.STRING: st.text(max_size=12) | st.sampled_from(["x" * 126, "é" * 64, "y" * 300]),
+            WireType.BYTES: st.binary(max_size=60) | st.sampled_from([b"o" * 127, b"p" * 20_000]),
             WireType.UUID: st.uuids(),
             WireType.RECORDS: st.binary(max_size=60) | st.sampled_from([b"r" * 127, b"s" * 20_000]),
         }[wire.kind]

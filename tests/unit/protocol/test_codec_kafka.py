@@ -37,6 +37,7 @@ from barnabas.protocol.messages.fetch import (
     FetchTopicResponse,
     LeaderIdAndEpoch,
 )
+from barnabas.protocol.messages.groups import ListGroupsRequest
 from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest
 from barnabas.protocol.messages.list_offsets import ListOffsetsRequest
 from barnabas.protocol.messages.metadata import (
@@ -384,6 +385,14 @@ def test_an_undeclared_version_is_not_sent() -> None:
 # ---- memory
 
 
+SMALLEST = {
+    WireType.STRING: "",
+    WireType.BYTES: b"",
+    WireType.RECORDS: b"",
+    WireType.UUID: uuid.UUID(int=0),
+}
+
+
 def smallest(cls: type[Any], version: int) -> Any:
     """The message of a class that takes the fewest bytes."""
     made = {}
@@ -395,8 +404,7 @@ def smallest(cls: type[Any], version: int) -> Any:
         elif wire.struct is not None:
             made[name] = smallest(wire.struct, version)
         else:
-            zero = {WireType.STRING: "", WireType.RECORDS: b"", WireType.UUID: uuid.UUID(int=0)}
-            made[name] = zero.get(wire.kind, 0)
+            made[name] = SMALLEST.get(wire.kind, 0)
     return cls(**made)
 
 
@@ -414,13 +422,14 @@ def test_no_structure_is_smaller_than_counts_are_checked_against(case: Case) -> 
             parts.append(encode(smallest(found, case.version), bytearray(), parts))
             size = smallest_size(found, case.version, case.is_flexible)
             assert sum(map(len, parts)) == size, found
-            # ApiVersions has empty requests; an element without a byte could come in any number.
-            assert size > 0 or found is ApiVersionsRequest
+            # Some requests are empty; an element without a byte could come in any number.
+            assert size > 0 or found in (ApiVersionsRequest, ListGroupsRequest)
 
 
 @pytest.mark.parametrize("count", [-2, 10, MAX_ARRAY_LENGTH, 2**31 - 1])
 def test_a_count_that_the_rest_cannot_hold_is_refused_before_room_is_made(count: int) -> None:
     data = metadata_head() + struct.pack(">i", count) + bytes(8)
+    refusal(data)  # The first of its version compiles the decoder, which takes room of its own.
     tracemalloc.start()
     try:
         text = refusal(data)

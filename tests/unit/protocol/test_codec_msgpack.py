@@ -53,6 +53,7 @@ def values(wire: WireField) -> st.SearchStrategy[Any]:
         made = {
             WireType.BOOLEAN: st.booleans(),
             WireType.STRING: st.text(max_size=12),
+            WireType.BYTES: st.binary(max_size=60),
             WireType.UUID: st.uuids(),
             WireType.RECORDS: st.binary(max_size=60),
         }[wire.kind]

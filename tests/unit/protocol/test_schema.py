@@ -155,6 +155,178 @@ FACTS = """
         offline_replicas []int32 5-12
       topic_authorized_operations int32 8-12 =-2147483648
     cluster_authorized_operations int32 8-10 =-2147483648
+8 OffsetCommit versions 2-8 flexible 8
+  request
+    group_id string
+    generation_id_or_member_epoch int32 =-1
+    member_id string
+    group_instance_id string 7-8 null:7 =None
+    retention_time_ms int64 2-4 =-1
+    topics []struct
+      name string
+      partitions []struct
+        partition_index int32
+        committed_offset int64
+        committed_leader_epoch int32 6-8 =-1
+        committed_metadata string null:2
+  response
+    throttle_time_ms int32 3-8
+    topics []struct
+      name string
+      partitions []struct
+        partition_index int32
+        error_code int16
+9 OffsetFetch versions 1-8 flexible 6
+  request
+    group_id string 1-7
+    topics []struct 1-7 null:2
+      name string 1-7
+      partition_indexes []int32 1-7
+    groups []struct 8-8
+      group_id string 8-8
+      topics []struct 8-8 null:8
+        name string 8-8
+        partition_indexes []int32 8-8
+    require_stable boolean 7-8 =False
+  response
+    throttle_time_ms int32 3-8
+    topics []struct 1-7
+      name string 1-7
+      partitions []struct 1-7
+        partition_index int32 1-7
+        committed_offset int64 1-7
+        committed_leader_epoch int32 5-7 =-1
+        metadata string 1-7 null:1
+        error_code int16 1-7
+    error_code int16 2-7 =0
+    groups []struct 8-8
+      group_id string 8-8
+      topics []struct 8-8
+        name string 8-8
+        partitions []struct 8-8
+          partition_index int32 8-8
+          committed_offset int64 8-8
+          committed_leader_epoch int32 8-8 =-1
+          metadata string 8-8 null:8
+          error_code int16 8-8
+      error_code int16 8-8 =0
+10 FindCoordinator versions 0-4 flexible 3
+  request
+    key string 0-3
+    key_type int8 1-4 =0
+    coordinator_keys []string 4-4
+  response
+    throttle_time_ms int32 1-4
+    error_code int16 0-3
+    error_message string 1-3 null:1
+    node_id int32 0-3
+    host string 0-3
+    port int32 0-3
+    coordinators []struct 4-4
+      key string 4-4
+      node_id int32 4-4
+      host string 4-4
+      port int32 4-4
+      error_code int16 4-4
+      error_message string 4-4 null:4
+11 JoinGroup versions 0-9 flexible 6
+  request
+    group_id string
+    session_timeout_ms int32
+    rebalance_timeout_ms int32 1-9 =-1
+    member_id string
+    group_instance_id string 5-9 null:5 =None
+    protocol_type string
+    protocols []struct
+      name string
+      metadata bytes
+    reason string 8-9 null:8 =None
+  response
+    throttle_time_ms int32 2-9
+    error_code int16
+    generation_id int32 =-1
+    protocol_type string 7-9 null:7 =None
+    protocol_name string null:7
+    leader string
+    skip_assignment boolean 9-9 =False
+    member_id string
+    members []struct
+      member_id string
+      group_instance_id string 5-9 null:5 =None
+      metadata bytes
+12 Heartbeat versions 0-4 flexible 4
+  request
+    group_id string
+    generation_id int32
+    member_id string
+    group_instance_id string 3-4 null:3 =None
+  response
+    throttle_time_ms int32 1-4
+    error_code int16
+13 LeaveGroup versions 0-5 flexible 4
+  request
+    group_id string
+    member_id string 0-2
+    members []struct 3-5
+      member_id string 3-5
+      group_instance_id string 3-5 null:3 =None
+      reason string 5-5 null:5 =None
+  response
+    throttle_time_ms int32 1-5
+    error_code int16
+    members []struct 3-5
+      member_id string 3-5
+      group_instance_id string 3-5 null:3
+      error_code int16 3-5
+14 SyncGroup versions 0-5 flexible 4
+  request
+    group_id string
+    generation_id int32
+    member_id string
+    group_instance_id string 3-5 null:3 =None
+    protocol_type string 5-5 null:5 =None
+    protocol_name string 5-5 null:5 =None
+    assignments []struct
+      member_id string
+      assignment bytes
+  response
+    throttle_time_ms int32 1-5
+    error_code int16
+    protocol_type string 5-5 null:5 =None
+    protocol_name string 5-5 null:5 =None
+    assignment bytes
+15 DescribeGroups versions 0-5 flexible 5
+  request
+    groups []string
+    include_authorized_operations boolean 3-5
+  response
+    throttle_time_ms int32 1-5
+    groups []struct
+      error_code int16
+      group_id string
+      group_state string
+      protocol_type string
+      protocol_data string
+      members []struct
+        member_id string
+        group_instance_id string 4-5 null:4 =None
+        client_id string
+        client_host string
+        member_metadata bytes
+        member_assignment bytes
+      authorized_operations int32 3-5 =-2147483648
+16 ListGroups versions 0-5 flexible 3
+  request
+    states_filter []string 4-5
+    types_filter []string 5-5
+  response
+    throttle_time_ms int32 1-5
+    error_code int16
+    groups []struct
+      group_id string
+      protocol_type string
+      group_state string 4-5
+      group_type string 5-5
 18 ApiVersions versions 0-4 flexible 3
   request
     client_software_name string 3-4
@@ -342,6 +514,14 @@ FACTS = """
       name string
       error_code int16
       error_message string null:0 =None
+42 DeleteGroups versions 0-2 flexible 2
+  request
+    groups_names []string
+  response
+    throttle_time_ms int32
+    results []struct
+      group_id string
+      error_code int16
 44 IncrementalAlterConfigs versions 0-1 flexible 1
   request
     resources []struct
@@ -359,6 +539,21 @@ FACTS = """
       error_message string null:0
       resource_type int8
       resource_name string
+47 OffsetDelete versions 0-0 flexible none
+  request
+    group_id string
+    topics []struct
+      name string
+      partitions []struct
+        partition_index int32
+  response
+    error_code int16
+    throttle_time_ms int32
+    topics []struct
+      name string
+      partitions []struct
+        partition_index int32
+        error_code int16
 60 DescribeCluster versions 0-1 flexible 0
   request
     include_cluster_authorized_operations boolean
@@ -379,7 +574,7 @@ FACTS = """
 """
 
 API_LINE = re.compile(
-    r"(?P<key>\d+) (?P<name>\w+) versions (?P<low>\d+)-(?P<high>\d+) flexible (?P<flexible>\d+)"
+    r"(?P<key>\d+) (?P<name>\w+) versions (?P<low>\d+)-(?P<high>\d+) flexible (?P<flexible>\d+|none)"
 )
 FIELD_LINE = re.compile(
     r"(?P<indent> *)(?P<name>\w+) (?P<array>\[\])?(?P<kind>\w+)"
@@ -402,7 +597,7 @@ class Field(NamedTuple):
 
 class Facts(NamedTuple):
     name: str
-    flexible: int
+    flexible: int | None
     versions: tuple[int, int]
     fields: dict[str, list[Field]]
     defaults: dict[str, dict[int, Any]]
@@ -414,7 +609,8 @@ def read_facts() -> dict[int, Facts]:
     for line in FACTS.strip("\n").split("\n"):
         if api := API_LINE.fullmatch(line):
             versions = (int(api["low"]), int(api["high"]))
-            facts = Facts(api["name"], int(api["flexible"]), versions, {}, {})
+            flexible = None if api["flexible"] == "none" else int(api["flexible"])
+            facts = Facts(api["name"], flexible, versions, {}, {})
             found[int(api["key"])] = facts
         elif line in ("  request", "  response"):
             side = line.strip()
@@ -536,6 +732,7 @@ def test_annotations_agree_with_wire_types(cls: type[Any]) -> None:
     python_types = {
         WireType.BOOLEAN: "bool",
         WireType.STRING: "str",
+        WireType.BYTES: "bytes",
         WireType.UUID: "uuid.UUID",
         WireType.RECORDS: "RecordsToSend",
     }

@@ -1,0 +1,162 @@
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: the life of a group's member.
+
+Sources: KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member ids are asked for), KIP-559
+(protocol types and names in answers), KIP-800 (reasons), KIP-814 (a static leader that skips the assignment).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from barnabas.protocol.schema import (
+    ApiKey,
+    RequestOf,
+    array,
+    boolean,
+    int16,
+    int32,
+    message,
+    opaque,
+    request,
+    string,
+)
+
+NO_GENERATION: Final = -1
+"""The generation of who is no member: in answers that carry an error, and in commits from outside a group."""
+NO_MEMBER: Final = ""
+"""The member id of who has none yet."""
+NOT_GIVEN: Final = -1
+"""As a rebalance timeout: the session timeout stands for it."""
+
+
+@message
+class JoinGroupResponseMember:
+    """A member as the leader sees it: what it said of itself under the protocol that was chosen."""
+
+    member_id: str = string()
+    group_instance_id: str | None = string(since=5, nullable_since=5, default=None)
+    metadata: bytes = opaque()
+
+
+@message
+class JoinGroupResponse:
+    """``members`` is empty for all but the leader.
+
+    With MEMBER_ID_REQUIRED, ``member_id`` is the one to join with. ``skip_assignment`` tells a leader that
+    came back under its instance id that the assignment in force stays. ``protocol_name`` is None in errors
+    from version 7 on, and empty before.
+    """
+
+    throttle_time_ms: int = int32(since=2, default=0)
+    error_code: int = int16()
+    generation_id: int = int32(default=NO_GENERATION)
+    protocol_type: str | None = string(since=7, nullable_since=7, default=None)
+    protocol_name: str | None = string(nullable_since=7, default="")
+    leader: str = string(default=NO_MEMBER)
+    skip_assignment: bool = boolean(since=9, default=False, ignorable=False)
+    member_id: str = string(default=NO_MEMBER)
+    members: list[JoinGroupResponseMember] = array(JoinGroupResponseMember, default_factory=list)
+
+
+@message
+class JoinGroupRequestProtocol:
+    """A way of assigning that the member knows, and what it says of itself for it; opaque to brokers."""
+
+    name: str = string()
+    metadata: bytes = opaque()
+
+
+@request(ApiKey.JOIN_GROUP, JoinGroupResponse, versions=(0, 9), flexible_since=6)
+@message
+class JoinGroupRequest(RequestOf[JoinGroupResponse]):
+    """``protocols`` stand in the order of the member's preference."""
+
+    group_id: str = string()
+    session_timeout_ms: int = int32()
+    rebalance_timeout_ms: int = int32(since=1, default=NOT_GIVEN)
+    member_id: str = string(default=NO_MEMBER)
+    group_instance_id: str | None = string(since=5, nullable_since=5, default=None, ignorable=False)
+    protocol_type: str = string()
+    protocols: list[JoinGroupRequestProtocol] = array(JoinGroupRequestProtocol)
+    reason: str | None = string(since=8, nullable_since=8, default=None)
+
+
+@message
+class SyncGroupResponse:
+    """``assignment`` is what the leader gave this member, empty in errors and when it gave nothing."""
+
+    throttle_time_ms: int = int32(since=1, default=0)
+    error_code: int = int16()
+    protocol_type: str | None = string(since=5, nullable_since=5, default=None)
+    protocol_name: str | None = string(since=5, nullable_since=5, default=None)
+    assignment: bytes = opaque(default=b"")
+
+
+@message
+class SyncGroupRequestAssignment:
+    member_id: str = string()
+    assignment: bytes = opaque()
+
+
+@request(ApiKey.SYNC_GROUP, SyncGroupResponse, versions=(0, 5), flexible_since=4)
+@message
+class SyncGroupRequest(RequestOf[SyncGroupResponse]):
+    """``assignments`` is empty for all but the leader."""
+
+    group_id: str = string()
+    generation_id: int = int32()
+    member_id: str = string()
+    group_instance_id: str | None = string(since=3, nullable_since=3, default=None, ignorable=False)
+    protocol_type: str | None = string(since=5, nullable_since=5, default=None)
+    protocol_name: str | None = string(since=5, nullable_since=5, default=None)
+    assignments: list[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment, default_factory=list)
+
+
+@message
+class HeartbeatResponse:
+    throttle_time_ms: int = int32(since=1, default=0)
+    error_code: int = int16()
+
+
+@request(ApiKey.HEARTBEAT, HeartbeatResponse, versions=(0, 4), flexible_since=4)
+@message
+class HeartbeatRequest(RequestOf[HeartbeatResponse]):
+    group_id: str = string()
+    generation_id: int = int32()
+    member_id: str = string()
+    group_instance_id: str | None = string(since=3, nullable_since=3, default=None, ignorable=False)
+
+
+@message
+class MemberResponse:
+    member_id: str = string()
+    group_instance_id: str | None = string(nullable_since=0)
+    error_code: int = int16()
+
+
+@message
+class LeaveGroupResponse:
+    """``members`` has one entry per member that was to leave; up to version 2 ``error_code`` says it all."""
+
+    throttle_time_ms: int = int32(since=1, default=0)
+    error_code: int = int16()
+    members: list[MemberResponse] = array(MemberResponse, since=3, default_factory=list)
+
+
+@message
+class MemberIdentity:
+    """A member by its id, or a static one by its instance id with an empty ``member_id``."""
+
+    member_id: str = string()
+    group_instance_id: str | None = string(nullable_since=0, default=None)
+    reason: str | None = string(since=5, nullable_since=5, default=None)
+
+
+@request(ApiKey.LEAVE_GROUP, LeaveGroupResponse, versions=(0, 5), flexible_since=4)
+@message
+class LeaveGroupRequest(RequestOf[LeaveGroupResponse]):
+    """The native codec uses ``members`` alone; ``member_id`` is the older versions' form."""
+
+    group_id: str = string()
+    member_id: str = string(until=2, default=NO_MEMBER)
+    members: list[MemberIdentity] = array(MemberIdentity, since=3, default_factory=list, ignorable=False)
