@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import difflib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -36,7 +37,12 @@ from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_err
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.messages.configs import ConfigSource
 from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest, ReplicaDescription
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataTopic,
+)
 from barnabas.protocol.messages.partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -110,6 +116,7 @@ class BrokerReplicas(NamedTuple):
 
 
 _KNOWN_POLL_S: Final = 0.01
+_KNOWN_TIMEOUT_MS: Final = 2_000
 
 
 class Admin:
@@ -181,7 +188,14 @@ class Admin:
             text = result.error_message or f"topic {result.name!r} was not created"
             errors[result.name] = api_error(result.error_code, text)
         if created and not validate_only:
-            await self._wait_until_known(created, time.monotonic() + timeout_ms / 1000)
+            await self._wait_until_everybody(
+                created,
+                lambda known: all(
+                    name in known and known[name].topic_id == topic.topic_id
+                    for name, topic in created.items()
+                ),
+                time.monotonic() + timeout_ms / 1000,
+            )
         _raise_errors(errors, created, len(wanted))
         return created
 
@@ -211,33 +225,33 @@ class Admin:
             return None
         return CreatedTopic(wanted.name, info.topic_id, len(replicas), factor)
 
-    async def _wait_until_known(self, created: Mapping[str, CreatedTopic], deadline: float) -> None:
-        """Wait until no broker denies the topics, so that whichever is asked next, by whomever, knows them.
+    async def _wait_until_everybody(
+        self, names: Iterable[str], knows: Callable[[Mapping[str, MetadataTopic]], bool], deadline: float
+    ) -> None:
+        """Wait until every broker knows of a change, so that whichever is asked next, by whomever, does.
 
-        The controller has answered already; the others hear of a new topic milliseconds later. A broker that
-        does not answer is passed over, and so is one that still does not know at the deadline: the topics are
-        made all the same.
+        ``knows`` sees the topics that a broker has, of these. The controller has answered already; the others
+        hear of a change milliseconds later. A broker that does not answer is passed over, and so is one that
+        still does not know at the deadline: the change is made all the same.
         """
         cluster = self._open()
         request = MetadataRequest(
-            topics=[MetadataRequestTopic(name=name) for name in created], allow_auto_topic_creation=False
+            topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
         )
         for node_id in list(cluster.nodes):
-            while time.monotonic() < deadline:
+            while (left_ms := int((deadline - time.monotonic()) * 1000)) > 0:
                 try:
-                    answer = await cluster.request(node_id, request)
+                    answer = await cluster.request(
+                        node_id, request, timeout_ms=min(left_ms, _KNOWN_TIMEOUT_MS)
+                    )
                 except BarnabasError:
                     break
-                known = {topic.name: topic for topic in answer.topics if topic.error_code == ErrorCode.NONE}
-                if all(
-                    name in known and known[name].topic_id == topic.topic_id
-                    for name, topic in created.items()
-                ):
+                if knows({one.name or "": one for one in answer.topics if one.error_code == ErrorCode.NONE}):
                     break
                 await asyncio.sleep(_KNOWN_POLL_S)
 
     async def delete_topics(self, names: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
-        """Delete topics and their records. Raises as `create_topics`."""
+        """Delete topics and their records, and wait until no broker names them. Raises as `create_topics`."""
         wanted = [names] if isinstance(names, str) else list(names)
         timeout_ms = self._timeout(timeout_ms)
         request = DeleteTopicsRequest(
@@ -251,11 +265,25 @@ class Admin:
             timeout_ms,
         )
         errors = {}
+        deleted: dict[str, uuid.UUID] = {}
         for result in response.responses:
             is_gone = result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if result.error_code != ErrorCode.NONE and not (is_gone and is_doubtful):
                 text = result.error_message or f"topic {result.name!r} was not deleted"
                 errors[result.name or ""] = api_error(result.error_code, text)
+            else:
+                deleted[result.name or ""] = result.topic_id
+        if deleted:
+            await self._wait_until_everybody(
+                deleted,
+                lambda known: (
+                    not any(
+                        name in known and known[name].topic_id == topic_id
+                        for name, topic_id in deleted.items()
+                    )
+                ),
+                time.monotonic() + timeout_ms / 1000,
+            )
         _raise_errors(errors, {name: None for name in wanted if name not in errors}, len(wanted))
 
     async def create_partitions(
@@ -292,6 +320,15 @@ class Admin:
                     continue
             text = result.error_message or f"topic {result.name!r} got no partitions"
             errors[result.name] = api_error(result.error_code, text)
+        grown = {name: more.total_count for name, more in wanted.items() if name not in errors}
+        if grown and not validate_only:
+            await self._wait_until_everybody(
+                grown,
+                lambda known: all(
+                    name in known and len(known[name].partitions) >= count for name, count in grown.items()
+                ),
+                time.monotonic() + timeout_ms / 1000,
+            )
         _raise_errors(errors, {name: None for name in wanted if name not in errors}, len(wanted))
 
     async def describe_configs(

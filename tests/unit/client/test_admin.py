@@ -47,6 +47,32 @@ async def test_the_controller_is_followed_when_it_moves() -> None:
         assert [body.topics[0].name for api, body in cluster.brokers[3].received if api == 20] == ["t"]
 
 
+async def test_a_change_is_done_when_every_broker_knows_of_it() -> None:
+    async with FakeCluster(3) as cluster:
+        late: list[str] = []
+
+        def as_before(body: Any) -> Any:
+            """A broker that has not heard of the change yet."""
+            late.append(body.topics[0].name)
+            now, cluster.topics = cluster.topics, before
+            try:
+                return cluster.metadata(body)
+            finally:
+                cluster.topics = now
+
+        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+            for change in (
+                lambda: admin.create_topics(NewTopic("t", 1, 1)),
+                lambda: admin.create_partitions({"t": 3}),
+                lambda: admin.delete_topics("t"),
+            ):
+                before = dict(cluster.topics)
+                for broker in cluster.brokers.values():
+                    broker.script(ApiKey.METADATA, as_before)
+                await change()
+        assert late == ["t"] * 9
+
+
 async def test_without_a_controller_the_attempt_ends_with_the_time() -> None:
     async with FakeCluster() as cluster:
         cluster.controller_id = -1
