@@ -92,6 +92,7 @@ def _number(row: str) -> int:
 def main() -> int:
     from tests.compat.clients import CLIENTS
     from tests.compat.features import FEATURES as ALL
+    from tests.compat.java import NAME
     from tests.compat.test_failover import ROW
 
     with tempfile.TemporaryDirectory() as name:
@@ -104,7 +105,7 @@ def main() -> int:
         tables = collect(Path(name), [*ALL, ROW])
     text = README.read_text(encoding="utf-8")
     text = write(text, FEATURES, tables[FEATURES], list(CLIENTS), "")
-    text = write(text, VERSIONS, tables[VERSIONS], list(CLIENTS), "API")
+    text = write(text, VERSIONS, tables[VERSIONS], [*CLIENTS, NAME], "API")
     README.write_text(text, encoding="utf-8")
     return ran.returncode
 

@@ -6,11 +6,13 @@ The only broker advertises the address of a relay, which notes the head of every
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import struct
 import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +22,10 @@ from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.schema import ApiKey
 
 from . import table
-from .clients import CLIENTS, Driver, Unsupported
+from .clients import CLIENTS, Driver, Unavailable, Unsupported
 from .conftest import EXTERNAL, StartDriver
 from .features import record
+from .java import NAME, Tool, java_tools
 from .wire import API_VERSIONS, Connection
 
 API_NAMES = {int(key): key.name.title().replace("_", "") for key in ApiKey}
@@ -152,24 +155,58 @@ def tour(driver: Driver, bootstrap: str) -> None:
     ask("delete_topic")
 
 
-@pytest.mark.parametrize("name", CLIENTS)
-def test_the_versions_that_a_client_chooses(relayed: Relay, driver_of: StartDriver, name: str) -> None:
-    driver = driver_of(name)
+def java_tour(tool: Tool, bootstrap: str, folder: Path) -> None:
+    """The same with Kafka's own tools."""
+    topic = f"tour-{uuid.uuid4().hex[:12]}"
+    server = ("--bootstrap-server", bootstrap)
+    of_topic = (*server, "--topic", topic)
+    entity = (*server, "--entity-type", "topics", "--entity-name", topic)
+    wish = folder / "delete.json"
+    records = [{"topic": topic, "partition": 0, "offset": 3}]
+    wish.write_text(json.dumps({"version": 1, "partitions": records}))
+    tools = "org.apache.kafka.tools"
+    tool(f"{tools}.TopicCommand", *of_topic, "--create")
+    tool("kafka.tools.ConsoleProducer", *of_topic, stdin="".join(f"{number}\n" for number in range(20)))
+    first = ("--partition", "0", "--offset", "earliest", "--max-messages", "20", "--timeout-ms", "30000")
+    tool(f"{tools}.consumer.ConsoleConsumer", *of_topic, *first)
+    tool(f"{tools}.GetOffsetShell", *of_topic, "--time", "latest")
+    tool(f"{tools}.TopicCommand", *of_topic, "--describe")
+    tool(f"{tools}.TopicCommand", *of_topic, "--alter", "--partitions", "2")
+    tool("kafka.admin.ConfigCommand", *entity, "--alter", "--add-config", "retention.ms=3600000")
+    tool(f"{tools}.DeleteRecordsCommand", *server, "--offset-json-file", str(wish))
+    tool(f"{tools}.LogDirsCommand", *server, "--describe")
+    tool(f"{tools}.ClusterTool", "cluster-id", *server)
+    tool(f"{tools}.TopicCommand", *of_topic, "--delete")
+
+
+@pytest.mark.parametrize("name", [*CLIENTS, NAME])
+def test_the_versions_that_a_client_chooses(
+    relayed: Relay, driver_of: StartDriver, name: str, tmp_path: Path
+) -> None:
     with Connection(relayed.address) as broker:
         offered = broker.api_versions()
     relayed.seen.clear()
-    tour(driver, relayed.address)
+    if name == NAME:
+        try:
+            tool = java_tools()
+        except Unavailable as error:
+            pytest.skip(str(error))
+        java_tour(tool, relayed.address, tmp_path)
+        version = name.split()[1]
+    else:
+        driver = driver_of(name)
+        tour(driver, relayed.address)
+        version = driver.ask("hello")["version"]
     # The looks of this test itself are Metadata 4 and ApiVersions 0; each client asks for more of its own.
     chosen: dict[int, int] = {}
     for key, version in relayed.seen:
         chosen[key] = max(version, chosen.get(key, -1))
     assert {0, 1, 2, 3} <= chosen.keys()
-    for key, version in chosen.items():
+    for key, highest in chosen.items():
         assert key in offered, f"{name} asks for API {key}, which is not advertised"
         low, high = offered[key]
         # A first guess at ApiVersions may be too high: it is answered with the range.
-        assert low <= version <= high or key == API_VERSIONS, f"{name} sends {API_NAMES[key]} {version}"
-    version = driver.ask("hello")["version"]
+        assert low <= highest <= high or key == API_VERSIONS, f"{name} sends {API_NAMES[key]} {highest}"
     said = table.read(table.README.read_text(encoding="utf-8"), table.VERSIONS)
     if name == "kcat" and not table.is_being_made() and said["version"][name] != version:
         pytest.skip(

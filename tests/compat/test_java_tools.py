@@ -1,0 +1,133 @@
+"""Kafka's own command-line tools, and with them its Java clients, against Barnabas.
+
+They come from Maven; where they cannot be had the tests are skipped, with the reason. Each tool is a Java
+virtual machine of its own, so there are few tests, and several tools run at once where they can.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from .clients import Unavailable
+from .java import Tool, java_tools
+from .wire import Connection
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def tool() -> Tool:
+    """Runs a tool by its class; the test is skipped, with the reason, where there is none."""
+    try:
+        return java_tools()
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def topic(tool: Tool, bootstrap: str) -> str:
+    """A topic of two partitions that kafka-topics has made."""
+    name = f"java-{uuid.uuid4().hex[:12]}"
+    replicas = str(min(3, len(bootstrap.split(","))))
+    said = tool(
+        "org.apache.kafka.tools.TopicCommand",
+        *("--bootstrap-server", bootstrap, "--create", "--topic", name),
+        *("--partitions", "2", "--replication-factor", replicas, "--config", "retention.ms=3600000"),
+    )
+    assert f"Created topic {name}." in said
+    return name
+
+
+def test_the_consoles_write_and_read_with_every_codec(tool: Tool, bootstrap: str, topic: str) -> None:
+    codecs = ("none", "gzip", "snappy", "lz4", "zstd")
+
+    def write(codec: str) -> None:
+        lines = "".join(f"{codec}-{number}:{codec} value {number}\n" for number in range(50))
+        tool(
+            "kafka.tools.ConsoleProducer",
+            *("--bootstrap-server", bootstrap, "--topic", topic, "--compression-codec", codec),
+            *("--property", "parse.key=true", "--property", "key.separator=:"),
+            *("--producer-property", "acks=all"),
+            stdin=lines,
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, codecs))
+    offsets = tool("org.apache.kafka.tools.GetOffsetShell", "--bootstrap-server", bootstrap, "--topic", topic)
+    ends = {int(line.split(":")[1]): int(line.split(":")[2]) for line in offsets.splitlines() if line}
+    assert sum(ends.values()) == 250
+
+    def read(partition: int) -> list[str]:
+        said = tool(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *("--bootstrap-server", bootstrap, "--topic", topic, "--partition", str(partition)),
+            *("--offset", "earliest", "--max-messages", str(ends[partition]), "--timeout-ms", "30000"),
+            *("--property", "print.key=true"),
+        )
+        return said.splitlines()
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [line for lines in pool.map(read, [p for p, end in ends.items() if end]) for line in lines]
+    wanted = [f"{codec}-{number}\t{codec} value {number}" for codec in codecs for number in range(50)]
+    assert sorted(found) == sorted(wanted)
+
+
+def test_the_producer_of_the_benchmark_is_idempotent_and_loses_nothing(
+    tool: Tool, bootstrap: str, topic: str
+) -> None:
+    said = tool(
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--topic", topic, "--num-records", "20000", "--record-size", "200", "--throughput", "-1"),
+        *("--producer-props", f"bootstrap.servers={bootstrap}", "acks=all", "linger.ms=5"),
+    )
+    assert "20000 records sent" in said
+    offsets = tool(
+        "org.apache.kafka.tools.GetOffsetShell", "--bootstrap-server", bootstrap, "--topic-partitions", topic
+    )
+    assert sum(int(line.split(":")[2]) for line in offsets.splitlines() if line) == 20_000
+
+
+def test_the_tools_of_administration(tool: Tool, bootstrap: str, topic: str, tmp_path: Path) -> None:
+    server = ("--bootstrap-server", bootstrap)
+    described = tool("org.apache.kafka.tools.TopicCommand", *server, "--describe", "--topic", topic)
+    assert "PartitionCount: 2" in described
+    assert "retention.ms=3600000" in described
+    tool("org.apache.kafka.tools.TopicCommand", *server, "--alter", "--topic", topic, "--partitions", "3")
+    entity = ("--entity-type", "topics", "--entity-name", topic)
+    tool("kafka.admin.ConfigCommand", *server, *entity, "--alter", "--add-config", "segment.bytes=20000000")
+    configs = tool("kafka.admin.ConfigCommand", *server, *entity, "--describe")
+    assert "segment.bytes=20000000" in configs
+    assert "retention.ms=3600000" in configs
+    tool(
+        "kafka.tools.ConsoleProducer",
+        *(*server, "--topic", topic),
+        stdin="".join(f"line {number}\n" for number in range(30)),
+    )
+    with Connection(bootstrap.split(",")[0]) as broker:
+        assert len(broker.metadata(topic).leaders[topic]) == 3
+    dirs = tool("org.apache.kafka.tools.LogDirsCommand", *server, "--describe", "--topic-list", topic)
+    assert f'"partition":"{topic}-0"' in dirs
+    before = tool("org.apache.kafka.tools.GetOffsetShell", *server, "--topic", topic)
+    ends = [line.split(":") for line in before.splitlines() if line]
+    assert sum(int(end) for _, _, end in ends) == 30
+    partition = next(int(number) for _, number, end in ends if int(end))
+    wish = tmp_path / "delete.json"
+    records = [{"topic": topic, "partition": partition, "offset": 1}]
+    wish.write_text(json.dumps({"version": 1, "partitions": records}))
+    deleted = tool("org.apache.kafka.tools.DeleteRecordsCommand", *server, "--offset-json-file", str(wish))
+    assert "low_watermark: 1" in deleted
+    earliest = tool("org.apache.kafka.tools.GetOffsetShell", *server, "--topic", topic, "--time", "earliest")
+    assert f"{topic}:{partition}:1" in earliest.splitlines()
+    tool("org.apache.kafka.tools.TopicCommand", *server, "--delete", "--topic", topic)
+    assert topic not in tool("org.apache.kafka.tools.TopicCommand", *server, "--list").splitlines()
+
+
+def test_the_versions_that_brokers_offer_are_understood(tool: Tool, bootstrap: str) -> None:
+    said = tool("kafka.admin.BrokerApiVersionsCommand", "--bootstrap-server", bootstrap)
+    assert said.count("Produce(0): 0 to 9 [usable: 9]") == len(bootstrap.split(","))
+    assert said.count("Fetch(1): 4 to 13 [usable: 13]") == len(bootstrap.split(","))
