@@ -101,7 +101,9 @@ class Broker:
         self._must_register = False
         self._replicas: ReplicaManager | None = None
         self._controller: Controller | None = None
+        # Settings that may change while the broker runs; by the thread that hears of it, read by any.
         self._unclean_election = config.unclean_leader_election_enable
+        self._producer_id_expiration_ms = config.producer_id_expiration_ms
 
     @property
     def ports(self) -> dict[str, int]:
@@ -239,6 +241,10 @@ class Broker:
                 self._controller.topic_configs_changed(topics)
 
         def layers_changed(layers: ConfigLayers) -> None:
+            self._server.set_connection_limits(
+                layers.value("max.connections"), layers.value("max.connections.per.ip")
+            )
+            self._producer_id_expiration_ms = layers.value("producer.id.expiration.ms")
             self._unclean_election = bool(layers.value("unclean.leader.election.enable"))
             if self._controller is not None:
                 self._controller.set_unclean_leader_election(self._unclean_election)
@@ -359,7 +365,7 @@ class Broker:
             (
                 config.producer_id_expiration_check_interval_ms,
                 "expiration of producers",
-                lambda: logs.expire_producers_pass(wall_clock_ms(), config.producer_id_expiration_ms),
+                lambda: logs.expire_producers_pass(wall_clock_ms(), self._producer_id_expiration_ms),
             ),
             (
                 _REMOVE_DELETED_INTERVAL_MS,

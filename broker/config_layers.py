@@ -1,8 +1,7 @@
 """The layers that a broker's settings come from, the strongest first, and what follows from them.
 
 Dynamic settings of this broker, dynamic settings of all brokers, what was given at start, the default. A
-setting is dynamic only if changing it takes effect while the broker runs; so far these are the settings that
-topics can override. Frozen and pure; any thread.
+setting is dynamic only if changing it takes effect while the broker runs. Frozen and pure; any thread.
 
 Source: KIP-226.
 """
@@ -18,7 +17,7 @@ from barnabas.broker.config_settings import ALIASES, ROWS, TOPIC_ROWS, BrokerCon
 from barnabas.broker.config_table import NoDefault, Row, SettingValue, nearest
 from barnabas.protocol.messages.configs import ConfigSource
 
-DYNAMIC_NAMES: Final = frozenset(row.name for _, row in TOPIC_ROWS.values())
+DYNAMIC_NAMES: Final = frozenset(row.name for _, row in ROWS.values() if row.is_dynamic)
 """Settings of a broker that can be changed while it runs."""
 
 

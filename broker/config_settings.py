@@ -114,10 +114,18 @@ class BrokerConfig:
         "connections.max.idle.ms", _positive_long, 600_000, "A connection idle for so long is closed."
     )
     max_connections: int = setting(
-        "max.connections", _ms, INT_MAX, "Connections in all; more are closed at once."
+        "max.connections",
+        _ms,
+        INT_MAX,
+        "Connections in all; more are closed at once.",
+        is_dynamic=True,
     )
     max_connections_per_ip: int = setting(
-        "max.connections.per.ip", _ms, INT_MAX, "Connections from one address; more are closed at once."
+        "max.connections.per.ip",
+        _ms,
+        INT_MAX,
+        "Connections from one address; more are closed at once.",
+        is_dynamic=True,
     )
     background_threads: int = setting(
         "background.threads", _positive, 10, "Threads for recovery and flushes."
@@ -314,6 +322,7 @@ class BrokerConfig:
         Integer(1),
         86_400_000,
         "How long a partition remembers an idempotent producer that writes nothing.",
+        is_dynamic=True,
     )
     producer_id_expiration_check_interval_ms: int = setting(
         "producer.id.expiration.check.interval.ms",

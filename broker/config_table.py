@@ -136,7 +136,8 @@ class Row:
 
     `name` is Kafka's name. `topic_name` is the name under which a topic may override it, where it may.
     `coarser` are names in coarser units, from fine to coarse, each with what one unit is worth
-    (``log.retention.hours`` → 3,600,000 ms): they count only when no finer one is given.
+    (``log.retention.hours`` → 3,600,000 ms): they count only when no finer one is given. `is_dynamic`: a
+    change takes effect while the broker runs.
     """
 
     name: str
@@ -145,6 +146,7 @@ class Row:
     documentation: str
     topic_name: str | None = None
     coarser: tuple[tuple[str, int], ...] = ()
+    is_dynamic: bool = False
 
 
 class NoDefault(Enum):
@@ -167,9 +169,13 @@ def setting(
     *,
     topic_name: str | None = None,
     coarser: tuple[tuple[str, int], ...] = (),
+    is_dynamic: bool = False,
 ) -> Any:
-    """A dataclass field that carries its row; typed Any so that the attribute keeps its own annotation."""
-    row = Row(name, kind, default, documentation, topic_name, coarser)
+    """A dataclass field that carries its row; typed Any so that the attribute keeps its own annotation.
+
+    What topics can override is dynamic.
+    """
+    row = Row(name, kind, default, documentation, topic_name, coarser, is_dynamic or topic_name is not None)
     if isinstance(default, NoDefault):
         return field(metadata={_ROW: row})
     return field(default=default, metadata={_ROW: row})

@@ -36,6 +36,12 @@ class ConnectionQuota:
     def total(self) -> int:
         return self._total
 
+    def set_limits(self, max_connections: int, max_connections_per_ip: int) -> None:
+        """Have other limits from now on; connections that are open stay."""
+        with self._lock:
+            self._max_connections = max_connections
+            self._max_connections_per_ip = max_connections_per_ip
+
     def enter(self, host: str, *, is_protected: bool = False) -> str:
         """Count one more; if there may not be one more, say why and count nothing.
 

@@ -129,6 +129,10 @@ class SocketServer:
         """Requests received and not yet taken by a worker."""
         return self._queue.queued
 
+    def set_connection_limits(self, max_connections: int, max_connections_per_ip: int) -> None:
+        """Have other limits from now on; connections that are open stay. Any thread."""
+        self._quota.set_limits(max_connections, max_connections_per_ip)
+
     def bind(self) -> dict[str, int]:
         """Bind every listener and return the ports; raises CannotBind, and then none is left bound."""
         try:

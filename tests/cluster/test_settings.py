@@ -133,6 +133,24 @@ def test_defaults_of_all_brokers_and_of_one_are_changed_while_they_run(start_clu
     }
 
 
+def test_the_limit_of_connections_is_lowered_while_the_broker_runs(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(brokers=1)
+    [broker] = cluster.brokers
+    with RawClient(broker.endpoint) as early:
+        alter(cluster, ConfigResource.broker(broker.id), max_connections_per_ip="1")
+
+        def is_refused() -> bool:
+            with RawClient(broker.endpoint) as late:
+                try:
+                    late.ask(MetadataRequest(topics=[]))
+                except ConnectionError:
+                    return True
+            return False
+
+        eventually(is_refused, 20, "a second connection is still let in")
+        assert early.ask(MetadataRequest(topics=[])).brokers
+
+
 def test_partitions_that_are_added_can_be_written_to_also_after_a_new_controller(
     start_cluster: StartCluster,
 ) -> None:

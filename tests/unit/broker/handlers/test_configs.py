@@ -40,7 +40,9 @@ def describe(serving: Serving, kind: int, name: str, *keys: str, version: int | 
     resource = DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
     )
-    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True, include_documentation=True)
+    request = DescribeConfigsRequest(
+        resources=[resource], include_synonyms=True, include_documentation=version is None or version >= 3
+    )
     [result] = serving.call(request, version=version).results
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result

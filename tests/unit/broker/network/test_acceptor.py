@@ -32,6 +32,18 @@ def test_an_address_has_its_limit_everywhere() -> None:
     assert "max.connections.per.ip=1" in quota.enter("a", is_protected=True)
 
 
+def test_limits_that_change_hold_for_who_comes_next() -> None:
+    quota = ConnectionQuota(1, 9)
+    assert quota.enter("a") == ""
+    assert "max.connections=1" in quota.enter("a")
+    quota.set_limits(9, 2)
+    assert quota.enter("a") == ""
+    assert "max.connections.per.ip=2" in quota.enter("a")
+    quota.set_limits(1, 9)
+    assert "max.connections=1" in quota.enter("b")
+    assert quota.total == 2
+
+
 def test_only_a_listener_beside_others_is_the_brokers_own() -> None:
     alone = config_from(CONFIG | {"listeners": "PLAINTEXT://localhost:0"})
     assert ServerSettings.from_config(alone).protected_listener is None
