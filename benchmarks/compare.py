@@ -37,6 +37,7 @@ from benchmarks.support import (
     clean_up_on_signals,
     machine,
     percentile,
+    recycle_memory,
     tell,
     temporary_folder,
 )
@@ -121,6 +122,8 @@ class Plan:
     kills: int
     only: frozenset[str]
     replicas: frozenset[int] = frozenset({1, 3})
+    recycle_in: Path | None = None
+    """Where pages are used and given back before each writing, where that is wanted."""
 
     @property
     def latency_s(self) -> float:
@@ -163,7 +166,11 @@ def _throughput(pair: Sequence[System], replicas: int, plan: Plan, figures: Figu
         for size in _SIZES[replicas]:
             work = Work(replicas, size, size.quick_count if plan.quick else size.count)
             systems_in_turn = _in_turn(pair, number)
-            topics = {system.name: _write(system, work, into) for system in systems_in_turn}
+            topics = {}
+            for system in systems_in_turn:
+                if plan.recycle_in is not None:
+                    recycle_memory(plan.recycle_in, work.moved_bytes * replicas)
+                topics[system.name] = _write(system, work, into)
             _read(systems_in_turn, topics, work, into)
             for system in systems_in_turn:
                 load.delete_topic(system.bootstrap, topics[system.name])
@@ -362,6 +369,11 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--replicas", type=int, nargs="+", choices=(1, 3), default=(1, 3), metavar="N", help="1, 3 or both"
     )
+    parser.add_argument(
+        "--recycled",
+        action="store_true",
+        help="before each writing, use and give back as much memory, for both (docs/performance.md)",
+    )
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where the clusters' files go for a while")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there, for a document")
@@ -376,9 +388,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clean_up_on_signals()
     rounds = chosen.rounds or (1 if chosen.quick else 3)
     kills = chosen.kills or (1 if chosen.quick else 2)
-    plan = Plan(chosen.quick, rounds, kills, frozenset(chosen.only), frozenset(chosen.replicas))
     base = chosen.dir or Path(os.environ.get("TMPDIR") or Path(__file__).parents[1] / "build")
     base.mkdir(parents=True, exist_ok=True)
+    plan = Plan(
+        quick=chosen.quick,
+        rounds=rounds,
+        kills=kills,
+        only=frozenset(chosen.only),
+        replicas=frozenset(chosen.replicas),
+        recycle_in=base if chosen.recycled else None,
+    )
     options = Options(quick=chosen.quick, rounds=rounds, directory=base.absolute())
     names = [chosen.a_name, chosen.b_name] if chosen.a else [systems.Barnabas.name, systems.Kafka.name]
     figures = Figures(names[0])
