@@ -18,6 +18,7 @@ from barnabas.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from barnabas.protocol.record_batch import COMPRESSION_MASK, HEADER_BYTES, MAGIC, parse_header
+from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 _ACKS: Final = (-1, 0, 1)
 _EMPTY: Final = memoryview(b"")
@@ -34,7 +35,7 @@ def handle(services: Services, request: ApiRequest) -> None:
         for data in topic.partition_data:
             name = TopicPartition(topic.name, data.index)
             records = _view(data.records)
-            refusal = _refusal(body.acks, request.api_version, records)
+            refusal = _refusal(body.acks, request.api_version, topic.name, records)
             order.append(name)
             if refusal is None:
                 batches.append((name, records))
@@ -59,13 +60,17 @@ def handle(services: Services, request: ApiRequest) -> None:
     request.release_frame()
 
 
-def _refusal(acks: int, api_version: int | None, records: memoryview) -> tuple[ErrorCode, str] | None:
+def _refusal(
+    acks: int, api_version: int | None, topic: str, records: memoryview
+) -> tuple[ErrorCode, str] | None:
     """Why a partition's records are refused whatever its topic's settings are, as far as that is known here.
 
     Kafka's own clients send one batch per partition; ours may send several in one go.
     """
     if acks not in _ACKS:
         return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; expected 0, 1 or -1 (all)"
+    if topic in INTERNAL_TOPICS:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by the brokers alone"
     if api_version is None:
         return None
     if api_version < _FIRST_SERVED:

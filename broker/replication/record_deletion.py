@@ -17,6 +17,7 @@ from barnabas.broker.purgatory import DelayedOperation, Purgatory, Reaper
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
+from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 LivingBrokers = Callable[[], Container[BrokerId]]
 
@@ -108,6 +109,10 @@ class RecordDeletions:
             outcome = DeletionOutcome(name)
             outcomes.append(outcome)
             try:
+                if name.topic in INTERNAL_TOPICS:
+                    raise api_error(
+                        ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name.topic} belongs to the brokers alone"
+                    )
                 partition = self._partition_of(name)
                 partition.check_leading()
                 if not partition.log.config.is_deleted_by_age:

@@ -32,6 +32,7 @@ from barnabas.protocol.messages.log_dirs import DescribableLogDirTopic, Describe
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.record_batch import TimestampType, parse_header
 from barnabas.protocol.records import decode_records
+from barnabas.protocol.topic_names import INTERNAL_TOPICS
 from tests.unit.broker.handlers.serving import INTERNAL, Connection, Serving, batch
 from tests.unit.broker.replication.building import (
     THREE,
@@ -190,6 +191,22 @@ def _at(index: int) -> Any:
     one = state()
     one.partition_index = index
     return one
+
+
+@pytest.mark.parametrize("version", [None, LAST_PRODUCE])
+@pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
+def test_internal_topics_are_the_brokers_to_write_and_to_cut(
+    leading: Serving, topic: str, version: int | None
+) -> None:
+    assert leading.managed.tell(state(), topic=topic, topic_id=uuid.UUID(int=9)) == []
+    data = [PartitionProduceData(index=0, records=batch(b"a"))]
+    body = ProduceRequest(
+        acks=1, timeout_ms=0, topic_data=[TopicProduceData(name=topic, partition_data=data)]
+    )
+    assert outcome(leading.send(body, version=version)).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    asked = DeleteRecordsPartition(partition_index=0, offset=0)
+    cut = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=[asked])], timeout_ms=0)
+    assert deleted(leading.send(cut)) == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
 
 
 def test_a_refused_batch_without_acks_closes_the_connection(leading: Serving) -> None:
