@@ -74,8 +74,8 @@ _NOT_WRITTEN: Final = frozenset(
 """Codes that a broker gives before it appends; after any other the batch may be in the log."""
 _GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 """Codes that say, of the oldest batch, that its numbers do not follow what the broker has."""
-_GATHER_S: Final = 0.02
-"""So long does a batch that is not full gather records while others of its partition are on their way."""
+_GATHER_S: Final = 0.05
+"""So long does a batch gather records while others of its partition are on their way, unless it is grown."""
 
 
 class _Sent(NamedTuple):
@@ -201,13 +201,12 @@ class Sender:
         if not queue.batches or not pipeline.takes_new:
             return None, float("inf")
         batch = queue.batches[0]
-        if not lingers or batch is not queue.open or batch.is_full:
+        if not lingers or batch is not queue.open or (batch.is_full and pipeline.is_idle):
             return batch, queue.retry_at
+        # Behind others a full batch goes on growing, up to where the next one is begun.
         linger_s = self._config.linger_ms / 1000
-        return batch, max(
-            queue.retry_at,
-            batch.created_at + (linger_s if pipeline.is_idle else max(linger_s, _GATHER_S)),
-        )
+        wait_s = linger_s if pipeline.is_idle else max(linger_s, _GATHER_S)
+        return batch, max(queue.retry_at, batch.created_at + wait_s)
 
     def _identify(self, queue: PartitionQueue) -> bool:
         """Give a partition the producer id, if there is one; whether there is."""
