@@ -51,6 +51,7 @@ _RETRY_S: Final = 0.1
 _PROBE_EVERY_S: Final = 0.1
 _REFUSAL_TIMEOUT_S: Final = 1.0
 _STOP_TIMEOUT_S: Final = 5.0
+_TOLD_TIMEOUT_S: Final = 2.0
 
 ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 
@@ -63,6 +64,8 @@ class BrokerChannels(Protocol):
     def remove_broker(self, broker: BrokerId) -> None: ...
 
     def send(self, broker: BrokerId, batch: BrokerBatch) -> None: ...
+
+    def when_told(self, done: Callable[[], None]) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -87,6 +90,7 @@ class ControllerChannels:
         self._links: dict[BrokerId, _BrokerLink] = {}
         self._loop = _new_loop()
         self._ending: asyncio.Task[None] | None = None
+        self._telling: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name=f"controller-channels-{epoch}", daemon=True)
         self._thread.start()
 
@@ -100,6 +104,17 @@ class ControllerChannels:
     def send(self, broker: BrokerId, batch: BrokerBatch) -> None:
         """Send in the order of the calls; dropped when the broker is not there."""
         self._on_loop(self._send, broker, batch)
+
+    def when_told(self, done: Callable[[], None]) -> None:
+        """Call back, once, when every broker that can be reached has answered all that was sent so far.
+
+        At the latest after `_TOLD_TIMEOUT_S`, or when the channels are stopped; on any thread.
+        """
+        try:
+            self._loop.call_soon_threadsafe(self._when_told, done)
+        except RuntimeError:
+            # Closed by a `stop` from elsewhere.
+            done()
 
     def stop(self) -> None:
         """Close all connections and end the thread. Idempotent."""
@@ -147,6 +162,24 @@ class ControllerChannels:
         if link is not None:
             link.send(batch)
 
+    def _when_told(self, done: Callable[[], None]) -> None:
+        task = self._loop.create_task(self._tell(done))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+        task.add_done_callback(self.task_ended)
+
+    async def _tell(self, done: Callable[[], None]) -> None:
+        links = list(self._links.values())
+        try:
+            async with asyncio.timeout(_TOLD_TIMEOUT_S):
+                for link in links:
+                    await link.idle.wait()
+        except TimeoutError:
+            late = ", ".join(str(link) for link in links if not link.idle.is_set())
+            log.warning("not told within %.0f s: %s", _TOLD_TIMEOUT_S, late)
+        finally:
+            done()
+
     def _shut_down(self) -> None:
         for broker in list(self._links):
             self._remove(broker)
@@ -177,6 +210,9 @@ class _BrokerLink:
         self._endpoint = endpoint
         self._waiting: deque[BrokerBatch] = deque()
         self._wake = asyncio.Event()
+        # Nothing waits, nothing is under way, or nobody is there to be told.
+        self.idle = asyncio.Event()
+        self.idle.set()
         self._is_suspected = False
         self._is_repeating = False
         self._task: asyncio.Task[None] | None = None
@@ -200,6 +236,7 @@ class _BrokerLink:
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        self.idle.set()
         self._channel.close("the broker is gone or the controller resigned")
 
     def send(self, batch: BrokerBatch) -> None:
@@ -208,6 +245,7 @@ class _BrokerLink:
             return
         if not self._waiting or not self._waiting[-1].merge(batch):
             self._waiting.append(batch)
+        self.idle.clear()
         self._wake.set()
 
     async def _serve(self) -> None:
@@ -220,6 +258,7 @@ class _BrokerLink:
             elif self._waiting:
                 await self._send_batch(self._waiting.popleft())
             else:
+                self.idle.set()
                 await self._wake.wait()
 
     async def _connect(self) -> None:
@@ -237,6 +276,7 @@ class _BrokerLink:
         log.warning("%s is suspected: not connected, and its port refuses", self)
         self._is_suspected = True
         self._waiting.clear()
+        self.idle.set()
         self._report(BrokerSuspected)
 
     async def _probe(self) -> None:

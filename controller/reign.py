@@ -275,7 +275,9 @@ class Reign:
                 broker,
                 ", ".join(map(str, remaining)),
             )
-        event.done(ErrorCode.NONE, remaining)
+        # Whoever stops stays until everybody knows the new leaders: till then it can refuse in their favour,
+        # and if it is the controller itself, nobody else could tell them.
+        self._channels.when_told(lambda: event.done(ErrorCode.NONE, remaining))
 
     def _connect(self, broker: BrokerId) -> None:
         registration = self.context.registrations[broker]

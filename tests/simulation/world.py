@@ -214,6 +214,9 @@ class SimChannels:
         if not link.waiting or not link.waiting[-1].merge(batch):
             link.waiting.append(batch)
 
+    def when_told(self, done: Callable[[], None]) -> None:
+        done()
+
     def stop(self) -> None:
         """What is on its way may still arrive."""
 

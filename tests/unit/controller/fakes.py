@@ -238,6 +238,9 @@ class FakeChannels:
         assert broker in self.connected, f"broker {broker} is told something though it is not connected"
         self.batches.append((broker, batch))
 
+    def when_told(self, done: Callable[[], None]) -> None:
+        done()
+
     def stop(self) -> None:
         self.is_stopped = True
 

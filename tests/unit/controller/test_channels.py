@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -252,3 +253,42 @@ def test_a_bug_on_the_channels_thread_is_fatal() -> None:
     wait_until(lambda: died)
     assert isinstance(died[0], TypeError)
     channels.stop()
+
+
+def test_all_is_told_once_every_answer_is_there(rig: Rig) -> None:
+    may_answer, told = threading.Event(), threading.Event()
+    answer = rig.broker.answer
+
+    def late(request: object) -> object:
+        may_answer.wait(20)
+        return answer(request)
+
+    rig.broker.answer = late
+    rig.channels.send(ONE, batch_of(0))
+    rig.channels.when_told(told.set)
+    wait_until(lambda: rig.partitions_told() == [0])
+    assert not told.is_set()
+    may_answer.set()
+    assert told.wait(20)
+    assert rig.broker.of(UpdateMetadataRequest)
+
+
+@pytest.mark.parametrize("ending", ["dies", "stops"])
+def test_nobody_waits_for_one_that_cannot_be_told(rig: Rig, ending: str) -> None:
+    told = threading.Event()
+    rig.broker.answer = lambda request: None
+    rig.channels.send(ONE, batch_of(0))
+    rig.channels.when_told(told.set)
+    wait_until(lambda: rig.partitions_told() == [0])
+    if ending == "dies":
+        rig.broker.die()
+    else:
+        rig.channels.stop()
+    assert told.wait(20)
+
+
+def test_what_is_asked_after_the_end_is_answered_at_once(rig: Rig) -> None:
+    rig.channels.stop()
+    told = threading.Event()
+    rig.channels.when_told(told.set)
+    assert told.is_set()
