@@ -1,0 +1,112 @@
+"""No news is lost between the threads that write and those that fetch by sessions.
+
+Nothing expires here: a fetch that waits is answered by an event or never, so a lost one fails the test.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.protocol.record_batch import iter_batches
+from tests.unit.broker.handlers.serving import Serving, batch
+from tests.unit.broker.replication.building import TP, TWO, state
+
+PARTITIONS = range(5)
+BATCHES = 200
+DEADLINE_S = 60.0
+
+
+def produce(serving: Serving, index: int) -> None:
+    data = [PartitionProduceData(index=index, records=batch(b"x" * 100))]
+    serving.call(
+        ProduceRequest(
+            acks=1, timeout_ms=0, topic_data=[TopicProduceData(name=TP.topic, partition_data=data)]
+        )
+    )
+
+
+def chosen(seed: int) -> list[int]:
+    """The partitions that a writer writes to, in order."""
+    return random.Random(seed).choices(PARTITIONS, k=BATCHES)
+
+
+def write(serving: Serving, seed: int) -> None:
+    for index in chosen(seed):
+        produce(serving, index)
+
+
+def answered(serving: Serving, body: FetchRequest) -> Any:
+    connection = serving.send(body)
+    pause = threading.Event()
+    for _ in range(int(DEADLINE_S * 1000)):
+        if connection.is_answered:
+            return connection.response
+        pause.wait(0.001)
+    raise AssertionError("the fetch was never answered")
+
+
+def read(serving: Serving, seed: int, ends: list[int]) -> None:
+    """Fetch until every partition is read to its end."""
+    choice = random.Random(seed)
+    offsets = [0 for _ in PARTITIONS]
+    session_id = epoch = 0
+    named = set(PARTITIONS)
+    while offsets != ends:
+        asked = [
+            FetchPartition(partition=index, fetch_offset=offsets[index], partition_max_bytes=1 << 20)
+            for index in named
+        ]
+        answer = answered(
+            serving,
+            FetchRequest(
+                max_wait_ms=1_000_000,
+                min_bytes=1,
+                max_bytes=choice.choice([1, 500, 1 << 20]),
+                session_id=session_id,
+                session_epoch=epoch,
+                topics=[FetchTopic(topic=TP.topic, partitions=asked)],
+            ),
+        )
+        assert answer.error_code == 0
+        session_id, epoch, named = answer.session_id, epoch + 1, set()
+        for topic in answer.responses:
+            for data in topic.partitions:
+                for _, header in iter_batches(data.records):
+                    assert header.base_offset == offsets[data.partition_index]
+                    offsets[data.partition_index] = header.next_offset
+                    named.add(data.partition_index)
+
+
+def test_writers_and_readers_side_by_side(serving: Serving) -> None:
+    serving.managed.know({1: 0, TWO: 5})
+    alone = state(isr=(1,), replicas=(1,))
+    assert serving.managed.tell(*[replace(alone, partition_index=index) for index in PARTITIONS]) == []
+    seeds = (1, 2)
+    # What will be written is known from the seeds, so a reader knows when it has everything.
+    written = Counter(index for seed in seeds for index in chosen(seed))
+    ends = [written[index] for index in PARTITIONS]
+    failures: list[BaseException] = []
+
+    def run(work: Any, *arguments: Any) -> None:
+        try:
+            work(serving, *arguments)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [
+        *(threading.Thread(target=run, args=(write, seed)) for seed in seeds),
+        *(threading.Thread(target=run, args=(read, seed, ends)) for seed in range(3)),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * DEADLINE_S)
+    assert not any(thread.is_alive() for thread in threads)
+    assert failures == []
