@@ -200,6 +200,18 @@ def test_a_setting_that_the_cluster_decides_is_refused_by_name(make: Make, name:
         make(settings={name: "1"})
 
 
+@pytest.mark.parametrize("connect", ["nowhere", "host:port", ":"])
+def test_a_zookeeper_that_is_none_is_refused_with_what_was_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect: str
+) -> None:
+    monkeypatch.setenv("BARNABAS_ZOOKEEPER", connect)
+    with pytest.raises(DeployError, match=f"'{connect}' .BARNABAS_ZOOKEEPER.: expected host:port"):
+        LocalCluster(tmp_path)
+    # The directory is free again.
+    monkeypatch.delenv("BARNABAS_ZOOKEEPER")
+    LocalCluster(tmp_path).close()
+
+
 def test_a_cluster_without_brokers_is_refused(make: Make) -> None:
     with pytest.raises(ValueError, match="brokers=0: expected at least 1"):
         make(brokers=0)
