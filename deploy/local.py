@@ -59,8 +59,8 @@ class LocalCluster(RunningCluster):
         Broker ids count from 1. `settings` are for all brokers, `broker_settings` for one by id, in Kafka's
         names. `zookeeper`: ``host:port[/chroot]`` of one that runs already; without it that of
         ``BARNABAS_ZOOKEEPER``, else one of our own. Ports of an earlier run are kept where they are free.
-        Raises DeployError when another program runs a cluster in the directory, for a setting that the cluster
-        decides itself, and for a `zookeeper` that is none; ValueError when `brokers` is below 1.
+        Raises DeployError when another program runs a cluster in the directory, for a setting that the
+        cluster decides itself, and for a `zookeeper` that is none; ValueError when `brokers` is below 1.
         """
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: expected at least 1")
@@ -182,8 +182,8 @@ def _zookeeper(
             return ExistingZooKeeper(connect)
         except ValueError as error:
             raise DeployError(
-                f"ZooKeeper at {connect!r} ({ENVIRONMENT_VARIABLE}): expected host:port[,host:port…][/chroot] "
-                f"({error})"
+                f"ZooKeeper at {connect!r} ({ENVIRONMENT_VARIABLE}): expected host:port[,host:port…]"
+                f"[/chroot] ({error})"
             ) from None
     port = _port(earlier.zookeeper_port if earlier else None)
     return ZooKeeper(directory / "zookeeper", host=_HOST, port=port, die_with_parent=not detach)
