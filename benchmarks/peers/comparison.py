@@ -8,7 +8,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+
+_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +26,10 @@ class Goal:
             raise ValueError(f"at_least={self.at_least}, at_most={self.at_most}: expected one of them")
 
     def is_met(self, ratio: float) -> bool:
+        # A ratio of measured figures is no more exact than this; what is shown as the limit has met it.
         if self.at_least is not None:
-            return ratio >= self.at_least
-        return self.at_most is not None and ratio <= self.at_most
+            return ratio >= self.at_least * (1 - _ROUNDING)
+        return self.at_most is not None and ratio <= self.at_most * (1 + _ROUNDING)
 
     def __str__(self) -> str:
         return f"≥ {self.at_least:g}" if self.at_least is not None else f"≤ {self.at_most:g}"

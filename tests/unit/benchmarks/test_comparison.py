@@ -30,6 +30,7 @@ def test_there_is_no_ratio_without_rounds_of_both_or_to_nothing(a: list[float], 
         (Goal(at_most=0.4), 0.4, "met"),
         (Goal(at_most=0.4), 0.41, "MISSED"),
         (Goal(at_most=0.4), 0.0, "met"),
+        (Goal(at_most=0.3), 0.1 + 0.2, "met"),
         (None, 7.0, ""),
     ],
 )
