@@ -28,6 +28,7 @@ from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.config import BrokerConfig, validate_topic_config
 from barnabas.broker.config_layers import ConfigLayers
 from barnabas.broker.controlled_shutdown import request_controlled_shutdown
+from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC, new_offsets_topic
 from barnabas.broker.handlers.dispatcher import Dispatcher, is_short
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
@@ -331,10 +332,16 @@ class Broker:
         self._closing("topic creation", work.stop)
 
         def create(names: Sequence[str]) -> Mapping[str, ErrorCode]:
+            wanted = [
+                new_offsets_topic(config, len(self.metadata.current.brokers))
+                if name == OFFSETS_TOPIC
+                else CreatableTopic(name=name)
+                for name in names
+            ]
             if not controller.is_active:
                 endpoint = self._controller_endpoint()
-                return {} if endpoint is None else create_through(config.broker_id, endpoint, names)
-            made = topics.create([CreatableTopic(name=name) for name in names], validate_only=False)
+                return {} if endpoint is None else create_through(config.broker_id, endpoint, wanted)
+            made = topics.create(wanted, validate_only=False)
             return {result.name: ErrorCode(result.error_code) for result in made}
 
         return AutoTopicCreation(

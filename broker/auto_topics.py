@@ -6,7 +6,10 @@ listener. However many clients ask, one topic is being made once at a time, what
 remembered for a second, and the number of topics under way is bounded. A refusal that asking again would not
 change (too few brokers for ``default.replication.factor``) is told to those who ask within that second.
 
-`ask` may be called on any thread and never waits.
+The brokers' own topics are made in the same way, but only when a broker asks (`ask_internal`), whatever
+``auto.create.topics.enable`` says: no client can have one made by naming it.
+
+Any thread may ask, and never waits.
 """
 
 from __future__ import annotations
@@ -55,21 +58,28 @@ class AutoTopicCreation:
 
     def ask(self, names: Collection[str]) -> dict[str, ErrorCode]:
         """What to answer for each of these unknown topics; those that may be made will be."""
+        refused = {name: code for name in names if (code := _refusal(name)) is not None}
+        answers = refused | self._ask([name for name in names if name not in refused])
+        return {name: answers[name] for name in names}
+
+    def ask_internal(self, name: str) -> ErrorCode:
+        """Have one of the brokers' own topics made; LEADER_NOT_AVAILABLE, or why it cannot be made now."""
+        return self._ask([name])[name]
+
+    def _ask(self, names: Collection[str]) -> dict[str, ErrorCode]:
         answers: dict[str, ErrorCode] = {}
         wanted: list[str] = []
         now_ms = self._now_ms()
         with self._lock:
             self._forget_old(now_ms)
             for name in names:
-                code = _refusal(name)
                 outcome = self._outcomes.get(name)
-                if code is None and outcome is not None:
+                code = ErrorCode.LEADER_NOT_AVAILABLE
+                if outcome is not None:
                     code = outcome.code
-                if code is None:
-                    code = ErrorCode.LEADER_NOT_AVAILABLE
-                    if name not in self._under_way and len(self._under_way) < MAX_UNDER_WAY:
-                        self._under_way.add(name)
-                        wanted.append(name)
+                elif name not in self._under_way and len(self._under_way) < MAX_UNDER_WAY:
+                    self._under_way.add(name)
+                    wanted.append(name)
                 answers[name] = code
         if wanted:
             self._start(wanted)
@@ -120,10 +130,12 @@ def _refusal(name: str) -> ErrorCode | None:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name in INTERNAL_TOPICS else None
 
 
-def create_through(broker_id: BrokerId, controller: Endpoint, names: Sequence[str]) -> dict[str, ErrorCode]:
+def create_through(
+    broker_id: BrokerId, controller: Endpoint, topics: Sequence[CreatableTopic]
+) -> dict[str, ErrorCode]:
     """Have the controller at this address make the topics. Blocks; raises LocalError."""
     # Not to be waited for until there are leaders, or one slow topic would hold up the next.
-    request = CreateTopicsRequest(topics=[CreatableTopic(name=name) for name in names], timeout_ms=0)
+    request = CreateTopicsRequest(topics=list(topics), timeout_ms=0)
 
     async def ask() -> dict[str, ErrorCode]:
         channel = Channel(

@@ -368,6 +368,42 @@ class BrokerConfig:
         topic_name="message.timestamp.after.max.ms",
     )
 
+    # Groups
+    offsets_topic_num_partitions: int = setting(
+        "offsets.topic.num.partitions", _positive, 50, "Partitions of the topic of committed offsets."
+    )
+    offsets_topic_replication_factor: int = setting(
+        "offsets.topic.replication.factor",
+        Integer(1, 32_767),
+        3,
+        "Replicas of that topic; as many as there are brokers when there are fewer.",
+    )
+    offsets_topic_segment_bytes: int = setting(
+        "offsets.topic.segment.bytes", _positive, 104_857_600, "Size of that topic's segments."
+    )
+    offsets_retention_minutes: int = setting(
+        "offsets.retention.minutes", _positive, 10_080, "How long an empty group's offsets are kept."
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        "offsets.retention.check.interval.ms", _positive_long, 600_000, "How often that is looked at."
+    )
+    offset_metadata_max_bytes: int = setting(
+        "offset.metadata.max.bytes", _ms, 4_096, "The longest text that may be committed with an offset."
+    )
+    offsets_commit_timeout_ms: int = setting(
+        "offsets.commit.timeout.ms", _positive, 5_000, "How long a commit waits for the in-sync replicas."
+    )
+    group_initial_rebalance_delay_ms: int = setting(
+        "group.initial.rebalance.delay.ms", _ms, 3_000, "How long an empty group waits for more members."
+    )
+    group_min_session_timeout_ms: int = setting(
+        "group.min.session.timeout.ms", _ms, 6_000, "The shortest session timeout a member may ask for."
+    )
+    group_max_session_timeout_ms: int = setting(
+        "group.max.session.timeout.ms", _ms, 1_800_000, "The longest session timeout a member may ask for."
+    )
+    group_max_size: int = setting("group.max.size", _positive, INT_MAX, "The most members of one group.")
+
     given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """The settings that were given, by the name that was used, as texts: all others have their defaults."""
 

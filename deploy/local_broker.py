@@ -30,6 +30,8 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "controlled.shutdown.retry.backoff.ms": "200",
     # On few cores each further network thread costs more in handing the interpreter lock over than it earns.
     "num.network.threads": "1",
+    # Whoever tries a group out waits for nobody else.
+    "group.initial.rebalance.delay.ms": "0",
 }
 """What a cluster on one machine sets apart from Kafka's defaults; ``--set`` wins over it."""
 

@@ -36,6 +36,7 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 _ASK_THE_CONTROLLER: Final = "this broker is not the controller; Metadata names the one that is"
 _DISABLED_CODE_SINCE: Final = 3
@@ -236,8 +237,23 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
     )
 
 
+def _is_internal(services: Services, topic: DeleteTopicState) -> bool:
+    name = topic.name or services.metadata.current.topic_names.get(TopicId(topic.topic_id))
+    return name in INTERNAL_TOPICS
+
+
 def _delete(services: Services, request: ApiRequest, topics: list[DeleteTopicState], timeout_ms: int) -> None:
-    results = services.topics.delete(topics)
+    results = services.topics.delete([topic for topic in topics if not _is_internal(services, topic)])
+    results += [
+        DeletableTopicResult(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            error_code=ErrorCode.INVALID_TOPIC_EXCEPTION,
+            error_message="the topic belongs to the brokers themselves",
+        )
+        for topic in topics
+        if _is_internal(services, topic)
+    ]
     if request.api_version is not None and request.api_version < _DISABLED_CODE_SINCE:
         for result in results:
             if result.error_code == ErrorCode.TOPIC_DELETION_DISABLED:

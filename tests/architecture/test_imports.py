@@ -26,7 +26,8 @@ MAY_IMPORT_INSIDE_BROKER: dict[str, frozenset[str]] = {
     "log": frozenset(),
     "network": frozenset(),
     "replication": frozenset({"log"}),
-    "handlers": frozenset({"network", "replication", "log"}),
+    "coordinators": frozenset({"replication", "log"}),
+    "handlers": frozenset({"network", "coordinators", "replication", "log"}),
 }
 """Folder of broker/ → the other folders of broker/ that it may import: downward only."""
 

@@ -120,3 +120,14 @@ def test_no_more_than_a_bounded_number_is_under_way() -> None:
     desk.ask("one-more")
     desk.later.finish()
     assert desk.asked[1] == ["one-more"]
+
+
+def test_the_brokers_own_topics_are_made_when_a_broker_asks_and_never_for_a_client() -> None:
+    desk = Desk()
+    assert desk.ask("__consumer_offsets", "a") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, AGAIN]
+    desk.later.finish()
+    assert desk.asked == [["a"]]
+    assert desk.creation.ask_internal("__consumer_offsets") == AGAIN
+    assert desk.creation.ask_internal("__consumer_offsets") == AGAIN
+    desk.later.finish()
+    assert desk.asked == [["a"], ["__consumer_offsets"]]

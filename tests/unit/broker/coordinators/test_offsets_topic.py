@@ -1,0 +1,52 @@
+"""The offsets topic is made as the settings say, and a group's partition is the one that Kafka chooses."""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas.broker.config import config_from
+from barnabas.broker.coordinators.offsets_topic import java_hash, new_offsets_topic, partition_of
+
+
+@pytest.mark.parametrize(
+    ("text", "hashed"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("my-group", -1_906_497_762),
+        ("grüppe", -1_233_264_812),
+        ("群", 32_676),
+        ("😀", 1_772_899),
+        ("polygenelubricants", -2_147_483_648),
+    ],
+)
+def test_the_hash_is_javas(text: str, hashed: int) -> None:
+    assert java_hash(text) == hashed
+
+
+def test_the_hash_that_has_no_positive_twin_counts_as_zero() -> None:
+    assert partition_of("polygenelubricants", 50) == 0
+
+
+def test_a_negative_hash_gives_a_partition_too() -> None:
+    assert partition_of("grüppe", 50) == 1_233_264_812 % 50
+
+
+@pytest.mark.parametrize(("live_brokers", "replicas"), [(0, 1), (1, 1), (2, 2), (3, 3), (5, 3)])
+def test_the_topic_has_as_many_replicas_as_there_are_brokers_for(live_brokers: int, replicas: int) -> None:
+    config = config_from(
+        {
+            "broker.id": "1",
+            "zookeeper.connect": "localhost:2181",
+            "log.dirs": "/data",
+            "offsets.topic.num.partitions": "7",
+            "offsets.topic.segment.bytes": "12345",
+        }
+    )
+    topic = new_offsets_topic(config, live_brokers)
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("__consumer_offsets", 7, replicas)
+    assert {one.name: one.value for one in topic.configs} == {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "12345",
+    }
