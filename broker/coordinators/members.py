@@ -1,0 +1,204 @@
+"""The members of one group: who they are, what they can do, and who waits for what.
+
+Keeps in step: the members by id, the static ones by instance id (KIP-345), how many support each protocol,
+how many wait in a JoinGroup, the ids that were given out and not used yet (KIP-394), and the leader. Knows no
+states and sends nothing. Used under the group's lock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from barnabas.broker.coordinators.group_effects import Client, Token
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.messages.join_group import JoinGroupResponseMember
+
+MAX_PENDING_MEMBERS: Final = 10_000
+"""The most member ids that are given out and not used; the oldest goes when there is one more."""
+
+
+class Protocol(NamedTuple):
+    """A way of assigning that a member knows, and what it says of itself under it."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """``join_token`` and ``sync_token`` are set while a request of the member waits for its answer."""
+
+    member_id: str
+    instance_id: str | None
+    client: Client
+    protocols: tuple[Protocol, ...]
+    """In the order of its preference; never empty."""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    assignment: bytes = b""
+    is_new: bool = False
+    """In no generation yet: its JoinGroup may be that of a client which is gone, so waiting proves nothing."""
+    join_token: Token = None
+    sync_token: Token = None
+    expires_at_ms: float = math.inf
+
+    @property
+    def deadline_ms(self) -> float:
+        """When it counts as failed: never while a request of its waits here, unless it is new."""
+        if not self.is_new and (self.join_token is not None or self.sync_token is not None):
+            return math.inf
+        return self.expires_at_ms
+
+    def metadata(self, protocol_name: str) -> bytes:
+        for protocol in self.protocols:
+            if protocol.name == protocol_name:
+                return protocol.metadata
+        invariant(False, "member %s does not know the protocol %r in force", self.member_id, protocol_name)
+        return b""
+
+
+class Members:
+    """Of one group. ``leader_id`` is None exactly when there are no members."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Member] = {}
+        self._static: dict[str, str] = {}
+        self._supporters: Counter[str] = Counter()
+        self._awaiting_join = 0
+        self.leader_id: str | None = None
+        self.pending: dict[str, float] = {}
+        """Member ids that were given out and not used yet: when each expires."""
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Member]:
+        """In the order in which they came; a copy, so that they may be removed meanwhile."""
+        return iter(list(self._by_id.values()))
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._by_id
+
+    def __getitem__(self, member_id: str) -> Member:
+        return self._by_id[member_id]
+
+    def find(self, member_id: str) -> Member | None:
+        return self._by_id.get(member_id)
+
+    def id_of_instance(self, instance_id: str) -> str | None:
+        """The member that holds an instance id."""
+        return self._static.get(instance_id)
+
+    @property
+    def awaiting_join(self) -> int:
+        return self._awaiting_join
+
+    @property
+    def have_all_joined(self) -> bool:
+        return self._awaiting_join == len(self._by_id) and not self.pending
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that any member asks for."""
+        return max((member.rebalance_timeout_ms for member in self._by_id.values()), default=0)
+
+    @property
+    def next_deadline_ms(self) -> float:
+        first = min((member.deadline_ms for member in self._by_id.values()), default=math.inf)
+        return min(first, min(self.pending.values(), default=math.inf))
+
+    def add(self, member: Member) -> None:
+        """The first one becomes the leader."""
+        invariant(member.member_id not in self._by_id, "member %s is already there", member.member_id)
+        if member.instance_id is not None:
+            invariant(member.instance_id not in self._static, "instance %s is taken", member.instance_id)
+            self._static[member.instance_id] = member.member_id
+        self._by_id[member.member_id] = member
+        self._supporters.update({protocol.name for protocol in member.protocols})
+        self._awaiting_join += member.join_token is not None
+        self.pending.pop(member.member_id, None)
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+
+    def remove(self, member_id: str) -> Member | None:
+        """Forget a member or an id that was given out. Its tokens are the caller's to answer."""
+        self.pending.pop(member_id, None)
+        member = self._by_id.pop(member_id, None)
+        if member is None:
+            return None
+        self._supporters.subtract({protocol.name for protocol in member.protocols})
+        self._supporters += Counter()
+        self._awaiting_join -= member.join_token is not None
+        if member.instance_id is not None:
+            del self._static[member.instance_id]
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self._by_id), None)
+        return member
+
+    def rename(self, member: Member, new_id: str) -> None:
+        """Give a static member another id; leadership goes with it."""
+        invariant(member.instance_id is not None, "member %s is not static", member.member_id)
+        invariant(new_id not in self._by_id, "member %s is already there", new_id)
+        self._by_id = {
+            (new_id if member_id == member.member_id else member_id): found
+            for member_id, found in self._by_id.items()
+        }
+        if self.leader_id == member.member_id:
+            self.leader_id = new_id
+        self._static[str(member.instance_id)] = new_id
+        member.member_id = new_id
+
+    def set_protocols(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
+        self._supporters.subtract({protocol.name for protocol in member.protocols})
+        self._supporters.update({protocol.name for protocol in protocols})
+        self._supporters += Counter()
+        member.protocols = protocols
+
+    def set_join_token(self, member: Member, token: Token) -> Token:
+        """Let a JoinGroup wait, or none with None; returns what waited before."""
+        before, member.join_token = member.join_token, token
+        self._awaiting_join += (token is not None) - (before is not None)
+        return before
+
+    def add_pending(self, member_id: str, expires_at_ms: float) -> None:
+        """Remember an id that was given out."""
+        while len(self.pending) >= MAX_PENDING_MEMBERS:
+            del self.pending[next(iter(self.pending))]
+        self.pending[member_id] = expires_at_ms
+
+    def support_one_of(self, names: Iterable[str]) -> bool:
+        """Whether all members support one of some protocols."""
+        return any(self._supporters[name] == len(self._by_id) for name in names)
+
+    def choose_protocol(self) -> str:
+        """The one of the protocols common to all for which most vote; of a tie, the one voted for first."""
+        everyone = len(self._by_id)
+        votes: Counter[str] = Counter()
+        for member in self._by_id.values():
+            votes[next(name for name, _ in member.protocols if self._supporters[name] == everyone)] += 1
+        return votes.most_common(1)[0][0]
+
+    def elect_joined_leader(self) -> bool:
+        """See that the leader is one who has joined; False when nobody has."""
+        if self.leader_id is None:
+            return False
+        if self._by_id[self.leader_id].join_token is not None:
+            return True
+        joined = next((m.member_id for m in self._by_id.values() if m.join_token is not None), None)
+        if joined is not None:
+            self.leader_id = joined
+        return joined is not None
+
+    def as_the_leader_sees_them(self, protocol_name: str) -> list[JoinGroupResponseMember]:
+        return [
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                metadata=member.metadata(protocol_name),
+            )
+            for member in self._by_id.values()
+        ]
