@@ -8,10 +8,10 @@ The checker knows nothing of how the records travelled. With acks=all it holds t
 - *gap*, *backwards*: offsets are read without a hole and never fall;
 - *order*: acknowledged records of a partition first appear in the order in which they were sent;
 - *foreign*: nothing is read that was never sent;
-- *disagreement*: all replicas have one value for an offset, and none ends before another.
+- *disagreement*: all replicas have one value for an offset, and none ends before another;
+- *twice*: no retry has written a record again, for the load's producer is idempotent.
 
-A record that was not acknowledged may be there or not; a retry may have written a record twice. Both are
-counted, neither is a fault (idempotence is not promised yet). One thread.
+A record that was not acknowledged may be there or not; those that are there are counted. One thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ class Verdict:
     counts: Counter[str] = field(default_factory=Counter)
     acknowledged: int = 0
     unacknowledged_but_written: int = 0
-    duplicates: int = 0
 
     @property
     def is_good(self) -> bool:
@@ -49,7 +48,7 @@ class Verdict:
 
     def __str__(self) -> str:
         summary = (
-            f"{self.acknowledged} acknowledged, {self.duplicates} duplicates, "
+            f"{self.acknowledged} acknowledged, "
             f"{self.unacknowledged_but_written} written though not acknowledged"
         )
         lines = [f"{kind} ({self.counts[kind]}): {'; '.join(found)}" for kind, found in self.faults.items()]
@@ -112,6 +111,8 @@ def _check_order(history: History, verdict: Verdict) -> None:
         last = -1
         for offset, number in found:
             written[number] += 1
+            if written[number] > 1:
+                verdict.add("twice", f"record {number} stands again at offset {offset} of {partition}")
             if written[number] > 1 or number not in acknowledged:
                 continue
             if position[number] < last:
@@ -121,7 +122,6 @@ def _check_order(history: History, verdict: Verdict) -> None:
                     f"{history.sent[last].number}, which was sent later",
                 )
             last = max(last, position[number])
-    verdict.duplicates = sum(times - 1 for times in written.values())
     verdict.unacknowledged_but_written = len(written.keys() - acknowledged)
 
 
