@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 RESULTS = "COMPAT_RESULTS"
 """The variable that names the folder where tests leave what came out, instead of comparing it."""
-NOT_THERE = "-"
+NOT_THERE, FAILED = "-", "no"
 _BEGIN, _END = "<!-- {}: made by python -m tests.compat.table -->", "<!-- end of {} -->"
 FEATURES, VERSIONS = "features", "versions"
 
@@ -67,7 +67,7 @@ def write(text: str, table: str, rows: Table, clients: Sequence[str], corner: st
         raise ValueError(f"README.md has no marks {begin} and {end}")
     lines = [f"| {corner} | {' | '.join(clients)} |", f"| --- |{' --- |' * len(clients)}"]
     lines += [
-        f"| {row} | {' | '.join(cells.get(client, NOT_THERE) for client in clients)} |"
+        f"| {row} | {' | '.join(cells.get(client, FAILED) for client in clients)} |"
         for row, cells in rows.items()
     ]
     return f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}"

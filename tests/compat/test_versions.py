@@ -59,14 +59,22 @@ class Relay:
                     connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(10)
+        for connection in self._open:
+            connection.close()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client = self._server.accept()[0]
-                broker = socket.create_connection(self.target)
                 with self._lock:
-                    self._open += [client, broker]
+                    self._open.append(client)
+                try:
+                    broker = socket.create_connection(self.target)
+                except ConnectionRefusedError:
+                    client.close()
+                    continue
+                with self._lock:
+                    self._open.append(broker)
                 for work in ((client, broker, True), (broker, client, False)):
                     thread = threading.Thread(target=self._pass_on, args=work, daemon=True)
                     self._threads.append(thread)
@@ -199,8 +207,8 @@ def test_the_versions_that_a_client_chooses(
         version = driver.ask("hello")["version"]
     # The looks of this test itself are Metadata 4 and ApiVersions 0; each client asks for more of its own.
     chosen: dict[int, int] = {}
-    for key, version in relayed.seen:
-        chosen[key] = max(version, chosen.get(key, -1))
+    for key, sent in relayed.seen:
+        chosen[key] = max(sent, chosen.get(key, -1))
     assert {0, 1, 2, 3} <= chosen.keys()
     for key, highest in chosen.items():
         assert key in offered, f"{name} asks for API {key}, which is not advertised"
