@@ -10,7 +10,8 @@ appended before the next fetch says so, which is how the leader learns how far t
   where they part, and the follower cuts there (KIP-101, KIP-279, in the form of KIP-595): never to a mere
   high watermark, and without a request of its own.
 - When the set of partitions changes, an empty fetch has the leader answer the waiting one at once.
-- A leader whose port refuses is reported to the metadata cache as suspect, and trusted when it answers again.
+- A leader whose connection is lost, or whose port refuses, is reported to the metadata cache as suspect, and
+  trusted when it answers again; for a loss alone also after a while.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ from barnabas.protocol.messages.fetch import (
 logger = logging.getLogger(__name__)
 
 _FIRST_RETRY_MS: Final = 10.0
+_SUSPECTED_S: Final = 1.0
+"""How long a leader whose connection was lost is suspected, unless it answers or refuses before."""
 _QUIET_ERRORS: Final = frozenset(
     {
         # What a change of leadership looks like until both sides have heard of it.
@@ -231,6 +234,8 @@ class LeaderFetcher:
         self._changed = asyncio.Event()
         # Whether the loss of the connection has been said; once is enough.
         self._is_lost = False
+        # Whether its port refused since it last answered.
+        self._is_refused = False
         self._is_waiting = False
         # What the fetch under way asks for: an answer is not for what was added since.
         self._asked: dict[TopicPartition, _Followed] = {}
@@ -289,7 +294,7 @@ class LeaderFetcher:
                 continue
             finally:
                 self._is_waiting = False
-            self._is_lost = False
+            self._is_lost = self._is_refused = False
             self._manager.metadata.trust(self.leader)
             if not self._apply(answer, loop.time()):
                 await asyncio.sleep(self._settings.backoff_ms / 1000)
@@ -306,17 +311,33 @@ class LeaderFetcher:
         if isinstance(error, ConnectionRefused):
             if self.leader not in self._manager.metadata.suspects:
                 logger.warning("broker %d at %s refuses connections", self.leader, self.endpoint)
+            self._is_refused = True
             self._manager.metadata.suspect(self.leader)
             await asyncio.sleep(_FIRST_RETRY_MS / 1000)
         elif not isinstance(error.__cause__, OSError):
             # The connection was lost just now, or the back-off has not passed; the next attempt tells more.
             level = logging.DEBUG if self._is_lost else logging.INFO
+            if not self._is_lost:
+                self._suspect_for_now()
             self._is_lost = True
             logger.log(level, "fetching from broker %d: %s", self.leader, error)
             await asyncio.sleep(_FIRST_RETRY_MS / 1000)
         else:
             logger.warning("fetching from broker %d: %s", self.leader, error)
             await asyncio.sleep(self._settings.backoff_ms / 1000)
+
+    def _suspect_for_now(self) -> None:
+        """Name the leader to no client until the next attempt has told more, or a while has passed.
+
+        A client that lost the same peer at the same moment asks at once, and only once: were it told the old
+        leader, it would go on trying that one for seconds.
+        """
+        self._manager.metadata.suspect(self.leader)
+        asyncio.get_running_loop().call_later(_SUSPECTED_S, self._end_suspicion)
+
+    def _end_suspicion(self) -> None:
+        if not self._is_refused:
+            self._manager.metadata.trust(self.leader)
 
     def _request(self, topics: list[FetchTopic], wait_ms: int) -> FetchRequest:
         return FetchRequest(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.network.server import ListenAddress, ServerSettings, SocketServer
+from barnabas.broker.replication import fetcher
 from barnabas.broker.replication.fetcher import FetcherManager, FetcherSettings, FollowedLeader
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -78,6 +80,34 @@ class Leader(Serving):
         manager = self.managed.manager
         manager.append(1, 0, [(to, memoryview(bytearray(batch(*values))))], lambda outcomes: None)
         manager.wake_followers()
+
+
+class LosingPort:
+    """A port that closes the first connection when something comes in, and keeps the next one, silent."""
+
+    refuses = False
+
+    def __init__(self, port: int) -> None:
+        self._server = socket.create_server(("127.0.0.1", port))
+        self._second: socket.socket | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> LosingPort:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(DEADLINE_S)
+        self.refuses = True
+        self._server.close()
+        if self._second is not None:
+            self._second.close()
+
+    def _run(self) -> None:
+        first, _ = self._server.accept()
+        with first:
+            first.recv(1)
+        self._second, _ = self._server.accept()
 
 
 class Follower:
@@ -218,6 +248,23 @@ def test_a_leader_whose_port_refuses_is_suspected_until_it_answers(
     leader.start()
     wait_for(lambda: follower.has_all_of(leader), "the second record")
     wait_for(lambda: not follower.metadata.suspects, "the end of the suspicion")
+
+
+def test_a_leader_whose_connection_is_lost_is_suspected_at_once_and_for_a_while(
+    leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "_SUSPECTED_S", 0.1)
+    seen: list[bool] = []
+    suspect = follower.metadata.suspect
+    monkeypatch.setattr(
+        follower.metadata, "suspect", lambda broker: (suspect(broker), seen.append(port.refuses))
+    )
+    leader.stop()
+    with LosingPort(leader.port) as port:
+        follower.follow(leader, TP)
+        wait_for(lambda: bool(seen), "the suspicion")
+        assert seen == [False], "it must not wait until the port refuses"
+        wait_for(lambda: not follower.metadata.suspects, "the end of the suspicion, without an answer")
 
 
 def test_a_leader_that_does_not_know_its_epoch_yet_is_asked_again(leader: Leader, follower: Follower) -> None:
