@@ -32,15 +32,22 @@ class AppendOutcome:
 
 
 def append_checked(
-    partition: Partition, records: memoryview, *, require_all: bool, now_ms: float, wall_clock_ms: int
+    partition: Partition,
+    records: memoryview,
+    *,
+    require_all: bool,
+    now_ms: float,
+    wall_clock_ms: int,
+    since: LeaderEpoch | None = None,
 ) -> LeaderAppend:
     """Check the records as the topic's settings demand, and append them.
 
+    With ``since`` they are this broker's own, not to be looked into, and it must have led since that epoch.
     Raises RecordsRefused, and as `Partition.append_as_leader`. What is looked into is looked into without the
     partition's lock.
     """
     config = partition.log.config
-    if config.looks_into_records:
+    if config.looks_into_records and since is None:
         partition.check_leading()
         records = prepare_records(
             partition.partition,
@@ -49,8 +56,12 @@ def append_checked(
             now_ms=wall_clock_ms,
             max_bytes=max(DEFAULT_MAX_DECOMPRESSED_BYTES, config.max_message_bytes),
         )
+    if since is None:
+        return partition.append_as_leader(
+            records, require_all=require_all, now_ms=now_ms, wall_clock_ms=wall_clock_ms
+        )
     return partition.append_as_leader(
-        records, require_all=require_all, now_ms=now_ms, wall_clock_ms=wall_clock_ms
+        records, require_all=require_all, now_ms=now_ms, wall_clock_ms=wall_clock_ms, since=since
     )
 
 

@@ -48,6 +48,7 @@ from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 
 _NO_ISR: Final = CommittedIsr(frozenset(), -1)
 _EMPTY: Final = memoryview(b"")
+_EVER: Final = 1 << 31
 
 
 class Partition:
@@ -77,7 +78,7 @@ class Partition:
         self._controller_epoch = NO_CONTROLLER_EPOCH
         self._leader_epoch_start_offset = Offset(0)
         # The epoch in which this replica last came to lead; while it leads on, its log is never cut.
-        self._leading_since = NO_LEADER_EPOCH
+        self.leading_since = NO_LEADER_EPOCH
         self._replicas: tuple[BrokerId, ...] = ()
         self._isr: IsrState = _NO_ISR
         self._followers: dict[BrokerId, FollowerState] = {}
@@ -151,7 +152,7 @@ class Partition:
             self._role = Role.LEADER
             self._leader_epoch_start_offset = log_end_offset
             if is_new_leader:
-                self._leading_since = self._leader_epoch
+                self.leading_since = self._leader_epoch
             in_sync = frozenset(BrokerId(replica) for replica in state.isr)
             self._isr = CommittedIsr(in_sync, state.partition_epoch)
             self._followers = rules.followers_after_election(
@@ -190,14 +191,14 @@ class Partition:
     # Leading.
 
     def append_as_leader(
-        self, records: memoryview, *, require_all: bool, now_ms: float, wall_clock_ms: int
+        self, records: memoryview, *, require_all: bool, now_ms: float, wall_clock_ms: int, since: int = _EVER
     ) -> LeaderAppend:
         """Append produced batches. With ``require_all`` (acks=all) the ISR must be large enough.
 
         Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, and whatever the log finds wrong with the batches.
         """
         with self._lock:
-            self.check_leading()
+            self.check_leading(since=since)
             if require_all and len(self._isr.in_sync_replicas) < self.min_insync_replicas:
                 in_sync = len(self._isr.in_sync_replicas)
                 raise fencing.not_enough_replicas(self.partition, in_sync, self.min_insync_replicas)
@@ -211,7 +212,7 @@ class Partition:
         A new epoch in which this replica leads on changes nothing: what it appended before is still there.
         """
         with self._lock:
-            if self._role is not Role.LEADER or leader_epoch < self._leading_since:
+            if self._role is not Role.LEADER or leader_epoch < self.leading_since:
                 return self._refusal
             if self._high_watermark < required_offset:
                 return None
@@ -264,10 +265,9 @@ class Partition:
         """
         with self._lock:
             self.check_leading(current_leader_epoch)
-            if self._high_watermark < self._leader_epoch_start_offset:
-                raise fencing.not_available(
-                    self.partition, self._high_watermark, self._leader_epoch, self._leader_epoch_start_offset
-                )
+            start = self._leader_epoch_start_offset
+            if self._high_watermark < start:
+                raise fencing.not_available(self.partition, self._high_watermark, self._leader_epoch, start)
             return self._high_watermark
 
     def readable_end(self, current_leader_epoch: int, for_follower: bool) -> Offset:
@@ -318,11 +318,11 @@ class Partition:
             self.check_leading(current_leader_epoch)
             return EpochEnd(*self.log.epoch_cache.end_offset_for(epoch, self.log.log_end_offset))
 
-    def check_leading(self, current_leader_epoch: int = -1) -> None:
-        """Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH."""
+    def check_leading(self, current_leader_epoch: int = -1, since: int = _EVER) -> None:
+        """Raises FENCED_ or UNKNOWN_LEADER_EPOCH; NOT_LEADER_OR_FOLLOWER, also if it came to lead later."""
         if current_leader_epoch >= 0 and current_leader_epoch != self._leader_epoch:
             raise fencing.other_epoch(self.partition, self._leader_epoch, current_leader_epoch)
-        if self._role is not Role.LEADER:
+        if self._role is not Role.LEADER or since < self.leading_since:
             raise fencing.not_leader(self.partition, self._broker_id, self._leader, self._refusal)
 
     def delete_records(self, offset: int) -> Offset:

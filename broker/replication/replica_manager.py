@@ -48,7 +48,7 @@ from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.role_changes import RoleChanges
 from barnabas.broker.topic_settings import TopicSettingsTable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, PartitionError, StopReplicaRequest
 
 logger = logging.getLogger(__name__)
@@ -91,6 +91,8 @@ class ReplicaManager:
             now_ms=now_ms,
         )
         self.fence = Fence(self._fenced)
+        # Told of each partition whose role may have changed, without any lock held; they may not block.
+        self.role_listeners: list[Callable[[TopicPartition], None]] = []
         # For those that read as consumers do.
         self.listeners = PartitionListeners()
         # Partitions that were appended to and whose followers have not been woken; see `wake_followers`.
@@ -210,10 +212,13 @@ class ReplicaManager:
         timeout_ms: int,
         batches: Sequence[tuple[TopicPartition, memoryview]],
         answer: Callable[[list[AppendOutcome]], None],
+        *,
+        since: LeaderEpoch | None = None,
     ) -> None:
         """Append to the leaders and call ``answer`` once: now, or with acks=all when all in sync have it.
 
-        The record bytes are not used after this returns.
+        The record bytes are not used after this returns. A coordinator of this broker gives the epoch since
+        which it coordinates: where leadership has been elsewhere meanwhile, its records are refused.
         """
         now_ms = self._now_ms()
         outcomes: list[AppendOutcome] = []
@@ -222,7 +227,7 @@ class ReplicaManager:
         for name, records in batches:
             outcome = AppendOutcome(name)
             outcomes.append(outcome)
-            appended = self._append_one(outcome, records, acks == ACKS_ALL, now_ms)
+            appended = self._append_one(outcome, records, acks == ACKS_ALL, now_ms, since)
             if appended is None:
                 continue
             if acks == ACKS_ALL:
@@ -246,14 +251,24 @@ class ReplicaManager:
             answer(outcomes)
 
     def _append_one(
-        self, outcome: AppendOutcome, records: memoryview, require_all: bool, now_ms: float
+        self,
+        outcome: AppendOutcome,
+        records: memoryview,
+        require_all: bool,
+        now_ms: float,
+        since: LeaderEpoch | None,
     ) -> Unacknowledged | None:
         """Append to one partition, and note the outcome; None when that is an error."""
         partition = None
         try:
             partition = self._writable(outcome.partition)
             appended = append_checked(
-                partition, records, require_all=require_all, now_ms=now_ms, wall_clock_ms=wall_clock_ms()
+                partition,
+                records,
+                require_all=require_all,
+                now_ms=now_ms,
+                wall_clock_ms=wall_clock_ms(),
+                since=since,
             )
         except (ApiError, RecordsRefused) as error:
             if isinstance(error, RecordsRefused):
@@ -399,6 +414,8 @@ class ReplicaManager:
 
     def _role_changed(self, name: TopicPartition) -> None:
         """Whoever waits on a partition whose role changed must hear of it."""
+        for listener in self.role_listeners:
+            listener(name)
         self.produce_purgatory.check_and_complete(name)
         self.follower_purgatory.check_and_complete(name)
         self.deletions.check(name)

@@ -13,7 +13,7 @@ from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, Offset
-from tests.simulation.memory_log import MemoryLog, decode
+from tests.simulation.memory_log import MemoryLog, decode, encode
 from tests.unit.broker.replication.building import (
     FOUR,
     LAG_MS,
@@ -136,6 +136,25 @@ def test_an_append_ends_with_its_leadership_even_if_that_comes_back() -> None:
     partition.make_leader(state(epoch=2, isr=(1,)), 0.0)
     assert partition.high_watermark >= appended.required_offset
     assert partition.acknowledgement(appended.leader_epoch, appended.required_offset) is gone
+
+
+def test_the_brokers_own_records_are_refused_when_others_have_led_meanwhile() -> None:
+    partition = leader_of(1, 2)
+    since = partition.leading_since
+
+    def append_own() -> None:
+        partition.append_as_leader(encode(0), require_all=True, now_ms=0.0, wall_clock_ms=0, since=since)
+
+    partition.make_leader(state(epoch=1, isr=(1, 2)), 0.0)
+    assert partition.leading_since == since
+    append_own()
+    partition.make_follower(state(leader=2, epoch=2))
+    with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        append_own()
+    partition.make_leader(state(epoch=3, isr=(1,)), 0.0)
+    with refused(ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        append_own()
+    assert (partition.leading_since, partition.log_end_offset) == (3, 1)
 
 
 # Reading

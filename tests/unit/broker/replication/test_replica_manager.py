@@ -40,6 +40,19 @@ def test_it_leads_and_follows_as_told(managed: Managed) -> None:
     assert managed.manager.leader_count == 1
 
 
+def test_changes_of_roles_are_told_when_they_have_taken_place(managed: Managed) -> None:
+    told = []
+
+    def listen(name: TopicPartition) -> None:
+        told.append((name, managed.manager.partition(name).role))
+
+    managed.manager.role_listeners.append(listen)
+    managed.tell(state(), second(leader=2))
+    managed.stop_replica(0)
+    assert sorted(told[:2]) == [(TP, Role.LEADER), (SECOND, Role.FOLLOWER)]
+    assert told[2:] == [(TP, Role.NONE)]
+
+
 def test_a_new_leader_fetches_no_longer(managed: Managed) -> None:
     managed.tell(state(leader=2))
     managed.tell(state(epoch=1))
