@@ -154,6 +154,10 @@ class MetadataCache:
         if broker_id in self._suspects:
             with self._lock:
                 self._suspects -= {broker_id}
+                topics = list(self._current.topics)
+            # Somebody may wait for its leaders.
+            for listener in self._listeners:
+                listener(topics)
 
     def leader_of(self, partition: UpdateMetadataPartition) -> tuple[BrokerId, LeaderEpoch]:
         """The leader to name: -1 while it is gone or suspected."""

@@ -6,12 +6,15 @@ of versions below 4 cannot say whether they want that, and are taken to.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.metadata_cache import ClusterMetadata, MetadataCache
+from barnabas.broker.purgatory import DelayedOperation
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerId, TopicId
 from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition
@@ -27,9 +30,63 @@ from barnabas.protocol.messages.metadata import (
 from barnabas.protocol.topic_names import INTERNAL_TOPICS, validate_topic_name
 
 _NULL_NAME_SINCE: Final = 12
+_LEADERS_WAIT_MS: Final = 1_000
+"""As long as librdkafka takes to ask again by itself."""
 
 
 def handle(services: Services, request: ApiRequest) -> None:
+    """Answer, but to a Kafka client not while leaders are being moved away from a broker that died.
+
+    A client asks once when a connection breaks. Told of no leader, or of the dead one, librdkafka asks again
+    only by its timer, a second later; so the answer waits a moment for the new leaders.
+    """
+    moving = [] if request.api_version is None else _moving(services.metadata, request.body)
+    if not moving:
+        _answer(services, request)
+        return
+    operation = DelayedMetadata(
+        lambda: not _moving(services.metadata, request.body), lambda: _answer(services, request)
+    )
+    services.topic_purgatory.try_complete_else_watch(operation, moving)
+
+
+class DelayedMetadata(DelayedOperation):
+    """Waits until the leaders are settled, for `_LEADERS_WAIT_MS` at most."""
+
+    def __init__(self, is_settled: Callable[[], bool], answer: Callable[[], None]) -> None:
+        super().__init__(int(monotonic_ms()) + _LEADERS_WAIT_MS)
+        self._is_settled = is_settled
+        self._answer = answer
+
+    def try_complete(self) -> bool:
+        return self._is_settled()
+
+    def on_expiration(self) -> None:
+        """What is known by then is the answer."""
+
+    def on_complete(self) -> None:
+        self._answer()
+
+
+def _moving(cache: MetadataCache, body: MetadataRequest) -> list[str]:
+    """The topics asked for of which a partition has a leader that is dead or suspected, and no other yet.
+
+    One without any leader (the controller has said so) may stay so for long: nobody waits for it.
+    """
+    current = cache.current
+    alive = current.brokers.keys() - cache.suspects
+    names = list(current.topics) if body.topics is None else [topic.name or "" for topic in body.topics]
+    return [
+        name
+        for name in names
+        if any(
+            partition.leader >= 0 and partition.leader not in alive
+            for partition in current.partitions_of(name).values()
+        )
+    ]
+
+
+def _answer(services: Services, request: ApiRequest) -> None:
     body: MetadataRequest = request.body
     cache, current = services.metadata, services.metadata.current
     # In version 0, which has no null, an empty list asks for all topics.

@@ -6,8 +6,10 @@ import uuid
 
 import pytest
 
+from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.describe_cluster import DescribeClusterRequest
 from barnabas.protocol.messages.metadata import OPERATIONS_UNKNOWN, MetadataRequest, MetadataRequestTopic
 from tests.unit.broker.handlers.serving import INTERNAL, Serving
@@ -117,3 +119,33 @@ def test_the_cluster_is_described_as_metadata_does(known: Serving, version: int 
 def test_a_broker_knows_no_controllers_endpoints(known: Serving, kind: int, code: ErrorCode) -> None:
     found = known.call(DescribeClusterRequest(endpoint_type=kind), version=1)
     assert (found.error_code, found.brokers) == (code, [])
+
+
+def test_a_kafka_client_waits_for_the_new_leader_of_a_broker_that_is_suspected(hosting: Serving) -> None:
+    """It asks once when a connection breaks, and again only a second later."""
+    hosting.managed.metadata.suspect(BrokerId(1))
+    waiting = hosting.send(named("topic"), version=9)
+    assert not waiting.is_answered
+    assert hosting.call(named("other", may_create=False), version=9).topics[0].partitions == []
+    hosting.managed.metadata.update(metadata({1: 10, 2: 20}, led_by(2, epoch=1)))
+    assert waiting.response.topics[0].partitions[0].leader_id == 2
+
+
+def test_a_suspicion_that_was_wrong_ends_the_wait(hosting: Serving) -> None:
+    hosting.managed.metadata.suspect(BrokerId(1))
+    waiting = hosting.send(MetadataRequest(topics=None), version=9)
+    hosting.managed.metadata.trust(BrokerId(1))
+    assert waiting.response.topics[0].partitions[0].leader_id == 1
+
+
+def test_nobody_waits_for_a_partition_that_the_controller_gave_no_leader(hosting: Serving) -> None:
+    hosting.managed.metadata.update(metadata({2: 20}, led_by(-1, epoch=1)))
+    [partition] = hosting.call(named("topic"), version=9).topics[0].partitions
+    assert (partition.leader_id, partition.error_code) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
+
+
+def test_the_wait_for_a_leader_ends(hosting: Serving) -> None:
+    hosting.managed.metadata.suspect(BrokerId(1))
+    waiting = hosting.send(named("topic"), version=9)
+    hosting.managed.reaper.expire_due(monotonic_ms() + 60_000)
+    assert waiting.response.topics[0].partitions[0].leader_id == -1
