@@ -197,7 +197,7 @@ def _kafkajs() -> Mapping[str, str]:
         return {"NODE_MODULES": str(folder / "node_modules"), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
 
 
-_KCAT_PACKAGES = ("kcat", "librdkafka1", "libyajl2", "libserdes1", "libavro24", "libjansson4", "libsnappy1v5")
+_KCAT_PACKAGES = ("kcat", "librdkafka1", "libyajl2", "libsasl2-2", "liblz4-1")
 
 
 def _kcat() -> Mapping[str, str]:
