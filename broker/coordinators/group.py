@@ -126,16 +126,20 @@ class Group:
         group_id: str,
         stored: StoredGroup | None,
         offsets: Iterable[LoadedOffset],
+        coordinator_epoch: int,
         limits: GroupLimits,
         now: Moment,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> tuple[Group, Effects]:
-        """A group as its log has it; ``stored`` None when only offsets were found. Sessions start anew."""
+        """A group as its log has it; ``stored`` is None when only offsets were found. Sessions start anew.
+
+        ``coordinator_epoch`` is the leader epoch of the partition of the offsets topic.
+        """
         group = cls(group_id, limits, now, new_id)
         for offset in offsets:
             group.offsets.load(*offset)
         if stored is not None:
-            group._core.load(stored, now)
+            group._core.load(stored, coordinator_epoch, now)
         return group, group._core.take_effects()
 
     # ---- what it is

@@ -16,6 +16,7 @@ from barnabas.broker.coordinators.group_effects import Client, GroupLimits, Join
 from barnabas.broker.coordinators.group_state import GroupState
 from barnabas.broker.coordinators.members import Member, Protocol
 from barnabas.broker.coordinators.rebalance import Rebalance, join_refused, store_error
+from barnabas.broker.coordinators.subscription import CONSUMER_PROTOCOL_TYPE, topics_of_all
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.join_group import NO_MEMBER, JoinGroupRequest, JoinGroupResponse
 
@@ -205,7 +206,7 @@ class Joining:
         self._become(member, asked.as_member(new_id))
         core.keep_alive(member, now)
         core.wait_for_join(member, asked.token)
-        if core.state is GroupState.STABLE and self._members.choose_protocol() == core.protocol_name:
+        if core.state is GroupState.STABLE and self._goes_on(before.protocols, asked.protocols):
             # Nobody else needs to know: the generation goes on with the new id in the old one's place.
             purpose = Replacement(
                 core.generation_id,
@@ -219,6 +220,20 @@ class Joining:
         else:
             # A leader that was told the old id in this generation would assign to that.
             core.prepare_if_not_yet(f"instance {instance_id} came back as {new_id}", now)
+
+    def _goes_on(self, before: tuple[Protocol, ...], now: tuple[Protocol, ...]) -> bool:
+        """Whether the generation's assignment still fits.
+
+        It does unless another protocol would be chosen, or the member reads other topics (Kafka does not look
+        at these, so that such a member never gets the new ones). The rest of the metadata says what a member
+        owns and differs after every restart.
+        """
+        name = self._members.choose_protocol()
+        if name != self._core.protocol_name:
+            return False
+        return self._core.protocol_type != CONSUMER_PROTOCOL_TYPE or topics_of_all(
+            protocol.metadata for protocol in before if protocol.name == name
+        ) == topics_of_all(protocol.metadata for protocol in now if protocol.name == name)
 
     def replaced(self, done: Replacement, error: ErrorCode, now: Moment) -> None:
         """The replacement is replicated, or could not be; unless the group has moved on, its member is told.

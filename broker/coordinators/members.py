@@ -41,7 +41,7 @@ class Member:
     rebalance_timeout_ms: int
     assignment: bytes = b""
     is_new: bool = False
-    """In no generation yet: its JoinGroup may be that of a client which is gone, so waiting proves nothing."""
+    """In no generation yet: its JoinGroup may be of a client that is gone, so waiting proves nothing."""
     join_token: Token = None
     sync_token: Token = None
     expires_at_ms: float = math.inf

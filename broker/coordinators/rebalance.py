@@ -36,6 +36,13 @@ logger = logging.getLogger(__name__)
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 """How long a JoinGroup of a new member may wait. Its client may be gone, and cannot send heartbeats yet."""
+_GENERATIONS_APART: Final = 64
+"""How far the generations are apart that two coordinators may begin after the same one.
+
+A coordinator that does not know yet that it is one no longer begins generations too. It can store none of
+them, but who was told of one must not be taken for a member of another with the same number: the leader would
+assign to other members than there are. (Kafka numbers on from what it loads, and may store such a thing.)
+"""
 _LEAST_RETRY_MS: Final = 1_000
 """How soon at the earliest a rebalance that nobody joined is looked at again."""
 
@@ -55,6 +62,7 @@ class Rebalance:
         self.state = GroupState.EMPTY
         self.state_since_ms: int | None = now.wall_ms
         self.generation_id = 0
+        self._step = 1
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         """The protocol in force; None without members."""
@@ -75,12 +83,15 @@ class Rebalance:
         """What more the first rebalance of an Empty group may wait for latecomers; None in any other."""
         self._has_latecomer = False
 
-    def load(self, stored: StoredGroup, now: Moment) -> None:
+    def load(self, stored: StoredGroup, coordinator_epoch: int, now: Moment) -> None:
         """Take up the generation that the log has last; all sessions start anew."""
         self.generation_id = stored.generation_id
         self.protocol_type = stored.protocol_type or None
         self.protocol_name = stored.protocol_name
-        self.state = GroupState.STABLE if stored.members else GroupState.EMPTY
+        self.state = GroupState.EMPTY
+        if stored.members:
+            self.state = GroupState.STABLE
+            self._step += coordinator_epoch % _GENERATIONS_APART * _GENERATIONS_APART
         for one in stored.members:
             member = Member(
                 member_id=one.member_id,
@@ -325,7 +336,8 @@ class Rebalance:
             self._join_deadline_ms = now.monotonic_ms + wait_ms
             return
         self._join_deadline_ms = math.inf
-        self.generation_id += 1
+        self.generation_id += self._step
+        self._step = 1
         if len(self.members):
             self._begin_generation(now)
         else:
