@@ -299,7 +299,8 @@ class Rebalance:
             self._has_latecomer = False
             return
         self._join_deadline_ms = now.monotonic_ms + timeout_ms
-        if was_empty:
+        if was_empty or not len(self.members):
+            # Nobody else can be waited for; who was given an id begins a rebalance of its own.
             self._complete_join(now)
         else:
             self.complete_join_if_all_have(now)
