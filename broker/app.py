@@ -19,16 +19,18 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final, NoReturn
 
-from barnabas.broker.auto_topics import AutoTopicCreation, create_through
+from barnabas.broker.auto_topics import AutoTopicCreation
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.config import BrokerConfig, validate_topic_config
 from barnabas.broker.config_layers import ConfigLayers
 from barnabas.broker.controlled_shutdown import request_controlled_shutdown
-from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC, new_offsets_topic
+from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
+from barnabas.broker.coordinators.group_effects import Moment
+from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.dispatcher import Dispatcher, is_short
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
@@ -50,7 +52,9 @@ from barnabas.broker.zookeeper_adapters import (
     ZooKeeperIsrStore,
     ZooKeeperProducerIdBlocks,
     ZooKeeperTopicWork,
+    partition_counter,
     settings_taker,
+    topic_maker,
 )
 from barnabas.controller.config_changes import ConfigChanges
 from barnabas.controller.controller import Controller
@@ -60,9 +64,8 @@ from barnabas.controller.topics import TopicAdmin
 from barnabas.controller.topics import TopicSettings as TopicAdminSettings
 from barnabas.controller.znodes import AdvertisedListener, BrokerRegistration
 from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
-from barnabas.protocol.errors import BarnabasError, ErrorCode
+from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, Endpoint
-from barnabas.protocol.messages.topics import CreatableTopic
 
 logger = logging.getLogger(__name__)
 
@@ -132,10 +135,10 @@ class Broker:
             )
             self._closing("logs", lambda: logs.close(wall_clock_ms()))
             replicas = self._start_replicas(logs, topic_settings)
-            self._start_handlers(cluster_id, replicas, topic_settings)
+            groups = self._start_handlers(cluster_id, replicas, topic_settings)
             config_changes.start()
             self._closing("changed settings", config_changes.stop)
-            self._start_scheduler(logs, replicas)
+            self._start_scheduler(logs, replicas, groups)
             # Who still takes this broker for its earlier life is told otherwise from the first request on.
             earlier = self._store.brokers().get(config.broker_id)
             if earlier is not None:
@@ -266,7 +269,7 @@ class Broker:
 
     def _start_handlers(
         self, cluster_id: str, replicas: ReplicaManager, topic_settings: TopicSettingsTable
-    ) -> None:
+    ) -> GroupCoordinator:
         config = self._config
         controller = self._controller = Controller(
             config.broker_id,
@@ -278,16 +281,6 @@ class Broker:
                 request_timeout_ms=config.controller_socket_timeout_ms,
             ),
             on_fatal=self._on_fatal,
-        )
-        topics = TopicAdmin(
-            self._store,
-            controller,
-            settings=TopicAdminSettings(
-                num_partitions=config.num_partitions,
-                default_replication_factor=config.default_replication_factor,
-                delete_topic_enable=config.delete_topic_enable,
-            ),
-            validate_config=validate_topic_config,
         )
         topic_purgatory = Purgatory("topics", self._reaper, max_operations=10_000)
 
@@ -302,8 +295,10 @@ class Broker:
         slow_work = SlowWork(on_fatal=self._on_fatal)
         slow_work.start()
         self._closing("slow work", slow_work.stop)
-        topic_work = ZooKeeperTopicWork(topics)
+        topic_work = self._make_topic_work(controller)
         self._closing("topic requests", topic_purgatory.shut_down)
+        auto_topics = self._start_auto_topics(topic_work, controller)
+        groups = self._start_groups(replicas, auto_topics)
         self._dispatch = Dispatcher(
             Services(
                 config=config,
@@ -312,7 +307,7 @@ class Broker:
                 metadata=self.metadata,
                 topic_purgatory=topic_purgatory,
                 topics=topic_work,
-                auto_topics=self._start_auto_topics(topic_work, controller),
+                auto_topics=auto_topics,
                 configs=ZooKeeperConfigWork(self._store.configs),
                 controller=controller,
                 slow_work=slow_work,
@@ -322,8 +317,39 @@ class Broker:
                     replicas.listeners,
                     replicas.consumer_purgatory.check_and_complete,
                 ),
+                groups=groups,
             )
         )
+        return groups
+
+    def _make_topic_work(self, controller: Controller) -> ZooKeeperTopicWork:
+        config = self._config
+        topics = TopicAdmin(
+            self._store,
+            controller,
+            settings=TopicAdminSettings(
+                num_partitions=config.num_partitions,
+                default_replication_factor=config.default_replication_factor,
+                delete_topic_enable=config.delete_topic_enable,
+            ),
+            validate_config=validate_topic_config,
+        )
+        return ZooKeeperTopicWork(topics)
+
+    def _start_groups(self, replicas: ReplicaManager, auto_topics: AutoTopicCreation) -> GroupCoordinator:
+        groups = GroupCoordinator(
+            self._config,
+            replicas,
+            self.metadata,
+            self._reaper,
+            create_topic=lambda: auto_topics.ask_internal(OFFSETS_TOPIC),
+            count_partitions=partition_counter(self._store, OFFSETS_TOPIC),
+            now=lambda: Moment(monotonic_ms(), wall_clock_ms()),
+            on_fatal=self._on_fatal,
+        )
+        groups.start()
+        self._closing("groups", groups.stop)
+        return groups
 
     def _start_auto_topics(self, topics: ZooKeeperTopicWork, controller: Controller) -> AutoTopicCreation:
         config = self._config
@@ -331,24 +357,18 @@ class Broker:
         work.start()
         self._closing("topic creation", work.stop)
 
-        def create(names: Sequence[str]) -> Mapping[str, ErrorCode]:
-            wanted = [
-                new_offsets_topic(config, len(self.metadata.current.brokers))
-                if name == OFFSETS_TOPIC
-                else CreatableTopic(name=name)
-                for name in names
-            ]
-            if not controller.is_active:
-                endpoint = self._controller_endpoint()
-                return {} if endpoint is None else create_through(config.broker_id, endpoint, wanted)
-            made = topics.create(wanted, validate_only=False)
-            return {result.name: ErrorCode(result.error_code) for result in made}
-
+        create = topic_maker(
+            config,
+            topics,
+            lambda: controller.is_active,
+            self._controller_endpoint,
+            live_brokers=lambda: len(self.metadata.current.brokers),
+        )
         return AutoTopicCreation(
             create, work, now_ms=monotonic_ms, is_enabled=config.auto_create_topics_enable
         )
 
-    def _start_scheduler(self, logs: LogManager, replicas: ReplicaManager) -> None:
+    def _start_scheduler(self, logs: LogManager, replicas: ReplicaManager, groups: GroupCoordinator) -> None:
         config = self._config
         scheduler = Scheduler(on_fatal=self._on_fatal)
         for interval_ms, name, work in (
@@ -373,6 +393,11 @@ class Broker:
                 config.producer_id_expiration_check_interval_ms,
                 "expiration of producers",
                 lambda: logs.expire_producers_pass(wall_clock_ms(), self._producer_id_expiration_ms),
+            ),
+            (
+                config.offsets_retention_check_interval_ms,
+                "expiration of committed offsets",
+                groups.expire_offsets,
             ),
             (
                 _REMOVE_DELETED_INTERVAL_MS,

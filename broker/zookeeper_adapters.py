@@ -10,6 +10,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from barnabas.broker.auto_topics import Create, create_through
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC, new_offsets_topic
 from barnabas.broker.handlers.services import ALL_BROKERS, ConfigResource, GrownTopic
 from barnabas.broker.live_settings import LiveSettings, Written
 from barnabas.broker.producer_ids import ProducerIdsUnavailable
@@ -18,10 +21,17 @@ from barnabas.controller.config_store import ConfigStore, Entity, EntityKind
 from barnabas.controller.producer_id_blocks import claim_producer_ids
 from barnabas.controller.store import ClusterStore, PartitionStateConflict, ReplicaNotRegistered
 from barnabas.controller.topics import TopicAdmin, TopicResult
-from barnabas.controller.znodes import StoredConfig
+from barnabas.controller.znodes import MalformedZnode, StoredConfig
 from barnabas.controller.zookeeper import SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import (
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    Endpoint,
+    LeaderEpoch,
+    TopicPartition,
+)
 from barnabas.protocol.messages.configs import ConfigResourceType
 from barnabas.protocol.messages.partitions import CreatePartitionsTopic, CreatePartitionsTopicResult
 from barnabas.protocol.messages.topics import (
@@ -159,6 +169,19 @@ def settings_taker(
     return take
 
 
+def partition_counter(store: ClusterStore, topic: str) -> Callable[[], int | None]:
+    """How many partitions a topic has in ZooKeeper, None for no such topic; raises REQUEST_TIMED_OUT."""
+
+    def count() -> int | None:
+        with _told_as_timeout():
+            found = store.topic_assignments([topic]).get(topic)
+        if isinstance(found, MalformedZnode):
+            raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, str(found))
+        return None if found is None else len(found.replicas)
+
+    return count
+
+
 class ZooKeeperTopicWork:
     """`barnabas.broker.handlers.services.TopicWork` by the controller's topic work."""
 
@@ -225,3 +248,27 @@ class ZooKeeperTopicWork:
             )
             for result in results
         ]
+
+
+def topic_maker(
+    config: BrokerConfig,
+    topics: ZooKeeperTopicWork,
+    is_active: Callable[[], bool],
+    controller_endpoint: Callable[[], Endpoint | None],
+    *,
+    live_brokers: Callable[[], int],
+) -> Create:
+    """Makes topics that clients or this broker asked for: here, or by asking the controller's broker."""
+
+    def create(names: Sequence[str]) -> Mapping[str, ErrorCode]:
+        wanted = [
+            new_offsets_topic(config, live_brokers()) if name == OFFSETS_TOPIC else CreatableTopic(name=name)
+            for name in names
+        ]
+        if not is_active():
+            endpoint = controller_endpoint()
+            return {} if endpoint is None else create_through(config.broker_id, endpoint, wanted)
+        made = topics.create(wanted, validate_only=False)
+        return {result.name: ErrorCode(result.error_code) for result in made}
+
+    return create

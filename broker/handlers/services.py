@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 from barnabas.broker.auto_topics import AutoTopicCreation
 from barnabas.broker.config import BrokerConfig
+from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.producer_ids import ProducerIds
@@ -102,3 +103,4 @@ class Services:
     slow_work: SlowWork
     producer_ids: ProducerIds
     fetch_sessions: FetchSessionCache
+    groups: GroupCoordinator

@@ -8,6 +8,9 @@ from typing import Any
 
 from barnabas.broker.auto_topics import AutoTopicCreation
 from barnabas.broker.config import config_from
+from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
+from barnabas.broker.coordinators.group_effects import Moment
+from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.dispatcher import Dispatcher
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import ConfigResource, GrownTopic, Services
@@ -29,7 +32,7 @@ from barnabas.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicState,
 )
-from tests.unit.broker.replication.building import ME, Managed
+from tests.unit.broker.replication.building import ME, Managed, fatal
 
 INTERNAL, EXTERNAL = "INTERNAL", "EXTERNAL"
 CORRELATION_ID = 77
@@ -207,6 +210,20 @@ class Serving:
             manager.listeners,
             manager.consumer_purgatory.check_and_complete,
         )
+        self.wall_ms = 1_700_000_000_000
+        self.partitions_in_zookeeper: int | None = None
+        self.groups = GroupCoordinator(
+            config,
+            manager,
+            self.managed.metadata,
+            self.managed.reaper,
+            create_topic=lambda: self.auto_topics.ask_internal(OFFSETS_TOPIC),
+            count_partitions=lambda: self.partitions_in_zookeeper,
+            now=lambda: Moment(self.managed.now_ms(), self.wall_ms),
+            on_fatal=fatal,
+        )
+        manager.role_listeners.append(self.groups.role_changed)
+        self.managed.metadata.on_update(self.groups.topics_changed)
         self.topic_purgatory = Purgatory("topics", self.managed.reaper)
         metadata = self.managed.metadata
         metadata.on_update(lambda names: [self.topic_purgatory.check_and_complete(name) for name in names])
@@ -224,6 +241,7 @@ class Serving:
                 slow_work=self.slow,
                 producer_ids=ProducerIds(self.blocks, self.slow),
                 fetch_sessions=self.fetch_sessions,
+                groups=self.groups,
             )
         )
 

@@ -214,7 +214,7 @@ class Managed:
         real_clock: Callable[[], float] | None = None,
     ) -> None:
         self.clock = Clock()
-        now_ms = real_clock or self.clock
+        now_ms = self.now_ms = real_clock or self.clock
         self.logs = logs or MemoryLogs()
         self.metadata = MetadataCache()
         self.fetchers = Fetchers()

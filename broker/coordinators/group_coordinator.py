@@ -1,0 +1,319 @@
+"""Which groups this broker coordinates, and where the others are.
+
+A broker coordinates the groups of the partitions of the offsets topic that it leads: one `GroupShard` each.
+It takes a shard up when it comes to lead and closes it when it no longer does; nothing is handed over, for
+everything that counts is in the log. Taking up means to load, on a thread of its own, while requests are told
+COORDINATOR_LOAD_IN_PROGRESS. A broker that has lost its session coordinates nothing, for it cannot know who
+does.
+
+The number of partitions decides where a group is, so it is taken for known only when it is certain: when all
+of the partitions that the settings ask for are there, or ZooKeeper confirms another number.
+
+Any thread. The lock is held for moments only, and no other is taken under it but a shard's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.coordinators.group import Group
+from barnabas.broker.coordinators.group_effects import Effects, GroupLimits, Moment
+from barnabas.broker.coordinators.group_loading import groups_of, last_records
+from barnabas.broker.coordinators.group_shard import GroupShard, ShardState
+from barnabas.broker.coordinators.offsets_appends import OffsetsAppends
+from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC, partition_of
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.purgatory import Reaper
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, api_error
+from barnabas.protocol.ids import NO_BROKER, BrokerId, Endpoint, LeaderEpoch, TopicId, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS: Final = 1_000
+"""The pause before a partition that could not be loaded is tried again."""
+_MINUTE_MS: Final = 60_000
+
+CountPartitions = Callable[[], int | None]
+"""How many partitions the offsets topic has, None without it; blocks, raises LocalError or ApiError."""
+
+
+class Found(NamedTuple):
+    """Where a group's coordinator can be reached."""
+
+    broker_id: BrokerId
+    endpoint: Endpoint
+
+
+class GroupCoordinator:
+    """See the module. ``create_topic`` has the offsets topic made, and does not wait for it."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        replicas: ReplicaManager,
+        metadata: MetadataCache,
+        reaper: Reaper,
+        *,
+        create_topic: Callable[[], object],
+        count_partitions: CountPartitions,
+        now: Callable[[], Moment],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._config = config
+        self._replicas = replicas
+        self._metadata = metadata
+        self._reaper = reaper
+        self._create_topic = create_topic
+        self._count_partitions = count_partitions
+        self._now = now
+        self._on_fatal = on_fatal
+        self._limits = GroupLimits(
+            min_session_timeout_ms=config.group_min_session_timeout_ms,
+            max_session_timeout_ms=config.group_max_session_timeout_ms,
+            max_size=config.group_max_size,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            max_offset_metadata_bytes=config.offset_metadata_max_bytes,
+        )
+        self._retention_ms = config.offsets_retention_minutes * _MINUTE_MS
+        # Guards all that follows, and is what the thread waits on.
+        self._condition = threading.Condition()
+        self._shards: dict[int, GroupShard] = {}
+        self._to_close: list[GroupShard] = []
+        self._to_load: list[GroupShard] = []
+        self._deleted_topics: set[str] = set()
+        self._counted: tuple[TopicId, int] | None = None
+        self._must_count = False
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="group-coordinator", daemon=True)
+
+    def start(self) -> None:
+        """Hear of leaderships from now on."""
+        self._replicas.role_listeners.append(self.role_changed)
+        self._metadata.on_update(self.topics_changed)
+        for partition in self._replicas.partitions():
+            self.role_changed(partition.partition)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Coordinate nothing any more, and tell who waits."""
+        with self._condition:
+            self._is_stopping = True
+            shards, self._shards = list(self._shards.values()), {}
+            self._condition.notify()
+        for shard in shards:
+            shard.close()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+
+    # Where groups are.
+
+    def find(self, group_id: str, listener: str) -> Found:
+        """The coordinator of a group, which need not exist. Raises COORDINATOR_NOT_AVAILABLE."""
+        count = self._partition_count()
+        if count is None:
+            self._create_topic()
+            raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is not there yet")
+        index = partition_of(group_id, count)
+        state = self._metadata.current.partitions_of(OFFSETS_TOPIC).get(index)
+        leader = NO_BROKER if state is None else self._metadata.leader_of(state)[0]
+        endpoint = self._metadata.current.endpoint(leader, listener)
+        if endpoint is None:
+            raise api_error(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}-{index} has no leader at present"
+            )
+        return Found(leader, endpoint)
+
+    def shard_of(self, group_id: str) -> GroupShard:
+        """The shard that a group belongs to, serving now.
+
+        Raises NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
+        """
+        if self._replicas.fenced is not None:
+            raise api_error(ErrorCode.NOT_COORDINATOR, self._replicas.fenced)
+        count = self._partition_count()
+        if count is None:
+            raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is not there yet")
+        index = partition_of(group_id, count)
+        shard = self._shards.get(index)
+        if shard is None:
+            raise api_error(ErrorCode.NOT_COORDINATOR, f"{OFFSETS_TOPIC}-{index} is led by another broker")
+        shard.check_serving()
+        return shard
+
+    def all_groups(self) -> tuple[list[Group], bool]:
+        """Every group that is coordinated here, and whether there may be more: some are being loaded."""
+        shards = list(self._shards.values()) if self._replicas.fenced is None else []
+        found = [group for shard in shards for group in shard.groups()]
+        return found, any(shard.state is ShardState.LOADING for shard in shards)
+
+    def _partition_count(self) -> int | None:
+        """None while it is not certain."""
+        topic = self._metadata.current.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            return None
+        counted = self._counted
+        if counted is not None and counted[0] == topic.topic_id:
+            return counted[1]
+        count = len(topic.partitions)
+        if count == self._config.offsets_topic_num_partitions and count - 1 in topic.partitions:
+            self._counted = (topic.topic_id, count)
+            return count
+        with self._condition:
+            self._must_count = True
+            self._condition.notify()
+        return None
+
+    # What changes.
+
+    def role_changed(self, name: TopicPartition) -> None:
+        """Take up or give up a partition as this broker leads it or not. Any thread; does not wait."""
+        if name.topic != OFFSETS_TOPIC:
+            return
+        with self._condition:
+            # Read under the lock: of two changes at once, the one that comes here last sees what holds.
+            partition = self._led(name)
+            since = None if partition is None else partition.leading_since
+            shard = self._shards.get(name.partition)
+            if self._is_stopping or since == (None if shard is None else shard.since):
+                return
+            if shard is not None:
+                del self._shards[name.partition]
+                shard.fence()
+                self._to_close.append(shard)
+            if partition is not None and since is not None:
+                shard = self._shards[name.partition] = self._new_shard(partition, since)
+                self._to_load.append(shard)
+            self._condition.notify()
+
+    def _led(self, name: TopicPartition) -> Partition | None:
+        try:
+            partition = self._replicas.partition(name)
+        except ApiError:
+            # It is not here, or its disk has failed.
+            return None
+        return partition if partition.is_leader else None
+
+    def _new_shard(self, partition: Partition, since: LeaderEpoch) -> GroupShard:
+        def max_batch_bytes() -> int:
+            config = partition.log.config
+            return min(config.max_message_bytes, config.segment_bytes)
+
+        appends = OffsetsAppends(
+            self._replicas,
+            partition.partition,
+            since,
+            timeout_ms=self._config.offsets_commit_timeout_ms,
+            max_batch_bytes=max_batch_bytes,
+            wall_clock_ms=lambda: self._now().wall_ms,
+        )
+        return GroupShard(
+            partition.partition,
+            since,
+            appends,
+            limits=self._limits,
+            reaper=self._reaper,
+            now=self._now,
+            max_batch_bytes=max_batch_bytes,
+        )
+
+    def topics_changed(self, names: Iterable[str]) -> None:
+        """The metadata of these topics has changed; the offsets of those that are gone go too."""
+        known = self._metadata.current.topics
+        gone = {name for name in names if name not in known}
+        if gone:
+            with self._condition:
+                self._deleted_topics |= gone
+                self._condition.notify()
+
+    def expire_offsets(self) -> None:
+        """Remove offsets that nobody has used for long; called by the scheduler."""
+        for shard in self._serving():
+            shard.for_all(lambda group, now: group.expire_offsets(now, self._retention_ms))
+
+    def _serving(self) -> list[GroupShard]:
+        return [shard for shard in list(self._shards.values()) if shard.state is ShardState.SERVING]
+
+    # The coordinator's own thread: what may take long.
+
+    def _run(self) -> None:
+        try:
+            while (work := self._next()) is not None:
+                work()
+        except BaseException as error:
+            logger.critical("the group coordinator died", exc_info=True)
+            self._on_fatal(error)
+
+    def _next(self) -> Callable[[], None] | None:
+        """What is most urgent: who waits in vain comes first."""
+        with self._condition:
+            while not self._is_stopping:
+                if self._to_close:
+                    return self._to_close.pop(0).close
+                if self._must_count:
+                    self._must_count = False
+                    return self._count
+                if self._to_load:
+                    shard = self._to_load.pop(0)
+                    return lambda: self._load(shard)
+                if self._deleted_topics:
+                    deleted, self._deleted_topics = self._deleted_topics, set()
+                    return lambda: self._forget_topics(deleted)
+                self._condition.wait()
+            return None
+
+    def run_once(self) -> bool:
+        """Do one piece of the thread's work, for who runs no thread; False when there is none."""
+        with self._condition:
+            if not (self._to_close or self._must_count or self._to_load or self._deleted_topics):
+                return False
+        work = self._next()
+        if work is not None:
+            work()
+        return work is not None
+
+    def _count(self) -> None:
+        try:
+            count = self._count_partitions()
+        except (ApiError, LocalError) as error:
+            logger.warning("the partitions of %s cannot be counted now: %s", OFFSETS_TOPIC, error)
+            return
+        topic = self._metadata.current.topics.get(OFFSETS_TOPIC)
+        # Those that are in ZooKeeper and not in the metadata yet come soon; who asks then has them counted.
+        if topic is not None and count == len(topic.partitions):
+            self._counted = (topic.topic_id, count)
+
+    def _load(self, shard: GroupShard) -> None:
+        started_ms = self._now().monotonic_ms
+        try:
+            log = self._replicas.partition(shard.partition).log
+            records = last_records(log, lambda: shard.state is ShardState.LOADING)
+        except ApiError as error:
+            self._replicas.note_error(error)
+            if shard.state is ShardState.LOADING and not self._is_stopping:
+                logger.error("%s cannot be loaded; it is tried again: %s", shard.partition, error)
+                with self._condition:
+                    self._to_load.append(shard)
+                    self._condition.wait(RETRY_MS / 1000)
+            return
+        if records is not None and shard.load(groups_of(records, shard.partition)):
+            logger.info(
+                "coordinates %s since leader epoch %d: %d groups of %d records, loaded in %.0f ms",
+                shard.partition,
+                shard.since,
+                len(shard.groups()),
+                len(records),
+                self._now().monotonic_ms - started_ms,
+            )
+
+    def _forget_topics(self, deleted: set[str]) -> None:
+        def forget(group: Group, now: Moment) -> Effects:
+            return group.remove_offsets([name for name in group.offsets if name.topic in deleted], now)
+
+        for shard in self._serving():
+            shard.for_all(forget)

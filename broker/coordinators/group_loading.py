@@ -1,0 +1,102 @@
+"""Loading groups from a partition of the offsets topic, compacted or not.
+
+The last record of each key counts, as compaction would leave it; only what is left at the end is understood,
+so that a long history of few keys is cheap. A record that is not understood is reported and left out: it is
+of a later version, or of another kind of group. A batch that is damaged ends the loading: to go on without it
+could mean to hand out old offsets.
+
+The log is read to its end, not to the high watermark: as a leader this broker keeps all that is there.
+Runs on the coordinator's loading thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from barnabas.broker.coordinators.group import LoadedOffset
+from barnabas.broker.coordinators.group_log import OffsetRecord, StoredGroup
+from barnabas.broker.coordinators.group_records import UnreadableRecord, from_bytes
+from barnabas.broker.log.log import Log
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.record_batch import iter_batches
+from barnabas.protocol.records import decode_fields
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES: Final = 1 << 20
+"""How much of the log is read at a time."""
+MAX_REPORTED: Final = 10
+"""Unreadable records of one partition that are reported one by one; the rest are counted."""
+
+
+class LastRecord(NamedTuple):
+    """The last value of a key, and where it stands."""
+
+    offset: int
+    value: bytes
+
+
+@dataclass(slots=True)
+class LoadedGroup:
+    """What a log has of one group; ``stored`` is None when it only has offsets."""
+
+    stored: StoredGroup | None = None
+    offsets: list[LoadedOffset] = field(default_factory=list)
+
+
+def last_records(log: Log, is_wanted: Callable[[], bool]) -> dict[bytes, LastRecord] | None:
+    """The last value of each key of the log, tombstones left out; None when it is no longer wanted.
+
+    Raises KAFKA_STORAGE_ERROR and what reading and checking a batch may find.
+    """
+    found: dict[bytes, LastRecord] = {}
+    position, end = int(log.log_start_offset), log.log_end_offset
+    while position < end:
+        if not is_wanted():
+            return None
+        records = log.read(position, READ_BYTES, upper_bound_offset=end).records
+        before = position
+        for at, header in iter_batches(records):
+            position = max(position, header.last_offset + 1)
+            if header.is_control or header.is_transactional:
+                logger.warning("%s: the transactional batch at %d is left out", log, header.base_offset)
+                continue
+            for offset, _, key, value, _ in decode_fields(records[at : at + header.size_bytes]):
+                if key is None:
+                    logger.warning("%s: the record at %d has no key and is left out", log, offset)
+                elif value is None:
+                    found.pop(key, None)
+                else:
+                    found[key] = LastRecord(offset, value)
+        if position == before:
+            raise api_error(ErrorCode.CORRUPT_MESSAGE, f"{log} cannot be read on from offset {position}")
+    return found
+
+
+def groups_of(records: Mapping[bytes, LastRecord], partition: TopicPartition) -> dict[str, LoadedGroup]:
+    """The groups that these records tell of."""
+    found: dict[str, LoadedGroup] = {}
+    unreadable = 0
+    for key, (offset, value) in records.items():
+        try:
+            record = from_bytes(key, value)
+        except UnreadableRecord as error:
+            unreadable += 1
+            if unreadable <= MAX_REPORTED:
+                logger.warning("%s: the record at %d is left out: %s", partition, offset, error)
+            continue
+        group = found.get(record.group_id)
+        if group is None:
+            group = found[record.group_id] = LoadedGroup()
+        if isinstance(record, OffsetRecord):
+            if record.value is not None:
+                group.offsets.append(LoadedOffset(record.partition, record.value, offset))
+        else:
+            group.stored = record.value
+    if unreadable > MAX_REPORTED:
+        logger.warning("%s: %d records are left out in all", partition, unreadable)
+    return found

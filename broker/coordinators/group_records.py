@@ -1,0 +1,255 @@
+"""The records of ``__consumer_offsets``: keys and values in Kafka's own schemas, byte for byte.
+
+Each begins with two bytes of version, and a key's version also says what kind of record it is: 0 and 1 are an
+offset that a group has committed, 2 a group itself. A null value is a tombstone. Keys are written in the
+highest version, values in the one that Kafka 3.9 writes, so that Kafka's formatters and any Kafka from 2.3 on
+read them; all versions of values are read, the flexible one (4) of KIP-915 included.
+
+Pure functions; any thread. Source: ``OffsetCommitKey.json`` and its like in Apache Kafka's group coordinator.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from barnabas.broker.coordinators.group_log import (
+    GroupRecord,
+    OffsetAndMetadata,
+    OffsetRecord,
+    Record,
+    StoredGroup,
+    StoredMember,
+)
+from barnabas.protocol.codec_kafka_decoder import Decoder, compile_decoder
+from barnabas.protocol.codec_kafka_encoder import Encoder, compile_encoder
+from barnabas.protocol.errors import ApiError, LocalError, MalformedFrame
+from barnabas.protocol.ids import NO_LEADER_EPOCH, LeaderEpoch, TopicPartition
+from barnabas.protocol.schema import array, int32, int64, message, opaque, string
+
+_NEVER: Final = -1
+"""As ``expire_timestamp_ms``: the offset lives as long as ``offsets.retention.minutes`` says."""
+_VERSION: Final = struct.Struct(">h")
+_OFFSET_KEY_VERSIONS: Final = (0, 1)
+_GROUP_KEY_VERSION: Final = 2
+_VALUE_VERSIONS: Final = range(5)
+_FLEXIBLE_SINCE: Final = 4
+_OFFSET_VALUE_WRITTEN: Final = 3
+_OFFSET_VALUE_WITH_EXPIRY: Final = 1
+"""The only version that can say when an offset expires; the leader epoch is lost in it, as in Kafka."""
+_GROUP_VALUE_WRITTEN: Final = 3
+
+
+class UnwritableRecord(LocalError):
+    """A record with a text that is longer than the format can say."""
+
+
+class UnreadableRecord(LocalError):
+    """A record of a kind or version that is not known here, or whose bytes contradict themselves."""
+
+
+@message
+class OffsetCommitKey:
+    """Whose offset of which partition a record tells."""
+
+    group: str = string()
+    topic: str = string()
+    partition: int = int32()
+
+
+@message
+class OffsetCommitValue:
+    """A committed offset. ``leader_epoch`` is -1 when it is not known; times are of the wall clock."""
+
+    offset: int = int64()
+    leader_epoch: int = int32(since=3, default=NO_LEADER_EPOCH)
+    metadata: str = string(default="")
+    commit_timestamp_ms: int = int64()
+    expire_timestamp_ms: int = int64(since=1, until=1, default=_NEVER)
+
+
+@message
+class GroupMetadataKey:
+    """Which group a record tells of."""
+
+    group: str = string()
+
+
+@message
+class GroupMetadataMember:
+    """A member as it was when its generation became stable. ``rebalance_timeout_ms`` is -1 in old records."""
+
+    member_id: str = string()
+    group_instance_id: str | None = string(since=3, nullable_since=3, default=None)
+    client_id: str = string()
+    client_host: str = string()
+    rebalance_timeout_ms: int = int32(since=1, default=-1)
+    session_timeout_ms: int = int32()
+    subscription: bytes = opaque()
+    assignment: bytes = opaque()
+
+
+@message
+class GroupMetadataValue:
+    """A generation of a group; protocol and leader are None while nobody is in it."""
+
+    protocol_type: str = string()
+    generation: int = int32()
+    protocol: str | None = string(nullable_since=0, default=None)
+    leader: str | None = string(nullable_since=0, default=None)
+    current_state_timestamp_ms: int = int64(since=2, default=-1)
+    members: list[GroupMetadataMember] = array(GroupMetadataMember, default_factory=list)
+
+
+class _Schema:
+    """A record's form: written in one version, read in several."""
+
+    def __init__(self, what: type[Any], name: str, versions: tuple[int, ...]) -> None:
+        self.name = name
+        self._encoders: dict[int, Encoder] = {}
+        self._decoders: dict[int, Decoder] = {}
+        for version in versions:
+            flexible = version >= _FLEXIBLE_SINCE
+            self._encoders[version] = compile_encoder(what, version, flexible)
+            self._decoders[version] = compile_decoder(what, version, flexible)
+
+    def encode(self, version: int, record: Any) -> bytes:
+        """Raises UnwritableRecord."""
+        try:
+            return self._encode(version, record)
+        except (struct.error, ValueError, OverflowError, ApiError) as error:
+            raise UnwritableRecord(f"a {self.name} cannot be written: {error}") from error
+
+    def _encode(self, version: int, record: Any) -> bytes:
+        return bytes(self._encoders[version](record, bytearray(_VERSION.pack(version)), []))
+
+    def decode(self, data: bytes) -> Any:
+        """Raises UnreadableRecord."""
+        decoder = self._decoders.get(_version_of(data, self.name))
+        if decoder is None:
+            raise UnreadableRecord(
+                f"a {self.name} of version {_version_of(data, self.name)}; known are {sorted(self._decoders)}"
+            )
+        try:
+            return decoder(memoryview(data), _VERSION.size)
+        except (MalformedFrame, IndexError, struct.error, UnicodeDecodeError) as error:
+            raise UnreadableRecord(f"a {self.name} of {len(data)} bytes cannot be read: {error}") from error
+
+
+_OFFSET_KEY: Final = _Schema(OffsetCommitKey, "offset key", _OFFSET_KEY_VERSIONS)
+_GROUP_KEY: Final = _Schema(GroupMetadataKey, "group key", (_GROUP_KEY_VERSION,))
+_OFFSET_VALUE: Final = _Schema(OffsetCommitValue, "offset value", tuple(_VALUE_VERSIONS))
+_GROUP_VALUE: Final = _Schema(GroupMetadataValue, "group value", tuple(_VALUE_VERSIONS))
+
+
+def _version_of(data: bytes, name: str) -> int:
+    if len(data) < _VERSION.size:
+        raise UnreadableRecord(f"a {name} of {len(data)} bytes has no version")
+    version: int = _VERSION.unpack_from(data)[0]
+    return version
+
+
+def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
+    """The key and the value of a record; the value of a tombstone is None. Raises UnwritableRecord."""
+    if isinstance(record, OffsetRecord):
+        name = record.partition
+        key = OffsetCommitKey(group=record.group_id, topic=name.topic, partition=name.partition)
+        found = record.value
+        return _OFFSET_KEY.encode(_OFFSET_KEY_VERSIONS[-1], key), None if found is None else _offset(found)
+    stored = record.value
+    group_key = _GROUP_KEY.encode(_GROUP_KEY_VERSION, GroupMetadataKey(group=record.group_id))
+    return group_key, None if stored is None else _group(stored)
+
+
+def _offset(found: OffsetAndMetadata) -> bytes:
+    """In version 3, or in 1 when the one who committed said when the offset expires."""
+    expires = found.expire_timestamp_ms
+    value = OffsetCommitValue(
+        offset=found.committed_offset,
+        leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+        commit_timestamp_ms=found.commit_timestamp_ms,
+        expire_timestamp_ms=_NEVER if expires is None else expires,
+    )
+    return _OFFSET_VALUE.encode(
+        _OFFSET_VALUE_WRITTEN if expires is None else _OFFSET_VALUE_WITH_EXPIRY, value
+    )
+
+
+def _group(stored: StoredGroup) -> bytes:
+    value = GroupMetadataValue(
+        protocol_type=stored.protocol_type,
+        generation=stored.generation_id,
+        protocol=stored.protocol_name,
+        leader=stored.leader_id,
+        current_state_timestamp_ms=-1 if stored.state_since_ms is None else stored.state_since_ms,
+        members=[
+            GroupMetadataMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                session_timeout_ms=member.session_timeout_ms,
+                subscription=member.subscription,
+                assignment=member.assignment,
+            )
+            for member in stored.members
+        ],
+    )
+    return _GROUP_VALUE.encode(_GROUP_VALUE_WRITTEN, value)
+
+
+def from_bytes(key: bytes, value: bytes | None) -> Record:
+    """The record that was written so. Raises UnreadableRecord, also for kinds that are not known here."""
+    version = _version_of(key, "key")
+    if version in _OFFSET_KEY_VERSIONS:
+        offset_key: OffsetCommitKey = _OFFSET_KEY.decode(key)
+        name = TopicPartition(offset_key.topic, offset_key.partition)
+        return OffsetRecord(offset_key.group, name, None if value is None else _read_offset(value))
+    if version == _GROUP_KEY_VERSION:
+        group_key: GroupMetadataKey = _GROUP_KEY.decode(key)
+        return GroupRecord(group_key.group, None if value is None else _read_group(value))
+    raise UnreadableRecord(f"a key of version {version}; known are 0 and 1 (offsets) and 2 (groups)")
+
+
+def _read_offset(data: bytes) -> OffsetAndMetadata:
+    value: OffsetCommitValue = _OFFSET_VALUE.decode(data)
+    expires = value.expire_timestamp_ms
+    return OffsetAndMetadata(
+        committed_offset=value.offset,
+        commit_timestamp_ms=value.commit_timestamp_ms,
+        leader_epoch=LeaderEpoch(value.leader_epoch),
+        metadata=value.metadata,
+        expire_timestamp_ms=None if expires == _NEVER else expires,
+    )
+
+
+def _read_group(data: bytes) -> StoredGroup:
+    value: GroupMetadataValue = _GROUP_VALUE.decode(data)
+    since = value.current_state_timestamp_ms
+    return StoredGroup(
+        protocol_type=value.protocol_type,
+        generation_id=value.generation,
+        protocol_name=value.protocol,
+        leader_id=value.leader,
+        state_since_ms=None if since == -1 else since,
+        members=tuple(_read_member(member) for member in value.members),
+    )
+
+
+def _read_member(member: GroupMetadataMember) -> StoredMember:
+    """In the oldest records the session timeout stands for the rebalance timeout too."""
+    rebalance_timeout_ms = member.rebalance_timeout_ms
+    return StoredMember(
+        member_id=member.member_id,
+        instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.session_timeout_ms
+        if rebalance_timeout_ms == -1
+        else rebalance_timeout_ms,
+        session_timeout_ms=member.session_timeout_ms,
+        subscription=member.subscription,
+        assignment=member.assignment,
+    )

@@ -1,0 +1,329 @@
+"""The groups of one partition of the offsets topic, while this broker leads it since one epoch.
+
+Whatever happens to a group happens under that group's lock: the rules say what follows, the records are put
+in line for the log in that order, and the timer is set. Writing and answering come after, without the lock.
+So groups do not wait for each other, nor for the disk.
+
+A shard loads, then serves, and is closed when leadership ends; it never comes back. What is under way then is
+told NOT_COORDINATOR. Records that are still in line are refused by the log, which knows since when the shard
+leads.
+
+Called on the threads that handle requests, the purgatory's reaper (timers), those that settle appends, and
+the coordinator's own.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import partial
+from typing import Final, TypeVar
+
+from barnabas.broker.coordinators.group import Group
+from barnabas.broker.coordinators.group_effects import Append, Effects, GroupLimits, Moment
+from barnabas.broker.coordinators.group_loading import LoadedGroup
+from barnabas.broker.coordinators.group_state import GroupState
+from barnabas.broker.coordinators.offsets_appends import OffsetsAppends, in_batches
+from barnabas.broker.purgatory import DelayedOperation, Reaper
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import LeaderEpoch, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+MAX_GROUPS: Final = 100_000
+"""Groups of one partition that requests may bring into being."""
+
+T = TypeVar("T")
+Event = Callable[[Group, Moment], Effects]
+Removed = Callable[[ErrorCode], None]
+"""Told when tombstones are replicated, or the error of the log."""
+
+
+class ShardState(Enum):
+    """From each to the next, or from the first to the last."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+    CLOSED = "closed"
+
+
+class HostedGroup:
+    """A group and what guards it."""
+
+    __slots__ = ("group", "is_gone", "lock", "timer")
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.lock = threading.Lock()
+        # Under the lock. One that is gone is in no table; who waited for its lock looks again.
+        self.is_gone = False
+        self.timer: GroupTimer | None = None
+
+
+class GroupTimer(DelayedOperation):
+    """Rings at a deadline unless it is called off; nothing else completes it."""
+
+    def __init__(self, deadline_ms: int, reaper: Reaper, ring: Callable[[], None]) -> None:
+        super().__init__(deadline_ms)
+        self._reaper = reaper
+        self._ring = ring
+
+    def try_complete(self) -> bool:
+        return False
+
+    def on_expiration(self) -> None:
+        self._ring()
+
+    def on_complete(self) -> None:
+        self._reaper.completed()
+
+
+class _Removal:
+    """Counts the appends that tombstones were divided into; tells the first error, or NONE, at the end."""
+
+    def __init__(self, removed: Removed) -> None:
+        self._removed = removed
+        self._lock = threading.Lock()
+        self._left = 1
+        self._error = ErrorCode.NONE
+
+    def expect(self, count: int) -> None:
+        with self._lock:
+            self._left += count
+
+    def settled(self, error: ErrorCode, offset: int = -1) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._error == ErrorCode.NONE:
+                self._error = error
+            is_last = not self._left
+        if is_last:
+            self._removed(self._error)
+
+
+def _following(effects: Effects) -> Event:
+    """The event that has happened already, and has these effects."""
+    return lambda group, now: effects
+
+
+class GroupShard:
+    """See the module. ``max_batch_bytes`` is how much the offsets topic takes in one batch."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        since: LeaderEpoch,
+        appends: OffsetsAppends,
+        *,
+        limits: GroupLimits,
+        reaper: Reaper,
+        now: Callable[[], Moment],
+        max_batch_bytes: Callable[[], int],
+    ) -> None:
+        self.partition = partition
+        self.since = since
+        self._appends = appends
+        self._limits = limits
+        self._reaper = reaper
+        self._now = now
+        self._max_batch_bytes = max_batch_bytes
+        # Comes after a group's lock in the order of locks.
+        self._lock = threading.Lock()
+        self._groups: dict[str, HostedGroup] = {}
+        self._state = ShardState.LOADING
+
+    @property
+    def state(self) -> ShardState:
+        return self._state
+
+    def check_serving(self) -> None:
+        """Raises COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR."""
+        if self._state is ShardState.LOADING:
+            raise api_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.partition} is being loaded")
+        if self._state is ShardState.CLOSED:
+            raise api_error(ErrorCode.NOT_COORDINATOR, f"{self.partition} is led by another broker now")
+
+    # From loading to the end.
+
+    def load(self, found: Mapping[str, LoadedGroup]) -> bool:
+        """Serve these groups from now on; False when the shard was closed meanwhile."""
+        now = self._now()
+        loaded: list[tuple[HostedGroup, Effects]] = []
+        for group_id, of in found.items():
+            group, effects = Group.load(group_id, of.stored, of.offsets, self.since, self._limits, now)
+            loaded.append((HostedGroup(group), effects))
+        with self._lock:
+            if self._state is not ShardState.LOADING:
+                return False
+            self._groups = {hosted.group.group_id: hosted for hosted, _ in loaded}
+            self._state = ShardState.SERVING
+        for hosted, effects in loaded:
+            self._happen(hosted, _following(effects))
+        return True
+
+    def fence(self) -> None:
+        """Serve nobody from now on; `close` tells those who wait."""
+        with self._lock:
+            self._state = ShardState.CLOSED
+
+    def close(self) -> None:
+        """The groups have another coordinator: tell everybody who waits."""
+        self.fence()
+        with self._lock:
+            closed, self._groups = list(self._groups.values()), {}
+        for hosted in closed:
+            self._happen(hosted, lambda group, now: group.unload(now))
+
+    # What happens to groups.
+
+    def act(
+        self, group_id: str, event: Event, *, create: bool = True, removed: Removed | None = None
+    ) -> bool:
+        """Let something happen to a group; False when there is no such group and none is to be made.
+
+        ``removed`` hears what became of the tombstones, if any are due, else NONE. Raises as `check_serving`,
+        and COORDINATOR_NOT_AVAILABLE for one group too many.
+        """
+        while (hosted := self._find(group_id, create)) is not None:
+            if self._happen(hosted, event, removed):
+                return True
+        return False
+
+    def look(self, group_id: str, view: Callable[[Group, Moment], T]) -> T | None:
+        """Ask a group for what at most moves its deadlines on; None when there is no such group.
+
+        Raises as `check_serving`.
+        """
+        while (hosted := self._find(group_id, create=False)) is not None:
+            with hosted.lock:
+                if not hosted.is_gone:
+                    return view(hosted.group, self._now())
+        return None
+
+    def groups(self) -> list[Group]:
+        """A snapshot; of a group without its lock only what is one reference may be read."""
+        with self._lock:
+            return [hosted.group for hosted in self._groups.values()]
+
+    def for_all(self, event: Event) -> None:
+        """Let something happen to every group."""
+        with self._lock:
+            hosted_groups = list(self._groups.values())
+        for hosted in hosted_groups:
+            self._happen(hosted, event)
+
+    def _find(self, group_id: str, create: bool) -> HostedGroup | None:
+        self.check_serving()
+        hosted = self._groups.get(group_id)
+        if hosted is not None or not create:
+            return hosted
+        with self._lock:
+            self.check_serving()
+            hosted = self._groups.get(group_id)
+            if hosted is None:
+                if len(self._groups) >= MAX_GROUPS:
+                    raise api_error(
+                        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                        f"{self.partition} has {MAX_GROUPS} groups already",
+                    )
+                hosted = HostedGroup(Group(group_id, self._limits, self._now()))
+                self._groups[group_id] = hosted
+            return hosted
+
+    def _happen(self, hosted: HostedGroup, event: Event, removed: Removed | None = None) -> bool:
+        """Let an event happen and carry out what follows; False when the group has gone."""
+        removal = None if removed is None else _Removal(removed)
+        with hosted.lock:
+            if hosted.is_gone:
+                return False
+            effects = event(hosted.group, self._now())
+            refused = self._put(hosted, effects.appends, removal)
+            self._set_timer(hosted)
+            self._drop_if_done(hosted)
+        self._carry_out(effects, refused)
+        if removal is not None:
+            removal.settled(ErrorCode.NONE)
+        return True
+
+    def _put(
+        self, hosted: HostedGroup, appends: list[Append], removal: _Removal | None
+    ) -> list[Callable[[], None]]:
+        """Put records in line; what is to be told, without the lock, of those for which there is no room."""
+        refused: list[Callable[[], None]] = []
+        for append in appends:
+            if append.number is None:
+                parts = in_batches(append.records, self._max_batch_bytes())
+                settled = self._tombstones_settled if removal is None else removal.settled
+                if removal is not None:
+                    removal.expect(len(parts))
+            else:
+                parts = [append.records]
+                settled = partial(self._settled, hosted, append.number)
+            for records in parts:
+                if not self._appends.put(records, settled):
+                    refused.append(partial(settled, ErrorCode.NOT_ENOUGH_REPLICAS, -1))
+        return refused
+
+    def _settled(self, hosted: HostedGroup, number: int, error: ErrorCode, offset: int) -> None:
+        """The outcome of an append; a group that has gone meanwhile hears of it too, for clients wait."""
+        with hosted.lock:
+            effects = hosted.group.appended(number, error, offset, self._now())
+            refused = self._put(hosted, effects.appends, None)
+            if not hosted.is_gone:
+                self._set_timer(hosted)
+                self._drop_if_done(hosted)
+        self._carry_out(effects, refused)
+
+    def _tombstones_settled(self, error: ErrorCode, offset: int) -> None:
+        if error != ErrorCode.NONE and self._state is ShardState.SERVING:
+            logger.warning("%s: tombstones were not written: %s", self.partition, error.name)
+
+    def _carry_out(self, effects: Effects, refused: list[Callable[[], None]]) -> None:
+        for token, response in effects.answers:
+            token(response)
+        for tell in refused:
+            tell()
+        if effects.appends:
+            self._appends.flush()
+
+    def _drop_if_done(self, hosted: HostedGroup) -> None:
+        """Forget a group that is dead, or that is as one that never was."""
+        group = hosted.group
+        is_blank = (
+            group.state is GroupState.EMPTY
+            and group.generation_id == 0
+            and group.offsets.is_empty
+            and group.next_deadline_ms == math.inf
+        )
+        if not group.is_dead and not is_blank:
+            return
+        hosted.is_gone = True
+        if hosted.timer is not None:
+            hosted.timer.force_complete()
+            hosted.timer = None
+        with self._lock:
+            if self._groups.get(group.group_id) is hosted:
+                del self._groups[group.group_id]
+
+    # Time.
+
+    def _set_timer(self, hosted: HostedGroup) -> None:
+        """See that a timer rings no later than the group's deadline; one that is early sets the next."""
+        deadline_ms = hosted.group.next_deadline_ms
+        timer = hosted.timer
+        if deadline_ms == math.inf or (timer is not None and timer.deadline_ms <= deadline_ms):
+            return
+        if timer is not None:
+            timer.force_complete()
+        hosted.timer = GroupTimer(math.ceil(deadline_ms), self._reaper, partial(self._ring, hosted))
+        self._reaper.schedule(hosted.timer)
+
+    def _ring(self, hosted: HostedGroup) -> None:
+        def tick(group: Group, now: Moment) -> Effects:
+            hosted.timer = None
+            return group.tick(now)
+
+        self._happen(hosted, tick)

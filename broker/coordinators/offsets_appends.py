@@ -1,0 +1,186 @@
+"""The way of a coordinator's records into one partition of the offsets topic.
+
+Records are put into a queue, in the order in which they happened, and written by whoever calls `flush` first:
+what has gathered becomes one batch. The next batch is written when the one before is settled, so that many
+commits at once cost few appends. They are written with acks=all, and each append is told its outcome once.
+
+Any thread. `put` takes a moment and calls nobody, so it may be called under a group's lock; `flush` appends
+and calls back, so it may not.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from barnabas.broker.coordinators.group_log import Record
+from barnabas.broker.coordinators.group_records import UnwritableRecord, to_bytes
+from barnabas.broker.replication.appending import AppendOutcome
+from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import LeaderEpoch, TopicPartition
+from barnabas.protocol.record_batch import HEADER_BYTES
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING: Final = 10_000
+"""Appends that may wait for the one before; more are refused."""
+_ACKS_ALL: Final = -1
+_RECORD_OVERHEAD_BYTES: Final = 30
+"""More than all the numbers of a record take."""
+
+Settled = Callable[[ErrorCode, int], None]
+"""Told NONE and the offset of the first record, or the error of the log and -1."""
+KeyValue = tuple[bytes, bytes | None]
+
+
+class Replicas(Protocol):
+    """What is asked of the replica manager."""
+
+    def append(
+        self,
+        acks: int,
+        timeout_ms: int,
+        batches: Sequence[tuple[TopicPartition, memoryview]],
+        answer: Callable[[list[AppendOutcome]], None],
+        *,
+        since: LeaderEpoch | None = None,
+    ) -> None: ...
+
+    def wake_followers(self) -> None: ...
+
+
+class _Waiting(NamedTuple):
+    records: tuple[Record, ...]
+    settled: Settled
+
+
+class _Written(NamedTuple):
+    settled: Settled
+    first: int
+    """The place of the append's first record within the batch."""
+
+
+class OffsetsAppends:
+    """Of one partition, while this broker leads it since one epoch."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        partition: TopicPartition,
+        since: LeaderEpoch,
+        *,
+        timeout_ms: int,
+        max_batch_bytes: Callable[[], int],
+        wall_clock_ms: Callable[[], int],
+    ) -> None:
+        self._replicas = replicas
+        self._partition = partition
+        self._since = since
+        self._timeout_ms = timeout_ms
+        self._max_batch_bytes = max_batch_bytes
+        self._wall_clock_ms = wall_clock_ms
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiting] = deque()
+        # A batch is being written, or is written and not settled. Invariant: at most one is.
+        self._is_busy = False
+
+    def put(self, records: tuple[Record, ...], settled: Settled) -> bool:
+        """Let records wait for `flush`; False, and ``settled`` is not called, when too many wait already."""
+        with self._lock:
+            if len(self._waiting) >= MAX_WAITING:
+                return False
+            self._waiting.append(_Waiting(records, settled))
+            return True
+
+    def flush(self) -> None:
+        """Write what waits, unless a batch is under way; its settling writes the next one."""
+        while (batch := self._take()) is not None:
+            self._write(*batch)
+            # Whoever calls may be no worker, so that nobody else would wake them.
+            self._replicas.wake_followers()
+
+    def _take(self) -> tuple[list[_Written], bytearray] | None:
+        """The next batch, as much as fits of what waits; from now on this partition is busy."""
+        with self._lock:
+            if self._is_busy or not self._waiting:
+                return None
+            self._is_busy = True
+        limit = self._max_batch_bytes()
+        builder = RecordBatchBuilder(max_bytes=(1 << 31) - 1)
+        now_ms = self._wall_clock_ms()
+        written: list[_Written] = []
+        too_large: list[Settled] = []
+        while (waiting := self._first()) is not None:
+            records = _encoded(waiting.records)
+            if records is None:
+                too_large.append(waiting.settled)
+            elif written and builder.size_bytes + _size(records) > limit:
+                break
+            else:
+                written.append(_Written(waiting.settled, builder.record_count))
+                for key, value in records:
+                    builder.append(key, value, None, now_ms)
+            with self._lock:
+                self._waiting.popleft()
+        for settled in too_large:
+            settled(ErrorCode.MESSAGE_TOO_LARGE, -1)
+        if written:
+            return written, builder.build()
+        with self._lock:
+            self._is_busy = False
+        return self._take()
+
+    def _first(self) -> _Waiting | None:
+        with self._lock:
+            return self._waiting[0] if self._waiting else None
+
+    def _write(self, written: list[_Written], data: bytearray) -> None:
+        writer: int | None = threading.get_ident()
+
+        def answer(outcomes: list[AppendOutcome]) -> None:
+            (outcome,) = outcomes
+            with self._lock:
+                self._is_busy = False
+            failed = outcome.error != ErrorCode.NONE
+            for settled, first in written:
+                settled(outcome.error, -1 if failed else outcome.base_offset + first)
+            # Answered while it was written: the loop in `flush` goes on, one level of the stack higher.
+            if threading.get_ident() != writer:
+                self.flush()
+
+        self._replicas.append(
+            _ACKS_ALL, self._timeout_ms, [(self._partition, memoryview(data))], answer, since=self._since
+        )
+        writer = None
+
+
+def _encoded(records: Sequence[Record]) -> list[KeyValue] | None:
+    """None when a name in one of them is longer than the format can say."""
+    try:
+        return [to_bytes(record) for record in records]
+    except UnwritableRecord:
+        logger.exception("a record of the offsets topic cannot be written")
+        return None
+
+
+def _size(records: Sequence[KeyValue]) -> int:
+    return sum(len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in records)
+
+
+def in_batches(records: Sequence[Record], max_batch_bytes: int) -> list[tuple[Record, ...]]:
+    """Divide records that need not stay together into as many appends as the limit asks for."""
+    found: list[tuple[Record, ...]] = []
+    begun: list[Record] = []
+    size = HEADER_BYTES
+    for record in records:
+        added = _size(_encoded([record]) or [])
+        if begun and size + added > max_batch_bytes:
+            found.append(tuple(begun))
+            begun, size = [], HEADER_BYTES
+        begun.append(record)
+        size += added
+    return [*found, tuple(begun)]

@@ -1,0 +1,203 @@
+"""The life of groups and of their members, and what operators ask of them.
+
+The rules are the coordinator's; here requests become events of a group, and what comes back becomes answers.
+While groups are loaded, a heartbeat is answered as if all were well, and a SyncGroup with
+REBALANCE_IN_PROGRESS, as in Kafka: clients expect nothing else there.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from barnabas.broker.coordinators.group import Group
+from barnabas.broker.coordinators.group_effects import Client, Effects, JoinOptions, Moment
+from barnabas.broker.coordinators.group_shard import GroupShard
+from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
+from barnabas.broker.handlers.removals import AllOf, removal_error
+from barnabas.broker.handlers.services import Services
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from barnabas.protocol.messages.join_group import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+_MEMBER_ID_REQUIRED_SINCE: Final = 4
+_NULL_PROTOCOL_SINCE: Final = 7
+_SKIP_ASSIGNMENT_SINCE: Final = 9
+_LEAVE_SEVERAL_SINCE: Final = 3
+_DEAD: Final = "Dead"
+
+
+def _is_since(request: ApiRequest, version: int) -> bool:
+    return request.api_version is None or request.api_version >= version
+
+
+def shard_of(services: Services, group_id: str) -> GroupShard:
+    """Raises INVALID_GROUP_ID for the empty id, and as `GroupCoordinator.shard_of`."""
+    if not group_id:
+        raise api_error(ErrorCode.INVALID_GROUP_ID, "a group id may not be empty")
+    return services.groups.shard_of(group_id)
+
+
+# Members
+
+
+def handle_join(services: Services, request: ApiRequest) -> None:
+    body: JoinGroupRequest = request.body
+    options = JoinOptions(
+        _is_since(request, _MEMBER_ID_REQUIRED_SINCE), _is_since(request, _SKIP_ASSIGNMENT_SINCE)
+    )
+    client = Client(request.client_id, f"/{request.peer_host}")
+
+    def answer(response: JoinGroupResponse) -> None:
+        if response.protocol_name is None and not _is_since(request, _NULL_PROTOCOL_SINCE):
+            response.protocol_name = ""
+        request.respond(response)
+
+    def join(group: Group, now: Moment) -> Effects:
+        return group.join(body, client, answer, now, options)
+
+    try:
+        shard_of(services, body.group_id).act(body.group_id, join)
+    except ApiError as error:
+        answer(JoinGroupResponse(error_code=error.code, protocol_name=None, member_id=body.member_id))
+
+
+def handle_sync(services: Services, request: ApiRequest) -> None:
+    body: SyncGroupRequest = request.body
+
+    def sync(group: Group, now: Moment) -> Effects:
+        return group.sync(body, request.respond, now)
+
+    try:
+        shard_of(services, body.group_id).act(body.group_id, sync)
+    except ApiError as error:
+        code = error.code
+        if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            code = ErrorCode.REBALANCE_IN_PROGRESS
+        request.respond(SyncGroupResponse(error_code=code))
+
+
+def handle_heartbeat(services: Services, request: ApiRequest) -> None:
+    body: HeartbeatRequest = request.body
+    code: int | None
+    try:
+        shard = shard_of(services, body.group_id)
+        code = shard.look(body.group_id, lambda group, now: group.heartbeat(body, now))
+    except ApiError as error:
+        code = error.code
+        if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            code = ErrorCode.NONE
+    request.respond(HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID if code is None else code))
+
+
+def handle_leave(services: Services, request: ApiRequest) -> None:
+    body: LeaveGroupRequest = request.body
+    has_several = _is_since(request, _LEAVE_SEVERAL_SINCE)
+    leaving = body.members if has_several else [MemberIdentity(member_id=body.member_id)]
+
+    def answer(response: LeaveGroupResponse) -> None:
+        if not has_several and response.members:
+            response.error_code = response.error_code or response.members[0].error_code
+        request.respond(response)
+
+    def leave(group: Group, now: Moment) -> Effects:
+        return group.leave(leaving, answer, now)
+
+    try:
+        shard_of(services, body.group_id).act(body.group_id, leave)
+    except ApiError as error:
+        request.respond(LeaveGroupResponse(error_code=error.code))
+
+
+# Operators
+
+
+def handle_describe(services: Services, request: ApiRequest) -> None:
+    body: DescribeGroupsRequest = request.body
+    groups = [_describe(services, group_id) for group_id in body.groups]
+    if body.include_authorized_operations:
+        for group in groups:
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = GROUP_OPERATIONS
+    request.respond(DescribeGroupsResponse(groups=groups))
+
+
+def _describe(services: Services, group_id: str) -> DescribedGroup:
+    try:
+        found = services.groups.shard_of(group_id).look(group_id, lambda group, now: group.describe())
+    except ApiError as error:
+        return DescribedGroup(error_code=error.code, group_id=group_id)
+    return DescribedGroup(group_id=group_id, group_state=_DEAD) if found is None else found
+
+
+def handle_list(services: Services, request: ApiRequest) -> None:
+    body: ListGroupsRequest = request.body
+    states = {state.lower() for state in body.states_filter}
+    types = {kind.lower() for kind in body.types_filter}
+    groups, is_partial = services.groups.all_groups()
+    listed = [group.listed() for group in groups]
+    request.respond(
+        ListGroupsResponse(
+            error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_partial else ErrorCode.NONE,
+            groups=[
+                group
+                for group in listed
+                if group.group_state != _DEAD
+                and (not states or group.group_state.lower() in states)
+                and (not types or group.group_type.lower() in types)
+            ],
+        )
+    )
+
+
+def handle_delete(services: Services, request: ApiRequest) -> None:
+    """Answered when the tombstones of all groups that could be deleted are replicated, or have failed."""
+    body: DeleteGroupsRequest = request.body
+    results = {
+        group_id: DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NONE)
+        for group_id in body.groups_names
+    }
+    answers = AllOf(
+        len(results), lambda: request.respond(DeleteGroupsResponse(results=list(results.values())))
+    )
+    for group_id, result in results.items():
+        _delete(services, group_id, result, answers)
+
+
+def _delete(services: Services, group_id: str, result: DeletableGroupResult, answers: AllOf) -> None:
+    def delete(group: Group, now: Moment) -> Effects:
+        code, effects = group.delete(now)
+        result.error_code = code
+        return effects
+
+    def removed(error: ErrorCode) -> None:
+        if error != ErrorCode.NONE:
+            result.error_code = removal_error(error)
+        answers.one_is_done()
+
+    try:
+        if services.groups.shard_of(group_id).act(group_id, delete, create=False, removed=removed):
+            return
+        result.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+    except ApiError as error:
+        result.error_code = error.code
+    answers.one_is_done()

@@ -1,0 +1,158 @@
+"""The records of the offsets topic: Kafka's bytes, and what cannot be read is refused by name."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from barnabas.broker.coordinators.group_log import (
+    GroupRecord,
+    OffsetAndMetadata,
+    OffsetRecord,
+    StoredGroup,
+    StoredMember,
+)
+from barnabas.broker.coordinators.group_records import UnreadableRecord, from_bytes, to_bytes
+from barnabas.protocol.ids import LeaderEpoch, TopicPartition
+
+NAME = TopicPartition("topic", 7)
+
+
+def text(value: str) -> bytes:
+    data = value.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+def blob(value: bytes) -> bytes:
+    return struct.pack(">i", len(value)) + value
+
+
+OFFSET_KEY = b"\x00\x01" + text("g") + text("topic") + struct.pack(">i", 7)
+GROUP_KEY = b"\x00\x02" + text("g")
+MEMBER = StoredMember(
+    member_id="m-1",
+    instance_id="i-1",
+    client_id="client",
+    client_host="/127.0.0.1",
+    rebalance_timeout_ms=300_000,
+    session_timeout_ms=10_000,
+    subscription=b"\x00\x01sub",
+    assignment=b"\x00\x01ass",
+)
+GROUP = StoredGroup(
+    protocol_type="consumer",
+    generation_id=3,
+    protocol_name="range",
+    leader_id="m-1",
+    state_since_ms=5,
+    members=(MEMBER,),
+)
+
+
+def test_an_offset_is_written_as_kafka_3_9_writes_it() -> None:
+    value = OffsetAndMetadata(42, 1_700, LeaderEpoch(5), "meta")
+    assert to_bytes(OffsetRecord("grüppe", NAME, value)) == (
+        b"\x00\x01" + text("grüppe") + text("topic") + struct.pack(">i", 7),
+        b"\x00\x03" + struct.pack(">qi", 42, 5) + text("meta") + struct.pack(">q", 1_700),
+    )
+
+
+def test_an_offset_that_says_when_it_expires_is_written_in_version_1() -> None:
+    key, data = to_bytes(OffsetRecord("g", NAME, OffsetAndMetadata(42, 1_700, LeaderEpoch(5), "", 1_800)))
+    assert data == b"\x00\x01" + struct.pack(">q", 42) + text("") + struct.pack(">qq", 1_700, 1_800)
+    # As in Kafka: that version has no room for the epoch.
+    without_epoch = OffsetAndMetadata(42, 1_700, LeaderEpoch(-1), "", 1_800)
+    assert from_bytes(key, data) == OffsetRecord("g", NAME, without_epoch)
+
+
+def test_a_group_is_written_as_kafka_3_9_writes_it() -> None:
+    member = (
+        text("m-1")
+        + text("i-1")
+        + text("client")
+        + text("/127.0.0.1")
+        + struct.pack(">ii", 300_000, 10_000)
+        + blob(b"\x00\x01sub")
+        + blob(b"\x00\x01ass")
+    )
+    generation = text("consumer") + struct.pack(">i", 3) + text("range") + text("m-1")
+    record = GroupRecord("g", GROUP)
+    assert to_bytes(record) == (GROUP_KEY, b"\x00\x03" + generation + struct.pack(">qi", 5, 1) + member)
+    assert from_bytes(*to_bytes(record)) == record
+
+
+def test_an_empty_group_has_null_protocol_and_leader() -> None:
+    record = GroupRecord("g", StoredGroup("", 0, None, None, 5, ()))
+    null = b"\xff\xff"
+    data = b"\x00\x03" + text("") + bytes(4) + null + null + struct.pack(">qi", 5, 0)
+    assert to_bytes(record) == (GROUP_KEY, data)
+    assert from_bytes(GROUP_KEY, data) == record
+
+
+def test_a_tombstone_is_a_key_without_a_value() -> None:
+    assert to_bytes(OffsetRecord("g", NAME, None)) == (OFFSET_KEY, None)
+    assert to_bytes(GroupRecord("g", None)) == (GROUP_KEY, None)
+    assert from_bytes(OFFSET_KEY, None) == OffsetRecord("g", NAME, None)
+    assert from_bytes(GROUP_KEY, None) == GroupRecord("g", None)
+
+
+@pytest.mark.parametrize(
+    ("version", "rest", "epoch"),
+    [
+        (0, struct.pack(">q", 9) + text("m") + struct.pack(">q", 17), -1),
+        (1, struct.pack(">q", 9) + text("m") + struct.pack(">qq", 17, -1), -1),
+        (2, struct.pack(">q", 9) + text("m") + struct.pack(">q", 17), -1),
+        (3, struct.pack(">qi", 9, 4) + text("m") + struct.pack(">q", 17), 4),
+        (4, struct.pack(">qi", 9, 4) + b"\x02m" + struct.pack(">q", 17) + b"\x01\x00\x02ab", 4),
+    ],
+)
+def test_offsets_of_every_version_are_read(version: int, rest: bytes, epoch: int) -> None:
+    found = from_bytes(OFFSET_KEY, struct.pack(">h", version) + rest)
+    assert found == OffsetRecord("g", NAME, OffsetAndMetadata(9, 17, LeaderEpoch(epoch), "m"))
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_groups_of_older_versions_are_read(version: int) -> None:
+    stamp = struct.pack(">q", 8) if version >= 2 else b""
+    rebalance = struct.pack(">i", 60) if version >= 1 else b""
+    data = (
+        struct.pack(">h", version)
+        + (text("consumer") + struct.pack(">i", 3) + text("range") + text("m") + stamp)
+        + (struct.pack(">i", 1) + text("m") + text("c") + text("/h") + rebalance + struct.pack(">i", 9))
+        + (blob(b"s") + blob(b"a"))
+    )
+    # Where the rebalance timeout is not told, the session timeout stands for it.
+    member = StoredMember("m", None, "c", "/h", 60 if version >= 1 else 9, 9, b"s", b"a")
+    since = 8 if version >= 2 else None
+    assert from_bytes(GROUP_KEY, data) == GroupRecord(
+        "g", StoredGroup("consumer", 3, "range", "m", since, (member,))
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x03\x00\x01g", b"\x7f\xff", b"\xff\xff\x00\x00"])
+def test_a_key_of_an_unknown_kind_is_refused(data: bytes) -> None:
+    with pytest.raises(UnreadableRecord, match="version"):
+        from_bytes(data, None)
+
+
+def test_a_value_of_an_unknown_version_is_refused() -> None:
+    with pytest.raises(UnreadableRecord, match=r"offset value of version 5; known are \[0, 1, 2, 3, 4\]"):
+        from_bytes(OFFSET_KEY, b"\x00\x05" + bytes(40))
+    with pytest.raises(UnreadableRecord, match="group value of version 9"):
+        from_bytes(GROUP_KEY, b"\x00\x09" + bytes(40))
+
+
+def test_bytes_that_end_too_early_are_refused_wherever_they_end() -> None:
+    for record in (
+        OffsetRecord("g", NAME, OffsetAndMetadata(1, 1, metadata="meta")),
+        GroupRecord("g", GROUP),
+    ):
+        key, value = to_bytes(record)
+        assert value is not None
+        for size in range(len(value)):
+            with pytest.raises(UnreadableRecord):
+                from_bytes(key, value[:size])
+        for size in range(len(key)):
+            with pytest.raises(UnreadableRecord):
+                from_bytes(key[:size], value)
