@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -29,6 +29,8 @@ from barnabas.protocol.ids import (
 )
 from barnabas.protocol.messages.inter_broker import (
     LEADER_DURING_DELETE,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
     UpdateMetadataBroker,
     UpdateMetadataPartition,
     UpdateMetadataRequest,
@@ -144,6 +146,39 @@ class MetadataCache:
         for listener in self._listeners:
             listener(touched)
 
+    def learn(self, request: LeaderAndIsrRequest) -> None:
+        """Take over the leaders of a LeaderAndIsr, which comes before the UpdateMetadata of the same change.
+
+        Between the two a client that this broker has just refused would be sent back to where it came from,
+        and ask again only much later. Older epochs and topics that are not known change nothing.
+        """
+        with self._lock:
+            before = self._current
+            if request.controller_epoch < before.controller_epoch:
+                return
+            topics = dict(before.topics)
+            touched: set[str] = set()
+            elected: set[BrokerId] = set()
+            for state in request.topic_states:
+                known = topics.get(state.topic_name)
+                if known is None or known.topic_id != state.topic_id:
+                    continue
+                newer = {
+                    partition.partition_index: _with_leader(earlier, partition)
+                    for partition in state.partition_states
+                    if (earlier := known.partitions.get(partition.partition_index)) is not None
+                    and earlier.leader_epoch < partition.leader_epoch
+                }
+                if newer:
+                    topics[state.topic_name] = TopicMetadata(known.topic_id, {**known.partitions, **newer})
+                    touched.add(state.topic_name)
+                    elected |= {BrokerId(partition.leader) for partition in newer.values()}
+            self._current = replace(before, topics=topics)
+            self._suspects -= elected
+        if touched:
+            for listener in self._listeners:
+                listener(touched)
+
     def suspect(self, broker_id: BrokerId) -> None:
         """A peer's connection was reset and its port refuses."""
         with self._lock:
@@ -176,3 +211,15 @@ class MetadataCache:
             and broker_id not in trusted
             and current.broker_epoch(broker_id) == before.broker_epoch(broker_id)
         )
+
+
+def _with_leader(earlier: UpdateMetadataPartition, state: LeaderAndIsrPartition) -> UpdateMetadataPartition:
+    return replace(
+        earlier,
+        controller_epoch=state.controller_epoch,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        isr=state.isr,
+        partition_epoch=state.partition_epoch,
+        replicas=state.replicas,
+    )

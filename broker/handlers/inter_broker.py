@@ -23,6 +23,9 @@ from barnabas.protocol.messages.inter_broker import (
 
 def handle_leader_and_isr(services: Services, request: ApiRequest) -> None:
     body: LeaderAndIsrRequest = request.body
+    if body.broker_epoch >= services.replicas.broker_epoch:
+        # First: a leader that is deposed sends its clients away, and they ask here for the new one.
+        services.metadata.learn(body)
     try:
         errors = services.replicas.become_leader_or_follower(body)
     except ApiError as error:

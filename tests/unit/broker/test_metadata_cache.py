@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, BrokerId, Endpoint, TopicId
-from barnabas.protocol.messages.inter_broker import LEADER_DURING_DELETE
+from barnabas.protocol.messages.inter_broker import (
+    LEADER_DURING_DELETE,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+)
 from tests.unit.broker.replication.building import TOPIC_ID, led_by, metadata
 
 ALL = {1: 10, 2: 20, 3: 30}
@@ -170,3 +176,68 @@ def test_topics_are_found_by_id_as_they_come_and_go(cache: MetadataCache) -> Non
     assert cache.current.topic_names == {uuid.UUID(int=10): "topic", other: "other"}
     cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE), topic="other", topic_id=other))
     assert cache.current.topic_names == {uuid.UUID(int=10): "topic"}
+
+
+def leader_and_isr(leader: int, epoch: int, *, index: int = 1, **changes: Any) -> LeaderAndIsrRequest:
+    state = LeaderAndIsrPartition(
+        partition_index=index,
+        controller_epoch=1,
+        leader=leader,
+        leader_epoch=epoch,
+        isr=[leader],
+        partition_epoch=7,
+        replicas=[1, 2, 3],
+    )
+    settings: dict[str, Any] = {"controller_epoch": 1, "topic_id": TOPIC_ID, "name": "topic", **changes}
+    topic = LeaderAndIsrTopic(
+        topic_name=settings["name"], topic_id=settings["topic_id"], partition_states=[state]
+    )
+    return LeaderAndIsrRequest(
+        controller_id=2,
+        controller_epoch=settings["controller_epoch"],
+        broker_epoch=10,
+        topic_states=[topic],
+        live_brokers=[],
+    )
+
+
+def test_a_leader_is_known_as_soon_as_the_replicas_are_told(cache: MetadataCache) -> None:
+    touched: list[list[str]] = []
+    cache.on_update(lambda names: touched.append(sorted(names)))
+    cache.learn(leader_and_isr(3, epoch=1))
+    assert [leader(cache, 0), leader(cache, 1)] == [1, 3]
+    state = cache.current.partitions_of("topic")[1]
+    assert (state.leader_epoch, state.isr, state.partition_epoch) == (1, [3], 7)
+    assert touched == [["topic"]]
+    assert sorted(cache.current.brokers) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        leader_and_isr(3, epoch=0),
+        leader_and_isr(3, epoch=1, controller_epoch=0),
+        leader_and_isr(3, epoch=1, topic_id=uuid.UUID(int=99)),
+        leader_and_isr(3, epoch=1, name="other"),
+        leader_and_isr(3, epoch=1, index=5),
+    ],
+    ids=[
+        "no newer epoch",
+        "a replaced controller",
+        "a topic made anew",
+        "an unknown topic",
+        "a new partition",
+    ],
+)
+def test_what_the_replicas_are_told_changes_only_what_is_known_and_older(
+    cache: MetadataCache, request_: LeaderAndIsrRequest
+) -> None:
+    before = cache.current
+    cache.learn(request_)
+    assert cache.current == before
+
+
+def test_a_suspect_that_the_controller_elects_is_named_again(cache: MetadataCache) -> None:
+    cache.suspect(BrokerId(3))
+    cache.learn(leader_and_isr(3, epoch=1))
+    assert leader(cache, 1) == 3
