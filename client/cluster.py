@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 MAIN_LANE: Final = "main"
 FETCH_LANE: Final = "fetch"
 """Long-polled fetches have a connection of their own, or every other request would wait behind them."""
+GROUP_LANE: Final = "group"
+"""So have joins of a group, which are answered when all members have come."""
 
 _OVERTAKE_AFTER_S: Final = 0.3
 _WATCH_INTERVAL_S: Final = 0.5
@@ -103,6 +105,10 @@ class Cluster:
     def watch_topics(self, *topics: str) -> None:
         """Have these topics in every refresh from now on."""
         self._topics.update(topics)
+
+    def unwatch_topics(self, *topics: str) -> None:
+        """Leave these topics out of refreshes from now on."""
+        self._topics.difference_update(topics)
 
     async def topic(self, name: str, timeout_ms: int) -> TopicInfo:
         """A topic and its partitions, waiting until the cluster knows it.

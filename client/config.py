@@ -54,6 +54,15 @@ def text(default: str) -> Any:
     return _declare(default, check)
 
 
+def optional_text() -> Any:
+    def check(value: Any) -> str | None:
+        if value is not None and (not isinstance(value, str) or not value):
+            raise _Refused("a non-empty text or None")
+        return value
+
+    return _declare(None, check)
+
+
 def flag(default: bool) -> Any:
     def check(value: Any) -> bool:
         if not isinstance(value, bool):
@@ -106,6 +115,15 @@ def _check_partitioner(value: Any) -> Any:
     if not callable(value) and value not in PARTITIONERS:
         raise _Refused(f"one of {', '.join(PARTITIONERS)}, or a callable (key, partition_count) -> partition")
     return value
+
+
+def _check_strategies(value: Any) -> tuple[str, ...]:
+    from barnabas.client.assignors import ASSIGNORS
+
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else ()
+    if not names or any(name not in ASSIGNORS for name in names) or len(set(names)) != len(names):
+        raise _Refused(f"one or several of {', '.join(ASSIGNORS)}")
+    return names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +234,26 @@ class ProducerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
-    """Settings of the consumer. What is fetched ahead is bounded by ``fetch_max_bytes`` in all."""
+    """Settings of the consumer. What is fetched ahead is bounded by ``fetch_max_bytes`` in all.
+
+    Offsets are committed, and topics subscribed to, only with a ``group_id``.
+    """
+
+    group_id: str | None = optional_text()
+    group_instance_id: str | None = optional_text()
+    """Makes the member a static one: it may be away for ``session_timeout_ms`` and keeps its partitions."""
+    session_timeout_ms: int = number(45_000, 1)
+    heartbeat_interval_ms: int = number(3_000, 1)
+    max_poll_interval_ms: int = number(300_000, 1)
+    """Who does not poll for so long leaves the group; a rebalance waits for a member as long."""
+    partition_assignment_strategy: tuple[str, ...] = _declare(
+        ("range", "cooperative-sticky"), _check_strategies
+    )
+    """In order of preference; partitions are kept during a rebalance only if all of them allow that."""
+    enable_auto_commit: bool = flag(True)
+    auto_commit_interval_ms: int = number(5_000)
+    client_rack: str | None = optional_text()
+    exclude_internal_topics: bool = flag(True)
 
     auto_offset_reset: str = choice("latest", "earliest", "latest", "none")
     fetch_min_bytes: int = number(1)
@@ -233,6 +270,15 @@ class ConsumerConfig(ClientConfig):
             raise InvalidConfiguration(
                 f"request_timeout_ms={self.request_timeout_ms}: expected more than fetch_max_wait_ms "
                 f"({self.fetch_max_wait_ms})"
+            )
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise InvalidConfiguration(
+                f"heartbeat_interval_ms={self.heartbeat_interval_ms}: expected less than session_timeout_ms "
+                f"({self.session_timeout_ms})"
+            )
+        if self.group_instance_id is not None and self.group_id is None:
+            raise InvalidConfiguration(
+                f"group_instance_id={self.group_instance_id!r}: expected a group_id as well"
             )
 
 

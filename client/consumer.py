@@ -1,12 +1,14 @@
-"""The consumer: reads assigned partitions in offset order, fetching ahead within bounds.
+"""The consumer: reads partitions in offset order, fetching ahead within bounds; alone or as part of a group.
 
-    async with Consumer(bootstrap_servers="localhost:9092", auto_offset_reset="earliest") as consumer:
-        consumer.assign([TopicPartition("flights", 0)])
+    async with Consumer(bootstrap_servers="localhost:9092", group_id="departures") as consumer:
+        consumer.subscribe(["flights"])
         async for record in consumer:
             ...
 
 Guarantees: per partition every record from the position on, once and in order, up to the high watermark;
 leaders are followed. Errors that only the user can cure come out of `poll`, after the records before them.
+In a group, what is committed automatically covers only records handed out before the last poll or step of
+the iteration; a body of ``async with`` that ends with an exception leaves the group without committing.
 
 A consumer belongs to the event loop that it was started on, and to one task at a time.
 """
@@ -14,32 +16,39 @@ A consumer belongs to the event loop that it was started on, and to one task at 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from barnabas.client.cluster import Cluster
+from barnabas.client.committed_offsets import OffsetAndMetadata
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.errors import ClientClosed, NotAssigned
+from barnabas.client.consumer_offsets import ConsumerOffsets
+from barnabas.client.errors import ClientClosed, InvalidConfiguration, NotAssigned, SubscriptionConflict
 from barnabas.client.fetched import ConsumerRecord, PartitionState, Reset
 from barnabas.client.fetcher import Fetcher, reset_of
-from barnabas.client.metadata import PartitionInfo
-from barnabas.client.offsets import EARLIEST, LATEST, ListedOffset, OffsetSpec, list_offsets
+from barnabas.client.group_session import GroupSession
+from barnabas.client.subscription import RebalanceListener, select
 from barnabas.protocol.errors import BarnabasError, RequestTimedOutLocally
 from barnabas.protocol.ids import Offset, TopicPartition
 
-__all__ = ["Consumer", "ConsumerRecord"]
+__all__ = ["Consumer", "ConsumerRecord", "OffsetAndMetadata", "RebalanceListener"]
+
+_NEVER: Final = float("inf")
 
 
-class Consumer:
+class Consumer(ConsumerOffsets):
     """Settings as in `ConsumerConfig`, by name or as one ``config``; see the module."""
 
     def __init__(self, config: ConsumerConfig | None = None, **settings: Any) -> None:
         self.config = config if config is not None else ConsumerConfig.of(settings)
         self._cluster: Cluster | None = None
         self._fetcher: Fetcher | None = None
+        self._group: GroupSession | None = None
+        self._start_finders: set[asyncio.Task[None]] = set()
         self._states: dict[TopicPartition, PartitionState] = {}
         self._turns: deque[PartitionState] = deque()
         self._arrived = asyncio.Event()
@@ -61,10 +70,25 @@ class Consumer:
             self._cluster.close()
             raise
         self._fetcher = Fetcher(self._cluster, self.config, self._states, self._arrived.set)
+        if self.config.group_id is not None:
+            self._group = GroupSession(self._cluster, self.config, _Assigned(self), self._arrived.set)
 
     async def close(self) -> None:
-        """Stop fetching and disconnect. Idempotent."""
-        if self._fetcher is not None and self._cluster is not None:
+        """Commit where that is automatic, leave the group, disconnect. Idempotent.
+
+        Raises what a rebalance listener raises, once the consumer is closed.
+        """
+        await self._close(commits=True)
+
+    async def _close(self, *, commits: bool) -> None:
+        if self._fetcher is None or self._cluster is None:
+            return
+        try:
+            if self._group is not None:
+                await self._group.close(commits=commits)
+        finally:
+            for task in self._start_finders:
+                task.cancel()
             self._fetcher.close()
             self._cluster.close()
             self._fetcher = None
@@ -79,28 +103,105 @@ class Consumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self._close(commits=error is None)
 
     # Which partitions, and from where
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read exactly these partitions from now on; those assigned before keep their positions.
 
-        A new one begins where `auto_offset_reset` says, unless `seek` comes before the first poll.
+        A new one begins at what the group committed, if there is a `group_id` and it did; else where
+        `auto_offset_reset` says; unless `seek` comes before the first poll. Raises SubscriptionConflict.
         """
         cluster, fetcher = self._parts()
+        if self._group is not None and self._group.selection is not None:
+            raise SubscriptionConflict("the consumer is subscribed to topics: `unsubscribe` first")
         wanted = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
-        for tp in [tp for tp in self._states if tp not in wanted]:
-            self._leave_current(self._states[tp])
-            self._states.pop(tp).seek(None, None)
-        for tp in wanted:
-            if tp not in self._states:
-                state = PartitionState(tp, check_crcs=self.config.check_crcs)
-                state.seek(None, reset_of(self.config))
-                self._states[tp] = state
+        self._drop([tp for tp in self._states if tp not in wanted])
+        new = [self._add(tp) for tp in wanted if tp not in self._states]
+        if self._group is not None and new:
+            self._find_starts(self._group, new)
         self._turns = deque(self._states.values())
         cluster.watch_topics(*{tp.topic for tp in wanted})
         fetcher.wake()
+
+    def _add(self, tp: TopicPartition) -> PartitionState:
+        state = self._states[tp] = PartitionState(tp, check_crcs=self.config.check_crcs)
+        state.seek(None, reset_of(self.config))
+        return state
+
+    def _drop(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            self._leave_current(self._states[tp])
+            self._states.pop(tp).seek(None, None)
+        self._turns = deque(self._states.values())
+
+    def _find_starts(self, group: GroupSession, states: list[PartitionState]) -> None:
+        """Begin at the committed offsets, which have to be asked for first."""
+        for state in states:
+            state.retry_at = _NEVER
+        generations = {state: state.generation for state in states}
+        task = asyncio.get_running_loop().create_task(self._seek_committed(group, generations))
+        self._start_finders.add(task)
+        task.add_done_callback(self._start_finders.discard)
+
+    async def _seek_committed(self, group: GroupSession, generations: dict[PartitionState, int]) -> None:
+        """``generations`` are those before any seek of the user's, which counts for more."""
+        failure: BarnabasError | None = None
+        offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        try:
+            offsets = await group.offsets.fetch(
+                [state.tp for state in generations], self.config.default_api_timeout_ms
+            )
+        except BarnabasError as error:
+            failure = error
+        for state, generation in generations.items():
+            if state.generation == generation:
+                found = offsets.get(state.tp)
+                if found is not None:
+                    state.seek(found.offset, None, found.leader_epoch)
+                else:
+                    state.seek(None, reset_of(self.config))
+                    state.error = failure
+        self._arrived.set()
+        if self._fetcher is not None:
+            self._fetcher.wake()
+
+    def subscribe(
+        self,
+        topics: Collection[str] | str | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Share these topics, or all whose whole names match the pattern, with the members of the group.
+
+        Replaces an earlier subscription. Partitions come and go within `poll`, where the listener is told.
+        Raises InvalidConfiguration without a `group_id`, SubscriptionConflict after `assign`, ValueError.
+        """
+        self._parts()
+        group = self._grouped("subscribing")
+        if group.selection is None and self._states:
+            raise SubscriptionConflict("partitions are assigned by hand: `unsubscribe` first")
+        group.subscribe(select(topics, pattern, listener))
+
+    async def unsubscribe(self) -> None:
+        """Give all partitions up, assigned either way, and leave the group. Raises what a listener raises."""
+        self._parts()
+        if self._group is not None and self._group.selection is not None:
+            await self._group.unsubscribe()
+        self._drop(list(self._states))
+
+    def subscription(self) -> set[str]:
+        """The topics subscribed to: for a pattern those that were found so far."""
+        selection = self._group.selection if self._group is not None else None
+        return set() if selection is None else set(selection.topics)
+
+    def _grouped(self, what: str) -> GroupSession:
+        self._parts()
+        if self._group is None:
+            raise InvalidConfiguration(f"group_id={self.config.group_id!r}: {what} needs one")
+        return self._group
 
     def assignment(self) -> set[TopicPartition]:
         return set(self._states)
@@ -181,9 +282,11 @@ class Consumer:
         # One who polls without ever waiting must still let the fetches go on.
         await asyncio.sleep(0)
         while True:
+            if self._group is not None:
+                await self._group.upkeep()
             if records := self._collect(limit):
                 return records
-            if not await self._wait_until(deadline):
+            if not await self._wait_in_poll(deadline):
                 return []
 
     async def getone(self) -> ConsumerRecord:
@@ -195,6 +298,11 @@ class Consumer:
 
     async def __anext__(self) -> ConsumerRecord:
         while True:
+            if (group := self._group) is not None:
+                present = time.monotonic()
+                group.member.polled(present)
+                if group.attention_at <= present:
+                    await group.upkeep()
             if (state := self._current_state) is not None:
                 if state.generation == self._current_generation:
                     for record in self._current:
@@ -202,8 +310,8 @@ class Consumer:
                         return record
                 self._finish_current()
             await asyncio.sleep(0)
-            while not self._take_current():
-                await self._wait_until(None)
+            if not self._take_current():
+                await self._wait_in_poll(None)
 
     def _take_current(self) -> bool:
         """Begin to hand out one partition's next records one by one; whether there are any."""
@@ -284,6 +392,25 @@ class Consumer:
         self._begin_current(records[limit:])
         return records[:limit]
 
+    async def _wait_in_poll(self, deadline: float | None) -> bool:
+        """As `_wait_until`, until the group needs attention at most; the user counts as polling."""
+        group = self._group
+        if group is None:
+            return await self._wait_until(deadline)
+        if deadline is not None and deadline <= time.monotonic():
+            return False
+        if group.attention_at <= time.monotonic():
+            return True
+        limit = _NEVER if deadline is None else deadline
+        limit = min(limit, group.attention_at)
+        member = group.member
+        member.poll_begins(time.monotonic())
+        try:
+            await self._wait_until(None if limit == _NEVER else limit)
+        finally:
+            member.poll_ends(time.monotonic())
+        return True
+
     async def _wait_until(self, deadline: float | None) -> bool:
         """Wait for anything new; False when the deadline has passed. Raises ClientClosed after `close`."""
         self._parts()
@@ -298,37 +425,7 @@ class Consumer:
         self._parts()
         return True
 
-    # Questions
-
-    async def partitions_for(self, topic: str) -> list[PartitionInfo]:
-        """The partitions of a topic. Raises UNKNOWN_TOPIC_OR_PARTITION."""
-        cluster, _ = self._parts()
-        return list((await cluster.topic(topic, self.config.default_api_timeout_ms)).partitions)
-
-    async def beginning_offsets(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]]
-    ) -> dict[TopicPartition, Offset]:
-        """The first offset that each partition still has."""
-        found = await self._list({TopicPartition(*tp): EARLIEST for tp in partitions})
-        return {tp: listed.offset for tp, listed in found.items()}
-
-    async def end_offsets(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]]
-    ) -> dict[TopicPartition, Offset]:
-        """The high watermark of each partition."""
-        found = await self._list({TopicPartition(*tp): LATEST for tp in partitions})
-        return {tp: listed.offset for tp, listed in found.items()}
-
-    async def offsets_for_times(
-        self, timestamps_ms: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, ListedOffset | None]:
-        """The first record at or after each time; None where there is none so young."""
-        found = await self._list({TopicPartition(*tp): time_ms for tp, time_ms in timestamps_ms.items()})
-        return {tp: listed if listed.offset >= 0 else None for tp, listed in found.items()}
-
-    async def _list(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, ListedOffset]:
-        cluster, _ = self._parts()
-        return await list_offsets(cluster, specs, self.config.default_api_timeout_ms)
+    # Inside
 
     def _seek(
         self, partition: TopicPartition | tuple[str, int], offset: int | None, reset: Reset | None
@@ -346,8 +443,42 @@ class Consumer:
             raise NotAssigned(f"{tp} is not assigned to this consumer")
         return found
 
+    def _consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            tp: OffsetAndMetadata(state.position, "", state.position_epoch)
+            for tp, state in self._states.items()
+            if state.position is not None
+        }
+
     def _parts(self) -> tuple[Cluster, Fetcher]:
         if self._cluster is None or self._fetcher is None:
             state = "not started; use `async with Consumer(…)`" if self._cluster is None else "closed"
             raise ClientClosed(f"the consumer is {state}")
         return self._cluster, self._fetcher
+
+
+class _Assigned:
+    """The consumer as its group's session sees it."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def take(self, partitions: dict[TopicPartition, OffsetAndMetadata | None]) -> None:
+        consumer = self._consumer
+        cluster, fetcher = consumer._parts()
+        for tp, start in sorted(partitions.items()):
+            state = consumer._add(tp)
+            if start is not None:
+                state.seek(start.offset, None, start.leader_epoch)
+        consumer._turns = deque(consumer._states.values())
+        cluster.watch_topics(*{tp.topic for tp in partitions})
+        fetcher.wake()
+
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        self._consumer._drop(partitions)
+
+    def owned(self) -> set[TopicPartition]:
+        return set(self._consumer._states)
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        return self._consumer._consumed()

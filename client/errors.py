@@ -25,6 +25,7 @@ __all__ = [
     "BarnabasError",
     "BufferExhausted",
     "ClientClosed",
+    "CommitFailed",
     "ConnectionClosed",
     "DeliveryTimedOut",
     "ErrorCode",
@@ -36,6 +37,7 @@ __all__ = [
     "NotAssigned",
     "OffsetUnknown",
     "RequestTimedOutLocally",
+    "SubscriptionConflict",
     "TopicErrors",
     "api_error",
 ]
@@ -71,6 +73,17 @@ class NotAssigned(LocalError, KeyError):
 
 class OffsetUnknown(LocalError):
     """A partition has no position, and `auto_offset_reset` is none: `seek` must say where to begin."""
+
+
+class CommitFailed(LocalError):
+    """The group has gone on without this member: its partitions, and their offsets, belong to others now.
+
+    The records since the last commit are read again by them. ``poll`` joins the group again.
+    """
+
+
+class SubscriptionConflict(LocalError):
+    """`assign` and `subscribe` exclude each other; `unsubscribe` ends either."""
 
 
 class LogTruncated(LocalError):

@@ -1,0 +1,136 @@
+"""When offsets are committed: by the user's word, in the background, or automatically.
+
+What is committed automatically are positions as they are when a poll begins: what was handed out before it
+has been worked on by then, so nothing unseen is ever covered. Bounded: one automatic commit per interval and
+one before partitions go. On the consumer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from barnabas.client.committed_offsets import CommittedOffsets, OffsetAndMetadata
+from barnabas.client.config import ConsumerConfig
+from barnabas.client.group_membership import Membership
+from barnabas.client.subscription import Assigned
+from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.ids import TopicPartition
+
+log = logging.getLogger(__name__)
+
+CommitDone = Callable[[Mapping[TopicPartition, OffsetAndMetadata], BarnabasError | None], None]
+"""Called with what was to be committed, and why it was not."""
+
+_NEVER: Final = float("inf")
+_LEAST_INTERVAL_S: Final = 0.01
+_BEFORE_LEAVING_MS: Final = 5_000
+
+
+class GroupCommits:
+    """The commits of one member; ``noticed`` is called after each, for it may bring news of the group."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        member: Membership,
+        offsets: CommittedOffsets,
+        assigned: Assigned,
+        noticed: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._member = member
+        self._offsets = offsets
+        self._assigned = assigned
+        self._noticed = noticed
+        self._known: dict[TopicPartition, int] = {}
+        """What is committed already, as far as we know: it is not committed again."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.due_at = self._after_interval(time.monotonic())
+
+    def stop_automatic(self) -> None:
+        self.due_at = _NEVER
+
+    def assigned_now(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Other partitions are ours now; these are the offsets that they begin from."""
+        owned = self._assigned.owned()
+        self._known = {tp: offset for tp, offset in self._known.items() if tp in owned}
+        self._known.update((tp, found.offset) for tp, found in offsets.items())
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int) -> None:
+        """Commit and wait for it. Raises as `CommittedOffsets.commit`."""
+        try:
+            await self._offsets.commit(offsets, timeout_ms)
+            self._known.update((tp, found.offset) for tp, found in offsets.items())
+        finally:
+            self._noticed()
+
+    def commit_soon(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None
+    ) -> asyncio.Task[None]:
+        """Commit once, in the background; what goes wrong is told to ``done``, or logged without one."""
+        task = asyncio.get_running_loop().create_task(self._commit_quietly(dict(offsets), done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _commit_quietly(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None
+    ) -> None:
+        error: BarnabasError | None = None
+        try:
+            await self._offsets.commit(offsets, self._config.request_timeout_ms, retries=False)
+            self._known.update((tp, found.offset) for tp, found in offsets.items())
+        except BarnabasError as failure:
+            error = failure
+        self._noticed()
+        if done is not None:
+            done(offsets, error)
+        elif error is not None:
+            log.warning("offsets were not committed: %s", error)
+
+    async def finish(self, timeout_s: float) -> None:
+        """Wait for the commits in the background, and give up those that take too long."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        for task in self._tasks:
+            task.cancel()
+
+    # Automatic ones
+
+    def automatic_if_due(self, now: float) -> None:
+        """Within a poll: begin an automatic commit, without waiting for it."""
+        if now < self.due_at:
+            return
+        self.due_at = self._after_interval(now)
+        if self._may_commit and (offsets := self._uncommitted()):
+            self.commit_soon(offsets, None)
+
+    async def automatic_now(self) -> None:
+        """Commit before partitions go, and wait for it, for a while. A failure is logged."""
+        if self.due_at == _NEVER or not self._may_commit:
+            return
+        offsets = self._uncommitted()
+        if not offsets:
+            return
+        timeout_ms = min(self._config.default_api_timeout_ms, _BEFORE_LEAVING_MS)
+        try:
+            await self.commit(offsets, timeout_ms)
+        except BarnabasError as error:
+            log.warning("offsets were not committed before partitions go: %s", error)
+
+    @property
+    def _may_commit(self) -> bool:
+        return not self._offsets.is_member or self._member.may_commit
+
+    def _after_interval(self, now: float) -> float:
+        if not self._config.enable_auto_commit:
+            return _NEVER
+        return now + max(_LEAST_INTERVAL_S, self._config.auto_commit_interval_ms / 1000)
+
+    def _uncommitted(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        consumed = self._assigned.consumed()
+        return {tp: found for tp, found in consumed.items() if self._known.get(tp) != found.offset}

@@ -1,0 +1,329 @@
+"""The life of one member of a consumer group, as tables and plain rules: answers and time in, decisions out.
+
+`MOVES` says which state may follow which; `REACTIONS` says what each error code means in the answer to each
+request. There is no I/O here, no clock and no randomness; `group_session` sends what is decided here.
+
+Invariants: a generation is only held together with the member id that it was given to; a member that was
+thrown out, or has left, holds neither, and `has_lost_partitions` says so until the user was told.
+
+Sources: KIP-62 (heartbeats in the background, max.poll.interval), KIP-345 (static members), KIP-394 (member
+ids are given first), KIP-429 (cooperative rebalances).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.messages.join_group import NO_GENERATION, NO_MEMBER
+
+
+class MemberState(Enum):
+    """Where a member stands."""
+
+    UNJOINED = "unjoined"
+    """Wants to join (again) with the next poll; what it holds of an earlier generation is still its own."""
+    JOINING = "joining"
+    SYNCING = "syncing"
+    STABLE = "stable"
+    FENCED = "fenced"
+    """Another member took the instance id: for good."""
+    LEFT = "left"
+    """Closed: for good."""
+
+
+_S = MemberState
+MOVES: Final[dict[MemberState, frozenset[MemberState]]] = {
+    _S.UNJOINED: frozenset({_S.UNJOINED, _S.JOINING, _S.FENCED, _S.LEFT}),
+    _S.JOINING: frozenset({_S.SYNCING, _S.UNJOINED, _S.FENCED, _S.LEFT}),
+    _S.SYNCING: frozenset({_S.STABLE, _S.UNJOINED, _S.FENCED, _S.LEFT}),
+    _S.STABLE: frozenset({_S.UNJOINED, _S.FENCED, _S.LEFT}),
+    _S.FENCED: frozenset({_S.FENCED, _S.LEFT}),
+    _S.LEFT: frozenset({_S.LEFT}),
+}
+
+
+class Api(Enum):
+    """The requests whose answers say something about the membership."""
+
+    JOIN = "JoinGroup"
+    SYNC = "SyncGroup"
+    HEARTBEAT = "Heartbeat"
+    COMMIT = "OffsetCommit"
+    OFFSETS = "OffsetFetch"
+
+
+class Reaction(Enum):
+    """What an error code in an answer leads to."""
+
+    GO_ON = "all is well"
+    RETRY = "the same again after a pause"
+    FIND_COORDINATOR = "the same again with the coordinator that there is now"
+    TAKE_MEMBER_ID = "join with the member id that was given"
+    REJOIN = "a rebalance is under way: join again, as who we are"
+    FORGET_GENERATION = "our generation is gone, and with it our partitions; the member id still counts"
+    FORGET_MEMBER = "the group knows us no more: join as a new member"
+    FENCED = "another member holds our instance id"
+    FAIL = "only the user can help"
+
+
+_E, _R = ErrorCode, Reaction
+_COORDINATOR_GONE: Final = {
+    _E.COORDINATOR_NOT_AVAILABLE: _R.FIND_COORDINATOR,
+    _E.NOT_COORDINATOR: _R.FIND_COORDINATOR,
+    _E.COORDINATOR_LOAD_IN_PROGRESS: _R.RETRY,
+    _E.FENCED_INSTANCE_ID: _R.FENCED,
+}
+REACTIONS: Final[dict[Api, dict[ErrorCode, Reaction]]] = {
+    Api.JOIN: {
+        **_COORDINATOR_GONE,
+        _E.MEMBER_ID_REQUIRED: _R.TAKE_MEMBER_ID,
+        _E.UNKNOWN_MEMBER_ID: _R.FORGET_MEMBER,
+        _E.ILLEGAL_GENERATION: _R.FORGET_GENERATION,
+        _E.REBALANCE_IN_PROGRESS: _R.RETRY,
+    },
+    Api.SYNC: {
+        **_COORDINATOR_GONE,
+        _E.REBALANCE_IN_PROGRESS: _R.REJOIN,
+        _E.ILLEGAL_GENERATION: _R.FORGET_GENERATION,
+        _E.UNKNOWN_MEMBER_ID: _R.FORGET_MEMBER,
+    },
+    Api.HEARTBEAT: {
+        **_COORDINATOR_GONE,
+        _E.REBALANCE_IN_PROGRESS: _R.REJOIN,
+        _E.ILLEGAL_GENERATION: _R.FORGET_GENERATION,
+        _E.UNKNOWN_MEMBER_ID: _R.FORGET_MEMBER,
+    },
+    Api.COMMIT: {
+        **_COORDINATOR_GONE,
+        _E.REQUEST_TIMED_OUT: _R.FIND_COORDINATOR,
+        _E.UNKNOWN_TOPIC_OR_PARTITION: _R.RETRY,
+        _E.REBALANCE_IN_PROGRESS: _R.REJOIN,
+        _E.ILLEGAL_GENERATION: _R.FORGET_GENERATION,
+        _E.UNKNOWN_MEMBER_ID: _R.FORGET_MEMBER,
+    },
+    Api.OFFSETS: {
+        **_COORDINATOR_GONE,
+        _E.UNSTABLE_OFFSET_COMMIT: _R.RETRY,
+        _E.UNKNOWN_TOPIC_OR_PARTITION: _R.RETRY,
+    },
+}
+"""What is not listed is for the user."""
+
+
+def reaction_to(api: Api, code: int) -> Reaction:
+    """What an error code in an answer to this request means."""
+    if code == ErrorCode.NONE:
+        return Reaction.GO_ON
+    for known, reaction in REACTIONS[api].items():
+        if known == code:
+            return reaction
+    return Reaction.FAIL
+
+
+class IllegalMove(Exception):
+    """A bug of ours: a state was to follow one that it cannot follow. Nothing was changed."""
+
+
+class Duty(Enum):
+    """What the background has to do for the member now."""
+
+    WAIT = "nothing until the time given"
+    HEARTBEAT = "tell the coordinator that we live"
+    LEAVE = "leave the group: the user has not polled for too long"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The member's periods in seconds."""
+
+    session_s: float
+    heartbeat_s: float
+    max_poll_interval_s: float
+
+
+class Identity(NamedTuple):
+    """Who a member is to the coordinator."""
+
+    member_id: str
+    generation_id: int
+
+
+class Membership:
+    """One member; see the module. Times are seconds of one monotonic clock."""
+
+    def __init__(self, timing: Timing, group_instance_id: str | None = None) -> None:
+        self.timing = timing
+        self.group_instance_id = group_instance_id
+        self.state = MemberState.UNJOINED
+        self.member_id: str = NO_MEMBER
+        self.generation_id: int = NO_GENERATION
+        self.protocol = ""
+        self.coordinator: BrokerId | None = None
+        self.has_lost_partitions = False
+        self.rejoin_reason = "the first join"
+        self._in_poll = 0
+        self._polled_at = float("-inf")
+        self._heartbeat_due = float("inf")
+        self._heard_at = float("-inf")
+
+    # What the session asks
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.member_id, self.generation_id)
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in (MemberState.FENCED, MemberState.LEFT)
+
+    @property
+    def holds_generation(self) -> bool:
+        """Whether a commit now carries a generation that the coordinator can check."""
+        return self.generation_id != NO_GENERATION
+
+    @property
+    def may_commit(self) -> bool:
+        return self.holds_generation and self.state in (MemberState.STABLE, MemberState.UNJOINED)
+
+    @property
+    def must_leave(self) -> bool:
+        """Whether the coordinator has to be told when we go; a static member stays until its session ends."""
+        return self.member_id != NO_MEMBER and self.group_instance_id is None
+
+    def duty(self, now: float) -> tuple[Duty, float]:
+        """What to do now, and when to ask again at the latest."""
+        if self.is_over or not self._has_session:
+            return Duty.WAIT, float("inf")
+        silent_at = float("inf") if self._in_poll else self._polled_at + self.timing.max_poll_interval_s
+        if now >= silent_at:
+            return Duty.LEAVE, now
+        if self.state is not MemberState.JOINING and self.holds_generation:
+            if now >= self._heartbeat_due:
+                return Duty.HEARTBEAT, now
+            return Duty.WAIT, min(silent_at, self._heartbeat_due)
+        return Duty.WAIT, silent_at
+
+    @property
+    def _has_session(self) -> bool:
+        return self.member_id != NO_MEMBER
+
+    # What happens to it
+
+    def poll_begins(self, now: float) -> None:
+        self._in_poll += 1
+        self._polled_at = now
+
+    def poll_ends(self, now: float) -> None:
+        invariant(self._in_poll > 0, "a poll ends that did not begin")
+        self._in_poll -= 1
+        self._polled_at = now
+
+    def polled(self, now: float) -> None:
+        """The user took a record."""
+        self._polled_at = now
+
+    def coordinator_found(self, node_id: BrokerId, now: float) -> None:
+        self.coordinator = node_id
+        self._heard_at = now
+
+    def coordinator_lost(self) -> None:
+        self.coordinator = None
+
+    def join_sent(self) -> None:
+        self._move(MemberState.JOINING)
+
+    def joined(self, member_id: str, generation_id: int, protocol: str, now: float) -> None:
+        """JoinGroup was answered: a new generation, whose assignment is still to come."""
+        invariant(member_id != NO_MEMBER, "the coordinator gave a generation to no member")
+        self._move(MemberState.SYNCING)
+        self.member_id, self.generation_id, self.protocol = member_id, generation_id, protocol
+        self._heartbeat_due = now + self.timing.heartbeat_s
+        self._heard_at = now
+
+    def synced(self) -> None:
+        self._move(MemberState.STABLE)
+
+    def heartbeat_sent(self, now: float) -> None:
+        self._heartbeat_due = now + self.timing.heartbeat_s
+
+    def heartbeat_failed(self, now: float, retry_s: float) -> None:
+        """No answer: try again soon; after a session without one the coordinator itself is in doubt."""
+        self._heartbeat_due = min(self._heartbeat_due, now + retry_s)
+        if now - self._heard_at >= self.timing.session_s:
+            self.coordinator_lost()
+            self._heard_at = now
+
+    def heard(self, now: float) -> None:
+        self._heard_at = now
+
+    def want_rejoin(self, reason: str) -> bool:
+        """Join again with the next poll; False when that is to come anyway."""
+        if self.state is not MemberState.STABLE:
+            return False
+        self._move(MemberState.UNJOINED)
+        self.rejoin_reason = reason
+        return True
+
+    def unjoin(self, reason: str) -> None:
+        """The attempt to join is over without success: what was held before is still held."""
+        if not self.is_over:
+            self._move(MemberState.UNJOINED)
+            self.rejoin_reason = reason
+
+    def react(
+        self, api: Api, reaction: Reaction, reason: str, sent_as: Identity, given_member_id: str = NO_MEMBER
+    ) -> None:
+        """Take over what an answer leads to.
+
+        ``sent_as`` is who we were when the request was sent. The background's requests may be answered when
+        that is past, or while a join is under way that brings the same news: such answers change nothing.
+        """
+        if reaction is Reaction.FIND_COORDINATOR:
+            self.coordinator_lost()
+            return
+        is_current = api in (Api.JOIN, Api.SYNC) or self.state in (MemberState.STABLE, MemberState.UNJOINED)
+        if self.is_over or sent_as != self.identity or not is_current:
+            return
+        if reaction is Reaction.TAKE_MEMBER_ID:
+            invariant(given_member_id != NO_MEMBER, "the coordinator asks for a member id and gives none")
+            self.member_id = given_member_id
+        elif reaction is Reaction.REJOIN:
+            if self.state is not MemberState.UNJOINED:
+                self.unjoin(reason)
+        elif reaction is Reaction.FORGET_GENERATION:
+            self._lose(reason, keeps_member_id=True)
+        elif reaction is Reaction.FORGET_MEMBER:
+            self._lose(reason, keeps_member_id=False)
+        elif reaction is Reaction.FENCED:
+            self._lose(reason, keeps_member_id=False)
+            self._move(MemberState.FENCED)
+
+    def went_silent(self) -> None:
+        """The user did not poll in time: the group goes on without us, until the next poll joins again."""
+        self._lose("max_poll_interval_ms passed without a poll", keeps_member_id=False)
+
+    def lost_told(self) -> None:
+        """The user knows that the partitions are lost."""
+        self.has_lost_partitions = False
+
+    def left(self) -> None:
+        self._move(MemberState.LEFT)
+        self.member_id, self.generation_id = NO_MEMBER, NO_GENERATION
+
+    def _lose(self, reason: str, *, keeps_member_id: bool) -> None:
+        self._move(MemberState.UNJOINED)
+        self.has_lost_partitions = self.has_lost_partitions or self.holds_generation
+        self.generation_id = NO_GENERATION
+        if not keeps_member_id:
+            self.member_id = NO_MEMBER
+        self.rejoin_reason = reason
+
+    def _move(self, to: MemberState) -> None:
+        if to not in MOVES[self.state]:
+            raise IllegalMove(f"a member that is {self.state.value} cannot become {to.value}")
+        self.state = to

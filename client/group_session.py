@@ -1,0 +1,439 @@
+"""A consumer's part in its group: joins, heartbeats, rebalances with their listener, commits, and leaving.
+
+What the user must notice happens within `upkeep`, which every poll runs: partitions come and go there and
+nowhere else, so that no record of a partition is handed out after the listener heard that it is gone. Joining
+itself goes on in the background between polls, and so do heartbeats, until `max_poll_interval_ms` passes
+without a poll: then the member leaves, and joins again with the next poll.
+
+Everything here runs on the consumer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from barnabas.client.assignors import is_cooperative
+from barnabas.client.cluster import GROUP_LANE, Cluster
+from barnabas.client.committed_offsets import CommittedOffsets
+from barnabas.client.config import ConsumerConfig
+from barnabas.client.group_calls import GroupCalls
+from barnabas.client.group_commits import GroupCommits
+from barnabas.client.group_joining import GroupJoin, Holdings, Joined
+from barnabas.client.group_membership import (
+    Api,
+    Duty,
+    Membership,
+    MemberState,
+    Reaction,
+    Timing,
+    reaction_to,
+)
+from barnabas.client.subscription import Assigned, TopicSelection
+from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, api_error
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.join_group import (
+    NO_MEMBER,
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    MemberIdentity,
+)
+from barnabas.protocol.messages.metadata import MetadataRequest
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+_LEAVE_TIMEOUT_MS: Final = 5_000
+_NEVER: Final = float("inf")
+
+
+class GroupSession:
+    """One member of one group, subscribed or with partitions assigned by hand; see the module."""
+
+    def __init__(
+        self, cluster: Cluster, config: ConsumerConfig, assigned: Assigned, wake: Callable[[], None]
+    ) -> None:
+        if config.group_id is None:
+            raise ValueError("group_id=None: expected a group")
+        self._cluster = cluster
+        self._config = config
+        self._assigned = assigned
+        self._wake = wake
+        self.member = Membership(
+            Timing(
+                config.session_timeout_ms / 1000,
+                config.heartbeat_interval_ms / 1000,
+                config.max_poll_interval_ms / 1000,
+            ),
+            config.group_instance_id,
+        )
+        self._remembered: set[TopicPartition] = set()
+        self._equip()
+        self._is_cooperative = is_cooperative(config.partition_assignment_strategy)
+        self.selection: TopicSelection | None = None
+        self._joining: asyncio.Task[Joined | None] | None = None
+        self._background: asyncio.Task[None] | None = None
+        self._looked_up_at = -_NEVER
+        self._fault: LocalError | None = None
+        self.attention_at = -_NEVER
+        """When `upkeep` is due; `-inf` is at once."""
+        cluster.add_listener(self._metadata_changed)
+
+    # What the consumer calls
+
+    def subscribe(self, selection: TopicSelection) -> None:
+        """Be a member from the next poll on, or with another selection than before."""
+        before = self.selection
+        self.selection = selection
+        self.offsets.is_member = True
+        self._looked_up_at = -_NEVER
+        self._cluster.watch_topics(*selection.topics)
+        if before is not None:
+            self.member.want_rejoin("the subscription has changed")
+        if self._background is None:
+            self._background = self._spawn(self._live())
+        self._attend()
+
+    async def unsubscribe(self) -> None:
+        """Give up all partitions, and leave the group. Raises what the listener raises, when that is done."""
+        selection = self.selection
+        if selection is None:
+            return
+        try:
+            await self._give_up_all(selection)
+        finally:
+            await self._end_membership("the consumer unsubscribed")
+            self._cluster.unwatch_topics(*selection.topics, *self._join.led_topics)
+            self.selection = None
+            self.offsets.is_member = False
+            member = self.member
+            self.member = Membership(member.timing, member.group_instance_id)
+            self.member.coordinator = member.coordinator
+            self._equip()
+
+    async def close(self, *, commits: bool) -> None:
+        """Commit where that is automatic, tell the listener, leave. ``commits`` is False after a failure.
+
+        Raises what the listener raises, after the member has left.
+        """
+        try:
+            if not commits:
+                self.commits.stop_automatic()
+            if self.selection is not None:
+                await self._give_up_all(self.selection)
+            else:
+                await self.commits.automatic_now()
+            await self.commits.finish(_LEAVE_TIMEOUT_MS / 1000)
+        finally:
+            await self._end_membership("the consumer is being closed")
+
+    async def upkeep(self) -> None:
+        """Do what a poll owes the group; see the module. Raises what only the user can cure."""
+        present = time.monotonic()
+        self.member.polled(present)
+        if self._fault is not None:
+            raise self._fault
+        self.commits.automatic_if_due(present)
+        failure: BaseException | None = None
+        while self.selection is not None and failure is None and self._has_work():
+            if self.member.state is MemberState.FENCED:
+                failure = await self._lose_all(self.selection) or api_error(ErrorCode.FENCED_INSTANCE_ID)
+            elif self._joining is not None:
+                failure = await self._take_over(self.selection)
+            else:
+                failure = await self._begin_join(self.selection)
+        self.attention_at = self.commits.due_at
+        if failure is not None:
+            self._attend()
+            raise failure
+
+    # Rebalances, within a poll
+
+    def _has_work(self) -> bool:
+        if self._joining is not None:
+            return self._joining.done()
+        return self.member.has_lost_partitions or self.member.state in (
+            MemberState.UNJOINED,
+            MemberState.FENCED,
+        )
+
+    async def _begin_join(self, selection: TopicSelection) -> BaseException | None:
+        """Give up what has to be given up, then join in the background. Returns what the listener raised."""
+        failure: BaseException | None = None
+        member, assigned = self.member, self._assigned
+        if member.has_lost_partitions:
+            failure = await self._lose_all(selection)
+        elif not self._is_cooperative:
+            failure = await self._revoke(selection, assigned.owned(), remember=True)
+        else:
+            await self.commits.automatic_now()
+            unwanted = set()
+            if selection.pattern is None:
+                unwanted = {tp for tp in assigned.owned() if tp.topic not in selection.topics}
+            failure = await self._revoke(selection, unwanted)
+        if member.state is MemberState.UNJOINED and not member.has_lost_partitions:
+            holdings = Holdings(assigned.owned(), set(self._remembered), self._held_generation)
+            self._joining = self._spawn(self._join_with(selection, holdings))
+            self._joining.add_done_callback(lambda _: self._attend())
+        return failure
+
+    async def _join_with(self, selection: TopicSelection, holdings: Holdings) -> Joined | None:
+        if selection.pattern is not None and self._looked_up_at == -_NEVER:
+            await self._look_up(selection)
+        return await self._join.run(lambda: selection.topics, holdings)
+
+    async def _take_over(self, selection: TopicSelection) -> BaseException | None:
+        """Act on the outcome of a join. Returns what it or the listener raised."""
+        joining, self._joining = self._joining, None
+        if joining is None or joining.cancelled():
+            return None
+        if (error := joining.exception()) is not None:
+            return error
+        joined = joining.result()
+        member = self.member
+        if joined is None or joined.identity != member.identity:
+            return None
+        try:
+            return await self._exchange(selection, joined)
+        except asyncio.CancelledError:
+            # The poll was given up in the middle: what is missing of the change comes with another join.
+            member.want_rejoin("a rebalance was interrupted")
+            raise
+
+    async def _exchange(self, selection: TopicSelection, joined: Joined) -> BaseException | None:
+        """Give up and take what the new generation says. Returns what the listener raised."""
+        assigned, member = self._assigned, self.member
+        gone = assigned.owned() - joined.partitions
+        failure: BaseException | None = None
+        if gone:
+            await self.commits.automatic_now()
+            failure = await self._revoke(selection, gone)
+        added = set(joined.partitions - assigned.owned())
+        assigned.take({tp: joined.offsets.get(tp) for tp in added})
+        offsets = {tp: found for tp in added if (found := joined.offsets.get(tp)) is not None}
+        self.commits.assigned_now(offsets)
+        self._remembered = set()
+        self._held_generation = joined.identity.generation_id
+        failure = await self._tell(selection.listener.on_partitions_assigned, added) or failure
+        if gone and self._is_cooperative:
+            member.want_rejoin("partitions were given up that others wait for")
+        elif joined.topics != selection.topics:
+            member.want_rejoin("the subscription has changed")
+        self._metadata_changed()
+        return failure
+
+    async def _revoke(
+        self, selection: TopicSelection, partitions: set[TopicPartition], *, remember: bool = False
+    ) -> BaseException | None:
+        if not partitions:
+            return None
+        await self.commits.automatic_now()
+        failure = await self._tell(selection.listener.on_partitions_revoked, partitions)
+        if self.member.has_lost_partitions:
+            return failure
+        if remember:
+            self._remembered = set(partitions)
+        self._assigned.drop(partitions)
+        return failure
+
+    async def _lose_all(self, selection: TopicSelection) -> BaseException | None:
+        lost = self._assigned.owned()
+        self._assigned.drop(lost)
+        self._remembered = set()
+        self.member.lost_told()
+        return await self._tell(selection.listener.on_partitions_lost, lost) if lost else None
+
+    async def _give_up_all(self, selection: TopicSelection) -> None:
+        """Before leaving: the listener hears of it, and commits are made while they still count."""
+        await self._stop_joining()
+        if self.member.has_lost_partitions or self.member.is_over:
+            failure = await self._lose_all(selection)
+        else:
+            failure = await self._revoke(selection, self._assigned.owned())
+        if failure is not None:
+            raise failure
+
+    async def _tell(
+        self,
+        told: Callable[[set[TopicPartition]], Awaitable[None] | None],
+        partitions: set[TopicPartition],
+    ) -> BaseException | None:
+        """Call the listener; what it raises is for the end of the poll, when the change is complete."""
+        try:
+            answer = told(set(partitions))
+            if inspect.isawaitable(answer):
+                await answer
+        except Exception as error:  # noqa: BLE001 - the user's own, raised at the end of the poll
+            return error
+        return None
+
+    # The background
+
+    async def _live(self) -> None:
+        """Heartbeats and what goes with them, until it is cancelled."""
+        period = self._config.heartbeat_interval_ms / 1000
+        while True:
+            present = time.monotonic()
+            duty, until = self.member.duty(present)
+            if duty is Duty.HEARTBEAT:
+                await self._heartbeat()
+                continue
+            if duty is Duty.LEAVE:
+                log.warning(
+                    "leaving group %r: no poll for %d ms (max_poll_interval_ms)",
+                    self._calls.group_id,
+                    self._config.max_poll_interval_ms,
+                )
+                await self._stop_joining()
+                member_id = self.member.member_id if self.member.must_leave else NO_MEMBER
+                self.member.went_silent()
+                self._attend()
+                await self._leave(member_id, "max_poll_interval_ms passed without a poll")
+                continue
+            await self._watch_topics(present)
+            await asyncio.sleep(max(0.0, min(period, until - time.monotonic())))
+
+    async def _heartbeat(self) -> None:
+        member, config = self.member, self._config
+        present = time.monotonic()
+        member.heartbeat_sent(present)
+        sent_as = member.identity
+        request = HeartbeatRequest(
+            group_id=self._calls.group_id,
+            generation_id=sent_as.generation_id,
+            member_id=sent_as.member_id,
+            group_instance_id=member.group_instance_id,
+        )
+        timeout_ms = min(
+            config.request_timeout_ms, max(config.heartbeat_interval_ms, config.session_timeout_ms // 3)
+        )
+        try:
+            response = await self._calls.ask(request, timeout_ms=timeout_ms, lane=GROUP_LANE)
+        except BarnabasError as error:
+            log.debug("a heartbeat of group %r failed: %s", self._calls.group_id, error)
+            member.heartbeat_failed(time.monotonic(), config.retry_backoff_ms / 1000)
+            return
+        reaction = reaction_to(Api.HEARTBEAT, response.error_code)
+        if reaction is Reaction.GO_ON:
+            member.heard(time.monotonic())
+            return
+        error_text = str(api_error(response.error_code, "a heartbeat was refused"))
+        if reaction is Reaction.FAIL:
+            log.warning("group %r: %s", self._calls.group_id, error_text)
+        elif reaction in (Reaction.RETRY, Reaction.FIND_COORDINATOR):
+            member.heartbeat_failed(time.monotonic(), config.retry_backoff_ms / 1000)
+        member.react(Api.HEARTBEAT, reaction, error_text, sent_as)
+        self._attend_if_needed()
+
+    async def _watch_topics(self, now: float) -> None:
+        """Look for topics that a pattern selects, and for topics that do not exist yet."""
+        selection = self.selection
+        if selection is None:
+            return
+        if selection.pattern is not None:
+            if (
+                now - self._looked_up_at < self._config.metadata_max_age_ms / 1000
+                or self._joining is not None
+            ):
+                return
+            try:
+                await self._look_up(selection)
+            except BarnabasError as error:
+                log.warning("topics could not be listed: %s", error)
+        elif not selection.topics <= set(self._cluster.cache.topics):
+            self._cluster.request_refresh()
+
+    async def _look_up(self, selection: TopicSelection) -> None:
+        """Find the topics that there are now for a pattern. Raises NoBrokerReachable."""
+        response = await self._cluster.ask_any(MetadataRequest(topics=None, allow_auto_topic_creation=False))
+        self._looked_up_at = time.monotonic()
+        names = [topic.name or "" for topic in response.topics if topic.error_code == ErrorCode.NONE]
+        found = selection.matching(names, exclude_internal=self._config.exclude_internal_topics)
+        if found != selection.topics:
+            self._cluster.unwatch_topics(*(selection.topics - found))
+            self._cluster.watch_topics(*found)
+            selection.topics = found
+            if self.member.want_rejoin("the topics of the pattern have changed"):
+                self._attend()
+
+    def _metadata_changed(self) -> None:
+        """The leader joins again when what it dealt out is not what there is any more."""
+        topics = self._join.led_topics
+        if not topics or self._joining is not None or self._join.counts(topics) == self._join.led_counts:
+            return
+        if self.member.want_rejoin("topics or partitions have come or gone"):
+            self._attend()
+
+    # Leaving
+
+    async def _end_membership(self, reason: str) -> None:
+        await self._stop_joining()
+        if self._background is not None:
+            self._background.cancel()
+            await asyncio.wait((self._background,))
+            self._background = None
+        member_id = self.member.member_id if self.member.must_leave else NO_MEMBER
+        self.member.left()
+        await self._leave(member_id, reason)
+
+    async def _stop_joining(self) -> None:
+        joining, self._joining = self._joining, None
+        if joining is not None and not joining.done():
+            joining.cancel()
+            await asyncio.wait((joining,))
+
+    async def _leave(self, member_id: str, reason: str) -> None:
+        """Tell the coordinator; if it cannot be told, the session will end by itself."""
+        if member_id == NO_MEMBER:
+            return
+        request = LeaveGroupRequest(
+            group_id=self._calls.group_id,
+            members=[MemberIdentity(member_id=member_id, reason=reason)],
+        )
+        try:
+            # Not behind a join that waits for its answer on the lane of the group.
+            async with asyncio.timeout(_LEAVE_TIMEOUT_MS / 1000):
+                await self._calls.ask(request, timeout_ms=_LEAVE_TIMEOUT_MS)
+        except (BarnabasError, TimeoutError) as error:
+            log.warning("group %r could not be told that a member leaves: %s", self._calls.group_id, error)
+
+    # Tasks
+
+    def _equip(self) -> None:
+        """Give a new member what it needs."""
+        cluster, config, member = self._cluster, self._config, self.member
+        self._calls = GroupCalls(cluster, config.group_id or "", member)
+        self.offsets = CommittedOffsets(self._calls, member, config.request_timeout_ms)
+        self.commits = GroupCommits(config, member, self.offsets, self._assigned, self._attend_if_needed)
+        self._join = GroupJoin(cluster, config, member, self._calls, self.offsets)
+        self._remembered = set()
+        self._held_generation = member.generation_id
+        """The generation in which what we own was given to us."""
+
+    def _attend(self) -> None:
+        """Have the next poll, or the one that waits, run `upkeep`."""
+        self.attention_at = -_NEVER
+        self._wake()
+
+    def _attend_if_needed(self) -> None:
+        if self._has_work():
+            self._attend()
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, BarnabasError):
+            # A bug of ours, or of a commit's callback: the next poll shall say so.
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "the work for the group failed", "exception": error}
+            )
+            self._fault = LocalError(f"{type(error).__name__}: {error}")
+            self._attend()

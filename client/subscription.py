@@ -1,0 +1,92 @@
+"""What a consumer subscribed to: topics by name or by a pattern, and who is told of rebalances.
+
+Plain data and rules; the session looks the topics up. A pattern has to match the whole name, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from barnabas.client.committed_offsets import OffsetAndMetadata
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.topic_names import INTERNAL_TOPICS
+
+
+class RebalanceListener:
+    """Told, within `poll` and `close`, of what comes and goes; override what is of interest.
+
+    Each method may be plain or ``async``, and may use the consumer: `commit` in `on_partitions_revoked`,
+    `seek` in `on_partitions_assigned`. What it raises comes out of that `poll`, once the change is done.
+    """
+
+    def on_partitions_revoked(self, partitions: set[TopicPartition]) -> Awaitable[None] | None:
+        """These go to others next; commits for them still count. Not called with none."""
+        return None
+
+    def on_partitions_assigned(self, partitions: set[TopicPartition]) -> Awaitable[None] | None:
+        """These came in addition; called after every rebalance, with none where there are none."""
+        return None
+
+    def on_partitions_lost(self, partitions: set[TopicPartition]) -> Awaitable[None] | None:
+        """These belong to others already, for the group threw us out: commits for them would fail."""
+        return self.on_partitions_revoked(partitions)
+
+
+class Assigned(Protocol):
+    """What the group's session needs of the consumer that it fills."""
+
+    def take(self, partitions: dict[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """Begin to read these, each from its committed offset or from where a reset finds one."""
+
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop reading these."""
+
+    def owned(self) -> set[TopicPartition]: ...
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions that may be committed."""
+
+
+@dataclass(slots=True)
+class TopicSelection:
+    """``topics`` are those that are subscribed to now; a pattern finds them as they come into being."""
+
+    topics: frozenset[str] = frozenset()
+    pattern: re.Pattern[str] | None = None
+    listener: RebalanceListener = field(default_factory=RebalanceListener)
+
+    def matching(self, names: Iterable[str], *, exclude_internal: bool) -> frozenset[str]:
+        """The topics out of all names that a pattern selects."""
+        if self.pattern is None:
+            return self.topics
+        return frozenset(
+            name
+            for name in names
+            if self.pattern.fullmatch(name) and not (exclude_internal and name in INTERNAL_TOPICS)
+        )
+
+
+def select(
+    topics: Collection[str] | str | None,
+    pattern: str | re.Pattern[str] | None,
+    listener: RebalanceListener | None,
+) -> TopicSelection:
+    """The selection that the arguments of `Consumer.subscribe` describe. Raises ValueError naming them."""
+    if (topics is None) == (pattern is None):
+        raise ValueError(f"topics={topics!r}, pattern={pattern!r}: expected one of the two")
+    found = RebalanceListener() if listener is None else listener
+    if pattern is not None:
+        try:
+            return TopicSelection(pattern=re.compile(pattern), listener=found)
+        except re.error as error:
+            raise ValueError(f"pattern={pattern!r}: expected a regular expression ({error})") from None
+    names = [topics] if isinstance(topics, str) else list(topics or ())
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"topic {name!r}: expected a non-empty text")
+    if not names:
+        raise ValueError("topics=[]: expected at least one; `unsubscribe` gives all up")
+    return TopicSelection(frozenset(names), None, found)

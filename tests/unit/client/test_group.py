@@ -1,0 +1,538 @@
+"""Consumers that share a group, against a small coordinator that fails on command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from barnabas.client.consumer import Consumer, RebalanceListener
+from barnabas.client.errors import (
+    ApiError,
+    CommitFailed,
+    ErrorCode,
+    InvalidConfiguration,
+    SubscriptionConflict,
+)
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.join_group import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
+from barnabas.protocol.messages.offsets import OffsetCommitResponse
+from barnabas.protocol.schema import ApiKey
+
+from .fake_broker import FakeCluster
+from .fake_coordinator import FakeCoordinator
+from .test_consumer import fill, read, values
+from .waiting import DEADLINE_S, until
+
+P = [TopicPartition("t", number) for number in range(6)]
+QUICK = {
+    "auto_offset_reset": "earliest",
+    "retry_backoff_ms": 5,
+    "heartbeat_interval_ms": 15,
+    "session_timeout_ms": 2_000,
+    "group_id": "g",
+}
+COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
+
+
+@pytest.fixture
+async def coordinator() -> AsyncIterator[FakeCoordinator]:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 6)
+        made = FakeCoordinator(cluster)
+        yield made
+        await made.stop()
+
+
+def consumer_of(coordinator: FakeCoordinator, **settings: Any) -> Consumer:
+    return Consumer(bootstrap_servers=coordinator.cluster.bootstrap, **{**QUICK, **settings})
+
+
+async def poll_until(condition: Callable[[], object], *consumers: Consumer) -> None:
+    """Poll all consumers in turn until the condition holds."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + DEADLINE_S
+    while not condition():
+        assert loop.time() < deadline, [consumer.assignment() for consumer in consumers]
+        for consumer in consumers:
+            await consumer.poll(5)
+
+
+def shares(*consumers: Consumer) -> list[int]:
+    return [len(consumer.assignment()) for consumer in consumers]
+
+
+class Diary(RebalanceListener):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[str, set[int]]] = []
+
+    def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+        self.entries.append(("assigned", {tp.partition for tp in partitions}))
+
+    async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
+        self.entries.append(("revoked", {tp.partition for tp in partitions}))
+
+    def on_partitions_lost(self, partitions: set[TopicPartition]) -> None:
+        self.entries.append(("lost", {tp.partition for tp in partitions}))
+
+
+async def test_a_lone_member_gets_all_partitions_and_leaves_when_it_closes(
+    coordinator: FakeCoordinator,
+) -> None:
+    fill(coordinator.cluster.partition("t", 2), 0, 20)
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe(["t"])
+        assert await read(consumer, 20) == values(0, 20)
+        assert consumer.assignment() == set(P)
+        assert consumer.subscription() == {"t"}
+        assert coordinator.group("g").state == "Stable"
+    assert coordinator.group("g").members == {}
+    assert coordinator.group("g").offsets["t", 2][0] == 20
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+async def test_members_share_and_take_over_from_one_that_leaves(
+    coordinator: FakeCoordinator, strategy: str
+) -> None:
+    settings = {"partition_assignment_strategy": strategy}
+    async with consumer_of(coordinator, **settings) as first:
+        first.subscribe("t")
+        await poll_until(lambda: shares(first) == [6], first)
+        async with (
+            consumer_of(coordinator, **settings) as second,
+            consumer_of(coordinator, **settings) as third,
+        ):
+            second.subscribe("t")
+            third.subscribe("t")
+            await poll_until(lambda: shares(first, second, third) == [2, 2, 2], first, second, third)
+            assert first.assignment() | second.assignment() | third.assignment() == set(P)
+        await poll_until(lambda: shares(first) == [6], first)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, [("assigned", 6), ("revoked", 6), ("assigned", 3)]),
+        (COOPERATIVE, [("assigned", 6), ("revoked", 3), ("assigned", 0)]),
+    ],
+    ids=["eager", "cooperative"],
+)
+async def test_a_member_gives_up(
+    coordinator: FakeCoordinator, settings: dict[str, Any], told: list[tuple[str, int]]
+) -> None:
+    """An eager one everything, a cooperative one only what moves."""
+    diary = Diary()
+    async with consumer_of(coordinator, **settings) as first, consumer_of(coordinator, **settings) as second:
+        first.subscribe("t", listener=diary)
+        await poll_until(lambda: shares(first) == [6], first)
+        second.subscribe("t")
+        await poll_until(lambda: shares(first, second) == [3, 3], first, second)
+        await poll_until(lambda: len(diary.entries) >= 3, first, second)
+    assert [(what, len(found)) for what, found in diary.entries[:3]] == told
+    assert diary.entries[-1][0] == "revoked", "closing tells the listener"
+
+
+async def test_a_cooperative_member_goes_on_reading_what_it_keeps(coordinator: FakeCoordinator) -> None:
+    async with consumer_of(coordinator, **COOPERATIVE) as first:
+        first.subscribe("t")
+        await poll_until(lambda: shares(first) == [6], first)
+        # The new member is slow to sync, so that the rebalance does not end meanwhile.
+        gate = coordinator.cluster.brokers[1].gate(ApiKey.SYNC_GROUP)
+        async with consumer_of(coordinator, **COOPERATIVE) as second:
+            second.subscribe("t")
+            await second.poll(0)
+            await poll_until(lambda: coordinator.group("g").state == "CompletingRebalance", first, second)
+            fill(coordinator.cluster.partition("t", 0), 0, 10)
+            await coordinator.cluster.notify()
+            assert await read(first, 10) == values(0, 10)
+            gate.set()
+            await poll_until(lambda: shares(first, second) == [3, 3], first, second)
+
+
+async def test_the_next_member_begins_at_what_was_committed(coordinator: FakeCoordinator) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
+        consumer.subscribe("t")
+        await read(consumer, 10, max_records=10)
+        await consumer.commit()
+        await read(consumer, 10, max_records=10)
+        found = await consumer.committed([P[0], P[1]])
+        assert found[P[0]] is not None
+        assert found[P[0]].offset == 10
+        assert found[P[0]].leader_epoch == 0
+        assert found[P[1]] is not None
+        assert found[P[1]].offset == 0
+        assert (await consumer.committed([("t", 9)])) == {("t", 9): None}
+    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
+        consumer.subscribe("t")
+        assert await read(consumer, 20) == values(10, 30)
+
+
+async def test_offsets_are_committed_by_the_users_word(coordinator: FakeCoordinator) -> None:
+    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
+        consumer.subscribe("t")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        await consumer.commit({P[1]: 5, P[2]: (7, "note")})
+        outcomes: list[Any] = []
+        await consumer.commit_nowait({P[3]: 9}, lambda offsets, error: outcomes.append((offsets, error)))
+        assert outcomes == [({P[3]: (9, "", -1)}, None)]
+        with pytest.raises(ValueError, match="-1"):
+            await consumer.commit({P[1]: -1})
+    offsets = coordinator.group("g").offsets
+    assert (offsets["t", 1][0], offsets["t", 2][:2], offsets["t", 3][0]) == (5, (7, "note"), 9)
+
+
+async def test_an_automatic_commit_never_covers_what_was_not_handed_out(coordinator: FakeCoordinator) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+    seen = 0
+    async with consumer_of(coordinator, auto_commit_interval_ms=0) as consumer:
+        consumer.subscribe("t")
+        async for _ in consumer:
+            committed = coordinator.group("g").offsets.get(("t", 0), (0,))[0]
+            assert committed <= seen
+            # Working on a record takes its time, in which commits may happen.
+            await asyncio.sleep(0.002)
+            seen += 1
+            if seen == 30:
+                break
+        assert 0 < coordinator.group("g").offsets["t", 0][0] < 30
+        await poll_until(lambda: coordinator.group("g").offsets["t", 0][0] == 30, consumer)
+
+
+async def test_a_failure_in_the_body_leaves_the_group_and_commits_nothing(
+    coordinator: FakeCoordinator,
+) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+
+    async def body() -> None:
+        async with consumer_of(coordinator) as consumer:
+            consumer.subscribe("t")
+            await read(consumer, 10)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await body()
+    group = coordinator.group("g")
+    assert group.members == {}
+    assert group.offsets == {}
+
+
+async def test_who_does_not_poll_leaves_and_comes_back_with_the_next_poll(
+    coordinator: FakeCoordinator,
+) -> None:
+    diary = Diary()
+    async with consumer_of(coordinator, max_poll_interval_ms=60) as consumer:
+        consumer.subscribe("t", listener=diary)
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        await until(lambda: not coordinator.group("g").members, "the member's leaving")
+        with pytest.raises(CommitFailed):
+            await consumer.commit({P[0]: 1})
+        await poll_until(lambda: len(diary.entries) == 3, consumer)
+    assert diary.entries[1] == ("lost", set(range(6)))
+    assert diary.entries[2][0] == "assigned"
+
+
+async def test_who_waits_within_poll_stays_however_long_it_takes(coordinator: FakeCoordinator) -> None:
+    async with consumer_of(coordinator, max_poll_interval_ms=40) as consumer:
+        consumer.subscribe("t")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        assert await consumer.poll(200) == []
+        assert len(coordinator.group("g").members) == 1
+        assert coordinator.group("g").generation == 1
+
+
+async def test_a_member_that_is_thrown_out_loses_its_partitions_and_joins_anew(
+    coordinator: FakeCoordinator,
+) -> None:
+    diary = Diary()
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t", listener=diary)
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        (old,) = coordinator.group("g").members
+        coordinator.kick("g", old)
+        await poll_until(lambda: len(diary.entries) == 3, consumer)
+        assert [what for what, _ in diary.entries] == ["assigned", "lost", "assigned"]
+        assert old not in coordinator.group("g").members
+
+
+async def test_the_coordinator_is_followed_when_it_moves(coordinator: FakeCoordinator) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 10)
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t")
+        await read(consumer, 10)
+        coordinator.move(2)
+        await consumer.commit()
+        assert coordinator.group("g").offsets["t", 0][0] == 10
+        before = len(coordinator.cluster.requests(ApiKey.HEARTBEAT))
+        await until(lambda: len(coordinator.cluster.requests(ApiKey.HEARTBEAT)) > before + 2)
+        assert coordinator.group("g").generation == 1
+
+
+async def test_a_lost_connection_to_the_coordinator_costs_no_rebalance(coordinator: FakeCoordinator) -> None:
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        coordinator.cluster.brokers[1].drop_connections()
+        before = len(coordinator.cluster.requests(ApiKey.HEARTBEAT))
+        await until(lambda: len(coordinator.cluster.requests(ApiKey.HEARTBEAT)) > before + 2)
+        await consumer.commit({P[0]: 3})
+        assert coordinator.group("g").generation == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.REBALANCE_IN_PROGRESS],
+)
+async def test_joining_goes_on_after(coordinator: FakeCoordinator, code: ErrorCode) -> None:
+    broker = coordinator.cluster.brokers[1]
+    broker.script(ApiKey.SYNC_GROUP, lambda _: SyncGroupResponse(error_code=code))
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+
+
+async def test_a_member_that_was_forgotten_while_it_joined_joins_anew(coordinator: FakeCoordinator) -> None:
+    broker = coordinator.cluster.brokers[1]
+    for answer in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
+        broker.script(ApiKey.JOIN_GROUP, lambda _, code=answer: JoinGroupResponse(error_code=code))
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+
+
+async def test_a_full_group_is_told_and_the_next_poll_tries_again(coordinator: FakeCoordinator) -> None:
+    broker = coordinator.cluster.brokers[1]
+    broker.script(ApiKey.JOIN_GROUP, lambda _: JoinGroupResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED))
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t")
+        with pytest.raises(ApiError) as refused:
+            await consumer.poll(10_000)
+        assert refused.value.code == ErrorCode.GROUP_MAX_SIZE_REACHED
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+
+
+async def test_a_fenced_static_member_is_told_with_every_poll(coordinator: FakeCoordinator) -> None:
+    diary = Diary()
+    async with consumer_of(coordinator, group_instance_id="i") as consumer:
+        consumer.subscribe("t", listener=diary)
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        coordinator.cluster.brokers[1].script(
+            ApiKey.HEARTBEAT, lambda _: HeartbeatResponse(error_code=ErrorCode.FENCED_INSTANCE_ID)
+        )
+        for _ in range(2):
+            with pytest.raises(ApiError) as refused:
+                await consumer.poll(10_000)
+            assert refused.value.code == ErrorCode.FENCED_INSTANCE_ID
+        assert consumer.assignment() == set()
+    assert [what for what, _ in diary.entries] == ["assigned", "lost"]
+
+
+async def test_a_static_member_does_not_leave_and_keeps_its_partitions(coordinator: FakeCoordinator) -> None:
+    async with consumer_of(coordinator, group_instance_id="a") as other:
+        other.subscribe("t")
+        async with consumer_of(coordinator, group_instance_id="b") as consumer:
+            consumer.subscribe("t")
+            await poll_until(lambda: shares(other, consumer) == [3, 3], other, consumer)
+            held = consumer.assignment()
+        assert len(coordinator.group("g").members) == 2
+        assert not coordinator.cluster.requests(ApiKey.LEAVE_GROUP)
+        async with consumer_of(coordinator, group_instance_id="b") as consumer:
+            consumer.subscribe("t")
+            await poll_until(lambda: shares(other, consumer) == [3, 3], other, consumer)
+            assert consumer.assignment() == held
+
+
+async def test_a_pattern_finds_topics_that_come_later(coordinator: FakeCoordinator) -> None:
+    coordinator.cluster.add_topic("other")
+    async with consumer_of(coordinator, metadata_max_age_ms=20) as consumer:
+        consumer.subscribe(pattern="t.*")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        coordinator.cluster.add_topic("t2", 2)
+        coordinator.cluster.add_topic("not-t")
+        await poll_until(lambda: shares(consumer) == [8], consumer)
+        assert consumer.subscription() == {"t", "t2"}
+
+
+async def test_a_topic_that_does_not_exist_yet_is_assigned_when_it_does(coordinator: FakeCoordinator) -> None:
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe(["t", "later"])
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        coordinator.cluster.add_topic("later", 2)
+        await poll_until(lambda: shares(consumer) == [8], consumer)
+
+
+async def test_partitions_that_are_added_are_assigned(coordinator: FakeCoordinator) -> None:
+    async with consumer_of(coordinator, metadata_max_age_ms=20) as consumer:
+        consumer.subscribe("t")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        coordinator.cluster.topics["t"] += [type(coordinator.cluster.partition("t"))(1)]
+        await poll_until(lambda: shares(consumer) == [7], consumer)
+
+
+async def test_subscribing_again_replaces_what_was_subscribed(coordinator: FakeCoordinator) -> None:
+    coordinator.cluster.add_topic("u", 2)
+    async with consumer_of(coordinator, **COOPERATIVE) as consumer:
+        consumer.subscribe("t")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        consumer.subscribe("u")
+        wanted = {TopicPartition("u", 0), TopicPartition("u", 1)}
+        await poll_until(lambda: consumer.assignment() == wanted, consumer)
+        await consumer.unsubscribe()
+        assert consumer.assignment() == set()
+        assert coordinator.group("g").members == {}
+        consumer.assign([P[0]])
+
+
+async def test_what_a_listener_raises_comes_out_of_poll_and_the_member_goes_on(
+    coordinator: FakeCoordinator,
+) -> None:
+    class Failing(RebalanceListener):
+        def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+            raise ZeroDivisionError
+
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t", listener=Failing())
+        with pytest.raises(ZeroDivisionError):
+            await consumer.poll(10_000)
+        assert len(consumer.assignment()) == 6
+        assert await consumer.poll(0) == []
+
+
+async def test_a_listener_may_commit_and_seek(coordinator: FakeCoordinator) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+
+    class Busy(RebalanceListener):
+        async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+            consumer.seek(P[0], 20)
+
+        async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
+            await consumer.commit({P[0]: 25})
+
+    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
+        consumer.subscribe("t", listener=Busy())
+        assert await read(consumer, 10) == values(20, 30)
+    assert coordinator.group("g").offsets["t", 0][0] == 25
+
+
+async def test_a_poll_that_is_cancelled_in_a_rebalance_loses_no_partition(
+    coordinator: FakeCoordinator,
+) -> None:
+    class Slow(RebalanceListener):
+        async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+            if not begun.is_set():
+                begun.set()
+                await asyncio.Event().wait()
+
+    begun = asyncio.Event()
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t", listener=Slow())
+        polling = asyncio.create_task(consumer.poll(10_000))
+        await begun.wait()
+        polling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await polling
+        await poll_until(
+            lambda: shares(consumer) == [6] and coordinator.group("g").state == "Stable", consumer
+        )
+
+
+async def test_partitions_assigned_by_hand_begin_at_committed_offsets(coordinator: FakeCoordinator) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
+        consumer.assign([P[0]])
+        assert await read(consumer, 30) == values(0, 30)
+        await consumer.commit({P[0]: 12})
+    async with consumer_of(coordinator) as consumer:
+        consumer.assign([P[0], P[1]])
+        assert await consumer.position(P[0]) == 12
+        assert await read(consumer, 18) == values(12, 30)
+    # Closing commits, without being a member.
+    assert coordinator.group("g").offsets["t", 0][0] == 30
+    assert not coordinator.cluster.requests(ApiKey.JOIN_GROUP)
+
+
+async def test_a_seek_comes_before_committed_offsets(coordinator: FakeCoordinator) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+    gate = coordinator.cluster.brokers[1].gate(ApiKey.OFFSET_FETCH)
+    coordinator.group("g").offsets["t", 0] = (12, "", -1)
+    async with consumer_of(coordinator) as consumer:
+        consumer.assign([P[0]])
+        consumer.seek(P[0], 25)
+        gate.set()
+        assert await read(consumer, 5) == values(25, 30)
+
+
+async def test_a_commit_that_is_refused_for_a_rebalance_is_for_the_user(coordinator: FakeCoordinator) -> None:
+    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
+        consumer.subscribe("t")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        for code, raised in (
+            (ErrorCode.REBALANCE_IN_PROGRESS, ApiError),
+            (ErrorCode.ILLEGAL_GENERATION, CommitFailed),
+        ):
+            coordinator.cluster.brokers[1].script(
+                ApiKey.OFFSET_COMMIT, lambda body, code=code: refusal(body, code)
+            )
+            with pytest.raises(raised):
+                await consumer.commit({P[0]: 1})
+            await poll_until(
+                lambda: consumer.assignment() and coordinator.group("g").state == "Stable", consumer
+            )
+
+
+def refusal(body: Any, code: int) -> OffsetCommitResponse:
+    from barnabas.protocol.messages.offsets import OffsetCommitResponsePartition, OffsetCommitResponseTopic
+
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=code)
+                    for one in topic.partitions
+                ],
+            )
+            for topic in body.topics
+        ]
+    )
+
+
+async def test_a_commit_is_retried_while_the_coordinator_loads(coordinator: FakeCoordinator) -> None:
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        coordinator.cluster.brokers[1].script(
+            ApiKey.OFFSET_COMMIT,
+            *[lambda body: refusal(body, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)] * 2,
+        )
+        await consumer.commit({P[0]: 1})
+        assert coordinator.group("g").offsets["t", 0][0] == 1
+
+
+async def test_assign_and_subscribe_exclude_each_other(coordinator: FakeCoordinator) -> None:
+    async with consumer_of(coordinator) as consumer:
+        consumer.assign([P[0]])
+        with pytest.raises(SubscriptionConflict):
+            consumer.subscribe("t")
+        await consumer.unsubscribe()
+        consumer.subscribe("t")
+        with pytest.raises(SubscriptionConflict):
+            consumer.assign([P[0]])
+        with pytest.raises(ValueError, match="pattern"):
+            consumer.subscribe("t", pattern="t")
+        with pytest.raises(ValueError, match="regular expression"):
+            consumer.subscribe(pattern="(")
+
+
+async def test_without_a_group_there_is_nothing_to_subscribe_or_commit_to(
+    coordinator: FakeCoordinator,
+) -> None:
+    async with consumer_of(coordinator, group_id=None) as consumer:
+        with pytest.raises(InvalidConfiguration, match="group_id"):
+            consumer.subscribe("t")
+        with pytest.raises(InvalidConfiguration, match="group_id"):
+            await consumer.commit()
