@@ -89,6 +89,8 @@ class FakeCluster:
         self.changed = asyncio.Condition()
         self.producer_ids = 0
         self.first_epoch = 0
+        self.more_handlers: dict[int, Callable[[FakeBroker, Any], Awaitable[Any]]] = {}
+        """What other fakes answer, by api."""
 
     def add_topic(self, name: str, partitions: int = 1, leaders: list[int] | None = None) -> None:
         ids = list(self.brokers)
@@ -215,6 +217,8 @@ class FakeBroker:
             await gate.wait()
         if answers := self.scripted.get(api):
             return answers.pop(0)(body)
+        if (other := self.cluster.more_handlers.get(api)) is not None:
+            return await other(self, body)
         handlers: dict[int, Callable[[Any], Awaitable[Any]]] = {
             ApiKey.METADATA: self._metadata,
             ApiKey.PRODUCE: self._produce,
