@@ -14,11 +14,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.broker.coordinators.group import LoadedOffset
-from barnabas.broker.coordinators.group_log import OffsetRecord, StoredGroup
-from barnabas.broker.coordinators.group_records import UnreadableRecord, from_bytes
+from barnabas.broker.coordinators.group_log import GroupRecord, StoredGroup
+from barnabas.broker.coordinators.group_records import (
+    UnreadableRecord,
+    from_bytes,
+    is_offset_key,
+    read_offset_key,
+    read_offset_value,
+)
 from barnabas.broker.log.log import Log
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
@@ -33,11 +39,8 @@ MAX_REPORTED: Final = 10
 """Unreadable records of one partition that are reported one by one; the rest are counted."""
 
 
-class LastRecord(NamedTuple):
-    """The last value of a key, and where it stands."""
-
-    offset: int
-    value: bytes
+LastRecord = tuple[int, bytes]
+"""The offset and the value of the last record of a key; a plain tuple, which the garbage collector leaves."""
 
 
 @dataclass(slots=True)
@@ -71,7 +74,7 @@ def last_records(log: Log, is_wanted: Callable[[], bool]) -> dict[bytes, LastRec
                 elif value is None:
                     found.pop(key, None)
                 else:
-                    found[key] = LastRecord(offset, value)
+                    found[key] = offset, value
         if position == before:
             raise api_error(ErrorCode.CORRUPT_MESSAGE, f"{log} cannot be read on from offset {position}")
     return found
@@ -83,20 +86,21 @@ def groups_of(records: Mapping[bytes, LastRecord], partition: TopicPartition) ->
     unreadable = 0
     for key, (offset, value) in records.items():
         try:
-            record = from_bytes(key, value)
+            if is_offset_key(key):
+                group_id, name = read_offset_key(key)
+                committed = LoadedOffset(name, read_offset_value(value), offset)
+                group = found.get(group_id)
+                if group is None:
+                    group = found[group_id] = LoadedGroup()
+                group.offsets.append(committed)
+            else:
+                record = from_bytes(key, value)
+                if isinstance(record, GroupRecord):
+                    found.setdefault(record.group_id, LoadedGroup()).stored = record.value
         except UnreadableRecord as error:
             unreadable += 1
             if unreadable <= MAX_REPORTED:
                 logger.warning("%s: the record at %d is left out: %s", partition, offset, error)
-            continue
-        group = found.get(record.group_id)
-        if group is None:
-            group = found[record.group_id] = LoadedGroup()
-        if isinstance(record, OffsetRecord):
-            if record.value is not None:
-                group.offsets.append(LoadedOffset(record.partition, record.value, offset))
-        else:
-            group.stored = record.value
     if unreadable > MAX_REPORTED:
         logger.warning("%s: %d records are left out in all", partition, unreadable)
     return found

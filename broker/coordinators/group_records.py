@@ -11,6 +11,7 @@ Pure functions; any thread. Source: ``OffsetCommitKey.json`` and its like in Apa
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Any, Final
 
 from barnabas.broker.coordinators.group_log import (
@@ -31,6 +32,7 @@ _NEVER: Final = -1
 """As ``expire_timestamp_ms``: the offset lives as long as ``offsets.retention.minutes`` says."""
 _VERSION: Final = struct.Struct(">h")
 _OFFSET_KEY_VERSIONS: Final = (0, 1)
+_OFFSET_KEY_STARTS: Final = frozenset(_VERSION.pack(version) for version in _OFFSET_KEY_VERSIONS)
 _GROUP_KEY_VERSION: Final = 2
 _VALUE_VERSIONS: Final = range(5)
 _FLEXIBLE_SINCE: Final = 4
@@ -38,6 +40,9 @@ _OFFSET_VALUE_WRITTEN: Final = 3
 _OFFSET_VALUE_WITH_EXPIRY: Final = 1
 """The only version that can say when an offset expires; the leader epoch is lost in it, as in Kafka."""
 _GROUP_VALUE_WRITTEN: Final = 3
+_COMMON_OFFSET: Final = struct.Struct(">hqih")
+"""Of version 3: version, offset, leader epoch and the length of the metadata."""
+_COMMON_OFFSET_BYTES: Final = _COMMON_OFFSET.size + 8
 
 
 class UnwritableRecord(LocalError):
@@ -204,16 +209,45 @@ def from_bytes(key: bytes, value: bytes | None) -> Record:
     """The record that was written so. Raises UnreadableRecord, also for kinds that are not known here."""
     version = _version_of(key, "key")
     if version in _OFFSET_KEY_VERSIONS:
-        offset_key: OffsetCommitKey = _OFFSET_KEY.decode(key)
-        name = TopicPartition(offset_key.topic, offset_key.partition)
-        return OffsetRecord(offset_key.group, name, None if value is None else _read_offset(value))
+        group_id, name = read_offset_key(key)
+        return OffsetRecord(group_id, name, None if value is None else read_offset_value(value))
     if version == _GROUP_KEY_VERSION:
         group_key: GroupMetadataKey = _GROUP_KEY.decode(key)
         return GroupRecord(group_key.group, None if value is None else _read_group(value))
     raise UnreadableRecord(f"a key of version {version}; known are 0 and 1 (offsets) and 2 (groups)")
 
 
-def _read_offset(data: bytes) -> OffsetAndMetadata:
+def is_offset_key(key: bytes) -> bool:
+    return key[:2] in _OFFSET_KEY_STARTS
+
+
+def read_offset_key(key: bytes) -> tuple[str, TopicPartition]:
+    """The group and the partition; raises UnreadableRecord. For loading, where there are millions of them."""
+    group_id, topic = _group_and_topic(key[:-4])
+    return group_id, TopicPartition(topic, int.from_bytes(key[-4:], "big", signed=True))
+
+
+@lru_cache(maxsize=1024)
+def _group_and_topic(start: bytes) -> tuple[str, str]:
+    """Of a key without its partition, in which those of one group and topic do not differ."""
+    found: OffsetCommitKey = _OFFSET_KEY.decode(start + bytes(4))
+    if len(_OFFSET_KEY.encode(_version_of(start, "key"), found)) != len(start) + 4:
+        raise UnreadableRecord(f"an offset key of {len(start) + 4} bytes has some that do not belong to it")
+    return found.group, found.topic
+
+
+def read_offset_value(data: bytes) -> OffsetAndMetadata:
+    """Raises UnreadableRecord. The common form is read without the codec, for there are millions of them."""
+    if len(data) >= _COMMON_OFFSET_BYTES:
+        version, offset, leader_epoch, length = _COMMON_OFFSET.unpack_from(data)
+        end = _COMMON_OFFSET.size + length
+        if version == _OFFSET_VALUE_WRITTEN and length >= 0 and end + 8 == len(data):
+            try:
+                metadata = data[_COMMON_OFFSET.size : end].decode() if length else ""
+            except UnicodeDecodeError as error:
+                raise UnreadableRecord(f"the metadata of an offset is no text: {error}") from error
+            committed_ms = int.from_bytes(data[end:], "big", signed=True)
+            return OffsetAndMetadata(offset, committed_ms, leader_epoch, metadata)
     value: OffsetCommitValue = _OFFSET_VALUE.decode(data)
     expires = value.expire_timestamp_ms
     return OffsetAndMetadata(
