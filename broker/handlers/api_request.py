@@ -48,6 +48,11 @@ class ApiRequest:
         return self._request.listener_name
 
     @property
+    def connection_age_ms(self) -> int:
+        """For how long the connection was open when the request came."""
+        return self._request.connection_age_ms
+
+    @property
     def peer_host(self) -> str:
         return self._request.peer_host
 

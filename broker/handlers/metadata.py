@@ -32,40 +32,58 @@ from barnabas.protocol.topic_names import INTERNAL_TOPICS, validate_topic_name
 _NULL_NAME_SINCE: Final = 12
 _LEADERS_WAIT_MS: Final = 1_000
 """As long as librdkafka takes to ask again by itself."""
+_NEWS_WAIT_MS: Final = 20
+"""As long as a busy broker may take to notice that its own connection to a peer was reset."""
+_SETTLED_AFTER_MS: Final = 1_000
 
 
 def handle(services: Services, request: ApiRequest) -> None:
-    """Answer, but to a Kafka client not while leaders are being moved away from a broker that died.
+    """Answer; to a Kafka client not before this broker can know what made it ask.
 
-    A client asks once when a connection breaks. Told of no leader, or of the dead one, librdkafka asks again
-    only by its timer, a second later; so the answer waits a moment for the new leaders.
+    A client asks once when a connection breaks, and at once: often before the brokers have noticed that their
+    own connections to that peer broke too. Told of no leader, or of the dead one, librdkafka asks again only
+    by its timer, a second later. So one that asks on a connection of some age waits for a moment, and then,
+    if a leader is dead or suspected, for the new one. Who has just connected is answered at once.
     """
-    moving = [] if request.api_version is None else _moving(services.metadata, request.body)
+    if request.api_version is None:
+        _answer(services, request)
+    elif request.connection_age_ms < _SETTLED_AFTER_MS:
+        _answer_when_settled(services, request)
+    else:
+        news = Delayed(_NEWS_WAIT_MS, _never, lambda: _answer_when_settled(services, request))
+        services.topic_purgatory.try_complete_else_watch(news, ())
+
+
+def _answer_when_settled(services: Services, request: ApiRequest) -> None:
+    moving = _moving(services.metadata, request.body)
     if not moving:
         _answer(services, request)
         return
-    operation = DelayedMetadata(
-        lambda: not _moving(services.metadata, request.body), lambda: _answer(services, request)
+    settled = Delayed(
+        _LEADERS_WAIT_MS,
+        lambda: not _moving(services.metadata, request.body),
+        lambda: _answer(services, request),
     )
-    services.topic_purgatory.try_complete_else_watch(operation, moving)
+    services.topic_purgatory.try_complete_else_watch(settled, moving)
 
 
-class DelayedMetadata(DelayedOperation):
-    """Waits until the leaders are settled, for `_LEADERS_WAIT_MS` at most."""
+class Delayed(DelayedOperation):
+    """An answer that waits for a condition, or for so long at most; then what is known is the answer."""
 
-    def __init__(self, is_settled: Callable[[], bool], answer: Callable[[], None]) -> None:
-        super().__init__(int(monotonic_ms()) + _LEADERS_WAIT_MS)
-        self._is_settled = is_settled
+    def __init__(self, wait_ms: int, is_due: Callable[[], bool], answer: Callable[[], None]) -> None:
+        super().__init__(int(monotonic_ms()) + wait_ms)
+        self._is_due = is_due
         self._answer = answer
 
     def try_complete(self) -> bool:
-        return self._is_settled()
-
-    def on_expiration(self) -> None:
-        """What is known by then is the answer."""
+        return self._is_due()
 
     def on_complete(self) -> None:
         self._answer()
+
+
+def _never() -> bool:
+    return False
 
 
 def _moving(cache: MetadataCache, body: MetadataRequest) -> list[str]:

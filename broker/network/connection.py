@@ -81,7 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self.id = connection_id
         self.peer_host = peer_host
         self.listener_name = listener_name
-        self.last_active_ns = time.monotonic_ns()
+        self.opened_ns = self.last_active_ns = time.monotonic_ns()
         self._owner = owner
         self._queue = queue
         self._runner = runner

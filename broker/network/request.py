@@ -24,6 +24,7 @@ class Answering(Protocol):
     id: str
     peer_host: str
     listener_name: str
+    opened_ns: int
 
     @abstractmethod
     def answer(self, request: Request, buffers: Buffers) -> None:
@@ -57,6 +58,11 @@ class Request:
     def peer_host(self) -> str:
         """The address that the request came from."""
         return self._connection.peer_host
+
+    @property
+    def connection_age_ms(self) -> int:
+        """For how long the connection was open when the request came."""
+        return (self.received_ns - self._connection.opened_ns) // 1_000_000
 
     @property
     def listener_name(self) -> str:

@@ -43,6 +43,7 @@ class Connection:
 
     id = "client-1"
     peer_host = "127.0.0.1"
+    opened_ns = 0
 
     def __init__(self, listener: str, request_type: Any, version: int | None = None) -> None:
         self.listener_name = listener

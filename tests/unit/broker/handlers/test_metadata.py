@@ -12,7 +12,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.describe_cluster import DescribeClusterRequest
 from barnabas.protocol.messages.metadata import OPERATIONS_UNKNOWN, MetadataRequest, MetadataRequestTopic
-from tests.unit.broker.handlers.serving import INTERNAL, Serving
+from tests.unit.broker.handlers.serving import INTERNAL, Connection, Serving
 from tests.unit.broker.replication.building import TOPIC_ID, led_by, metadata
 
 VERSIONS = [None, *range(13)]
@@ -149,3 +149,29 @@ def test_the_wait_for_a_leader_ends(hosting: Serving) -> None:
     waiting = hosting.send(named("topic"), version=9)
     hosting.managed.reaper.expire_due(monotonic_ms() + 60_000)
     assert waiting.response.topics[0].partitions[0].leader_id == -1
+
+
+def test_one_that_asks_again_is_answered_when_the_broker_has_had_time_to_notice_a_death(
+    hosting: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connection, "opened_ns", -1_000_000_000)
+    waiting = hosting.send(named("topic"), version=9)
+    assert not waiting.is_answered
+    hosting.managed.metadata.suspect(BrokerId(1))
+    hosting.managed.reaper.expire_due(monotonic_ms() + 20)
+    assert not waiting.is_answered
+    hosting.managed.metadata.update(metadata({1: 10, 2: 20}, led_by(2, epoch=1)))
+    assert waiting.response.topics[0].partitions[0].leader_id == 2
+
+    waiting = hosting.send(named("topic"), version=9)
+    assert not waiting.is_answered
+    hosting.managed.reaper.expire_due(monotonic_ms() + 20)
+    assert waiting.response.topics[0].partitions[0].leader_id == 2
+    assert hosting.call(named("topic")).topics, "our own client asks again by itself"
+
+
+def test_a_connection_is_of_some_age_after_a_second(
+    hosting: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connection, "opened_ns", -999_999_999)
+    assert hosting.call(named("topic"), version=9).topics
