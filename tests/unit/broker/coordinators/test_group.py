@@ -1,0 +1,547 @@
+"""A group's answers in each of its states, and what time and failed appends do to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from barnabas.broker.coordinators.group import Group
+from barnabas.broker.coordinators.group_state import GroupState
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.messages.join_group import MemberIdentity
+from tests.unit.broker.coordinators.grouping import NEW_CLIENT, Rig, subscription
+
+E = ErrorCode
+S = GroupState
+
+STATIC = {"group_instance_id": "i"}
+
+
+def rig_in(state: GroupState) -> Rig:
+    """A group with the members m (leader) and n, as far as the state has members; s is static."""
+    rig = Rig()
+    if state is S.EMPTY:
+        rig.stable("m")
+        assert rig.leave("m") == [E.NONE]
+        rig.settle()
+    elif state is S.PREPARING_REBALANCE:
+        rig.prepare("m", "n", "s", s=STATIC)
+        assert rig.answers == {}
+    elif state is S.COMPLETING_REBALANCE:
+        rig.complete("m", "n", "s", s=STATIC)
+    else:
+        rig.stable("m", "n", "s", s=STATIC)
+        if state is S.DEAD:
+            rig.do(rig.group.unload(rig.moment()))
+    assert rig.state is state
+    return rig
+
+
+LIVE = [S.PREPARING_REBALANCE, S.COMPLETING_REBALANCE, S.STABLE]
+
+
+# ---- who is refused, in every state
+
+
+@pytest.mark.parametrize("state", [S.EMPTY, *LIVE])
+def test_a_stranger_is_unknown(state: GroupState) -> None:
+    rig = rig_in(state)
+    rig.join("x", member_id="stranger")
+    assert rig.error("x") is E.UNKNOWN_MEMBER_ID
+    rig.sync("x", member_id="stranger")
+    assert rig.error("x") is E.UNKNOWN_MEMBER_ID
+    assert rig.heartbeat("x", member_id="stranger") is E.UNKNOWN_MEMBER_ID
+    assert rig.leave("stranger") == [E.UNKNOWN_MEMBER_ID]
+    rig.commit("x", member_id="stranger")
+    assert rig.answer("commit").popitem()[1] is E.UNKNOWN_MEMBER_ID
+    assert rig.state is state
+    assert rig.appends == []
+
+
+def test_a_dead_group_sends_everybody_to_look_for_the_coordinator() -> None:
+    rig = rig_in(S.DEAD)
+    rig.join("x")
+    assert rig.error("x") is E.COORDINATOR_NOT_AVAILABLE
+    rig.join("m")
+    assert rig.error("m") is E.COORDINATOR_NOT_AVAILABLE
+    rig.sync("m")
+    assert rig.error("m") is E.COORDINATOR_NOT_AVAILABLE
+    assert rig.heartbeat("m") is E.COORDINATOR_NOT_AVAILABLE
+    rig.do(rig.group.leave([MemberIdentity(member_id="m")], "leave", rig.moment()))
+    response = rig.answer("leave")
+    assert (response.error_code, response.members) == (E.COORDINATOR_NOT_AVAILABLE, [])
+    rig.commit("m")
+    assert rig.answer("commit").popitem()[1] is E.COORDINATOR_NOT_AVAILABLE
+    assert rig.group.next_deadline_ms == math.inf
+    assert rig.group.describe().members == []
+
+
+@pytest.mark.parametrize("state", LIVE)
+def test_another_generation_is_illegal(state: GroupState) -> None:
+    rig = rig_in(state)
+    for generation_id in (rig.group.generation_id - 1, rig.group.generation_id + 1, -1):
+        rig.sync("m", generation_id=generation_id)
+        assert rig.error("m") is E.ILLEGAL_GENERATION
+        assert rig.heartbeat("m", generation_id=generation_id) is E.ILLEGAL_GENERATION
+        rig.commit("m", generation_id=generation_id)
+        assert rig.answer("commit").popitem()[1] is E.ILLEGAL_GENERATION
+    assert rig.appends == []
+
+
+@pytest.mark.parametrize("state", LIVE)
+def test_an_instance_id_fences_every_other_member(state: GroupState) -> None:
+    rig = rig_in(state)
+    rig.join("m", group_instance_id="i")
+    assert rig.error("m") is E.FENCED_INSTANCE_ID
+    rig.sync("m", group_instance_id="i")
+    assert rig.error("m") is E.FENCED_INSTANCE_ID
+    assert rig.heartbeat("m", group_instance_id="i") is E.FENCED_INSTANCE_ID
+    rig.commit("m", instance_id="i")
+    assert rig.answer("commit").popitem()[1] is E.FENCED_INSTANCE_ID
+    leaving = [
+        MemberIdentity(member_id=rig.ids["m"], group_instance_id="i"),
+        MemberIdentity(member_id=rig.ids["m"], group_instance_id="nobody's"),
+    ]
+    rig.do(rig.group.leave(leaving, "leave", rig.moment()))
+    found = [(m.group_instance_id, m.error_code) for m in rig.answer("leave").members]
+    assert found == [("i", E.FENCED_INSTANCE_ID), ("nobody's", E.UNKNOWN_MEMBER_ID)]
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (S.PREPARING_REBALANCE, E.REBALANCE_IN_PROGRESS),
+        (S.COMPLETING_REBALANCE, E.NONE),
+        (S.STABLE, E.NONE),
+    ],
+)
+def test_a_heartbeat_tells_whether_to_join_again(state: GroupState, expected: ErrorCode) -> None:
+    rig = rig_in(state)
+    assert rig.heartbeat("m") is expected
+    assert rig.heartbeat("s", group_instance_id="i") is expected
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (S.PREPARING_REBALANCE, E.NONE),
+        (S.COMPLETING_REBALANCE, E.REBALANCE_IN_PROGRESS),
+        (S.STABLE, E.NONE),
+    ],
+)
+def test_a_member_may_commit_until_the_next_generation_begins(state: GroupState, expected: ErrorCode) -> None:
+    rig = rig_in(state)
+    rig.commit("m")
+    if expected is E.NONE:
+        assert rig.answer("commit") is None
+        rig.settle()
+    assert rig.answer("commit").popitem()[1] is expected
+
+
+@pytest.mark.parametrize("state", [S.EMPTY, *LIVE])
+def test_who_is_no_member_may_commit_only_while_there_are_none(state: GroupState) -> None:
+    rig = rig_in(state)
+    rig.commit("x", member_id="", generation_id=-1)
+    if state is S.EMPTY:
+        rig.settle()
+    expected = E.NONE if state is S.EMPTY else E.UNKNOWN_MEMBER_ID
+    assert rig.answer("commit").popitem()[1] is expected
+
+
+# ---- SyncGroup
+
+
+def test_members_wait_for_the_leaders_assignment_and_for_its_being_stored() -> None:
+    rig = rig_in(S.COMPLETING_REBALANCE)
+    rig.sync("n")
+    rig.sync("m", given={"m": b"1", "n": b"2", "s": b"3", "nobody": b"4"})
+    assert rig.answers == {}
+    assert rig.state is S.COMPLETING_REBALANCE
+    stored = rig.stored()
+    assert [(m.member_id, m.assignment) for m in stored.members] == [
+        (rig.ids["m"], b"1"),
+        (rig.ids["n"], b"2"),
+        (rig.ids["s"], b"3"),
+    ]
+    assert (stored.protocol_type, stored.protocol_name) == ("consumer", "range")
+    assert (stored.generation_id, stored.leader_id) == (rig.group.generation_id, rig.ids["m"])
+    rig.settle()
+    assert rig.state is S.STABLE
+    for name, share in (("m", b"1"), ("n", b"2")):
+        response = rig.answer(name)
+        assert (response.error_code, response.assignment) == (E.NONE, share)
+        assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
+    rig.sync("s")
+    assert rig.answer("s").assignment == b"3"
+
+
+def test_a_member_that_the_leader_leaves_out_is_given_nothing() -> None:
+    rig = rig_in(S.COMPLETING_REBALANCE)
+    rig.sync("m", given={"m": b"all"})
+    rig.settle()
+    rig.sync("n")
+    assert rig.answer("n").assignment == b""
+
+
+def test_a_leader_that_asks_twice_does_not_assign_twice() -> None:
+    rig = rig_in(S.COMPLETING_REBALANCE)
+    rig.sync("m", token="first", given={"m": b"1"})
+    rig.sync("m", token="second", given={"m": b"2"})
+    assert rig.error("first") is E.REBALANCE_IN_PROGRESS
+    assert len(rig.appends) == 1
+    rig.settle()
+    assert rig.answer("second").assignment == b"1"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"protocol_type": "connect"}, {"protocol_name": "sticky"}], ids=lambda wrong: next(iter(wrong))
+)
+def test_a_sync_of_another_protocol_is_inconsistent(wrong: dict[str, str]) -> None:
+    for state in LIVE:
+        rig = rig_in(state)
+        rig.sync("m", **wrong)
+        assert rig.error("m") is E.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_sync_while_a_rebalance_is_prepared_is_told_to_join_again() -> None:
+    rig = rig_in(S.PREPARING_REBALANCE)
+    rig.sync("m")
+    assert rig.error("m") is E.REBALANCE_IN_PROGRESS
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (E.UNKNOWN_TOPIC_OR_PARTITION, E.COORDINATOR_NOT_AVAILABLE),
+        (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_NOT_AVAILABLE),
+        (E.NOT_ENOUGH_REPLICAS_AFTER_APPEND, E.COORDINATOR_NOT_AVAILABLE),
+        (E.NOT_LEADER_OR_FOLLOWER, E.NOT_COORDINATOR),
+        (E.KAFKA_STORAGE_ERROR, E.NOT_COORDINATOR),
+        (E.REQUEST_TIMED_OUT, E.REBALANCE_IN_PROGRESS),
+        (E.MESSAGE_TOO_LARGE, E.UNKNOWN_SERVER_ERROR),
+        (E.CORRUPT_MESSAGE, E.CORRUPT_MESSAGE),
+    ],
+)
+def test_an_assignment_that_could_not_be_stored_begins_anew(error: ErrorCode, told: ErrorCode) -> None:
+    rig = rig_in(S.COMPLETING_REBALANCE)
+    rig.sync("n")
+    rig.sync("m", given={"m": b"1"})
+    rig.settle(error)
+    for name in ("m", "n"):
+        response = rig.answer(name)
+        assert (response.error_code, response.assignment) == (told, b"")
+        assert (response.protocol_type, response.protocol_name) == (None, None)
+    assert rig.state is S.PREPARING_REBALANCE
+
+
+@pytest.mark.parametrize("error", [E.NONE, E.NOT_ENOUGH_REPLICAS])
+def test_the_outcome_of_an_earlier_generation_changes_nothing(error: ErrorCode) -> None:
+    rig = rig_in(S.COMPLETING_REBALANCE)
+    rig.sync("m", given={"m": b"old"})
+    rig.join("x")
+    assert rig.error("m") is E.REBALANCE_IN_PROGRESS
+    for name in ("m", "n", "s"):
+        rig.join(name, **(STATIC if name == "s" else {}))
+    assert rig.state is S.COMPLETING_REBALANCE
+    rig.settle(error)
+    assert rig.state is S.COMPLETING_REBALANCE
+    rig.sync("m", given={"m": b"new"})
+    assert rig.error("m") is E.NONE  # the JoinGroup's answer
+    assert rig.answer("m") is None
+
+
+def test_an_outcome_is_taken_once() -> None:
+    rig = rig_in(S.COMPLETING_REBALANCE)
+    rig.sync("m", given={})
+    number = rig.appends[0].number
+    assert number is not None
+    rig.settle()
+    with pytest.raises(InvariantViolation, match=f"no append {number} under way"):
+        rig.group.appended(number, E.NONE, 0, rig.moment())
+
+
+# ---- time
+
+
+@pytest.mark.parametrize("state", [S.COMPLETING_REBALANCE, S.STABLE])
+def test_a_member_that_is_silent_for_its_session_is_dropped(state: GroupState) -> None:
+    rig = rig_in(state)
+    rig.pass_time(9_000)
+    assert rig.heartbeat("m") is E.NONE
+    assert rig.heartbeat("s") is E.NONE
+    rig.pass_time(999)
+    assert rig.group.member_count == 3
+    rig.pass_time(1)
+    assert rig.state is S.PREPARING_REBALANCE
+    assert rig.heartbeat("n") is E.UNKNOWN_MEMBER_ID
+    assert rig.heartbeat("m") is E.REBALANCE_IN_PROGRESS
+
+
+def test_a_commit_keeps_a_member_alive() -> None:
+    rig = Rig()
+    rig.stable("m")
+    for _ in range(5):
+        rig.pass_time(9_000)
+        rig.commit("m")
+        rig.settle()
+        assert rig.answer("commit").popitem()[1] is E.NONE
+
+
+def test_a_member_that_waits_to_join_is_alive() -> None:
+    rig = rig_in(S.PREPARING_REBALANCE)
+    for _ in range(3):
+        rig.pass_time(9_000)
+        rig.heartbeat("m")
+    assert rig.group.member_count == 3
+    rig.join("m")
+    assert rig.state is S.COMPLETING_REBALANCE
+    assert [rig.error(name) for name in ("m", "n", "s")] == [E.NONE] * 3
+
+
+def test_who_does_not_join_in_time_is_dropped_and_another_one_leads() -> None:
+    rig = rig_in(S.PREPARING_REBALANCE)
+    generation_id = rig.group.generation_id
+    for _ in range(10):
+        rig.heartbeat("m")
+        rig.pass_time(2_999)
+    assert rig.state is S.PREPARING_REBALANCE
+    rig.pass_time(10)
+    assert rig.state is S.COMPLETING_REBALANCE
+    assert rig.group.generation_id == generation_id + 1
+    leader, follower = rig.answer("n"), rig.answer("s")
+    assert leader.leader == follower.leader == rig.ids["n"]
+    assert [m.member_id for m in leader.members] == [rig.ids["n"], rig.ids["s"]]
+    assert [m.metadata for m in leader.members] == [subscription("t", "more")] * 2
+    assert follower.members == []
+    assert rig.heartbeat("m") is E.UNKNOWN_MEMBER_ID
+
+
+def test_who_joins_but_does_not_ask_for_its_assignment_is_dropped() -> None:
+    rig = rig_in(S.COMPLETING_REBALANCE)
+    rig.sync("m", given={})
+    rig.settle()
+    rig.error("m")
+    for _ in range(10):
+        for name in ("m", "n", "s"):
+            assert rig.heartbeat(name) is E.NONE
+        rig.pass_time(2_999)
+    assert rig.state is S.STABLE
+    rig.pass_time(10)
+    assert rig.state is S.PREPARING_REBALANCE
+    assert rig.heartbeat("m") is E.REBALANCE_IN_PROGRESS
+    assert rig.heartbeat("n") is E.UNKNOWN_MEMBER_ID
+
+
+def test_a_new_member_that_waits_for_five_minutes_is_given_up() -> None:
+    rig = rig_in(S.STABLE)
+    rig.join("m", rebalance_timeout_ms=600_000)
+    rig.join("x")
+    for _ in range(33):
+        for name in ("n", "s"):
+            assert rig.heartbeat(name) is E.REBALANCE_IN_PROGRESS
+        rig.pass_time(9_000)
+    assert rig.answer("x") is None
+    for name in ("n", "s"):
+        rig.heartbeat(name)
+    rig.pass_time(4_000)
+    assert rig.error("x") is E.UNKNOWN_MEMBER_ID
+
+
+def test_static_members_alone_that_do_not_come_are_waited_for_until_their_sessions_end() -> None:
+    rig = Rig()
+    static = {"group_instance_id": "i", "session_timeout_ms": 100_000, "rebalance_timeout_ms": 10_000}
+    rig.stable("m", "s", m={"rebalance_timeout_ms": 10_000}, s=static)
+    rig.leave("m")
+    assert rig.state is S.PREPARING_REBALANCE
+    rig.pass_time(99_000)
+    assert (rig.state, rig.group.member_count) == (S.PREPARING_REBALANCE, 1)
+    rig.pass_time(20_000)
+    assert (rig.state, rig.group.member_count) == (S.EMPTY, 0)
+    assert rig.stored().members == ()
+
+
+def test_a_tick_before_its_time_does_nothing() -> None:
+    rig = rig_in(S.STABLE)
+    for _ in range(3):
+        effects = rig.group.tick(rig.moment())
+        assert (effects.answers, effects.appends) == ([], [])
+    assert rig.group.next_deadline_ms == 10_000
+
+
+# ---- leaving
+
+
+def test_those_who_leave_make_the_others_share_anew() -> None:
+    rig = rig_in(S.STABLE)
+    assert rig.leave("n", "n") == [E.NONE, E.UNKNOWN_MEMBER_ID]
+    assert rig.state is S.PREPARING_REBALANCE
+    assert rig.heartbeat("m") is E.REBALANCE_IN_PROGRESS
+    rig.join("m")
+    rig.join("s", **STATIC)
+    assert rig.state is S.COMPLETING_REBALANCE
+    assert len(rig.answer("m").members) == 2
+
+
+def test_a_static_member_can_be_removed_by_its_instance_id() -> None:
+    rig = rig_in(S.STABLE)
+    leaving = [MemberIdentity(member_id="", group_instance_id=i) for i in ("i", "nobody's", None)]
+    rig.do(rig.group.leave(leaving, "leave", rig.moment()))
+    response = rig.answer("leave")
+    assert [m.error_code for m in response.members] == [E.NONE, E.UNKNOWN_MEMBER_ID, E.UNKNOWN_MEMBER_ID]
+    assert rig.heartbeat("s") is E.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("state", LIVE)
+def test_when_all_have_left_the_group_is_empty_and_stored_so(state: GroupState) -> None:
+    rig = rig_in(state)
+    before = rig.group.generation_id
+    assert rig.leave("m", "n", "s") == [E.NONE] * 3
+    assert rig.state is S.EMPTY
+    stored = rig.stored()
+    assert (stored.members, stored.protocol_name, stored.leader_id) == ((), None, None)
+    assert stored.generation_id == rig.group.generation_id > before
+    rig.settle(E.NOT_ENOUGH_REPLICAS)
+    assert rig.state is S.EMPTY
+
+
+def test_who_waits_and_leaves_is_told_so() -> None:
+    rig = rig_in(S.PREPARING_REBALANCE)
+    assert rig.leave("n") == [E.NONE]
+    assert rig.error("n") is E.UNKNOWN_MEMBER_ID
+    rig = rig_in(S.COMPLETING_REBALANCE)
+    rig.sync("n")
+    assert rig.leave("n") == [E.NONE]
+    assert rig.error("n") is E.UNKNOWN_MEMBER_ID
+
+
+# ---- moving and loading
+
+
+@pytest.mark.parametrize("state", LIVE)
+def test_an_unloaded_group_tells_whoever_waits(state: GroupState) -> None:
+    rig = rig_in(state)
+    if state is S.COMPLETING_REBALANCE:
+        rig.sync("m", given={})
+        rig.sync("n")
+    rig.do(rig.group.unload(rig.moment()))
+    waited = {S.PREPARING_REBALANCE: {"n", "s"}, S.COMPLETING_REBALANCE: {"m", "n"}, S.STABLE: set()}
+    assert {name: r.error_code for name, r in rig.answers.items()} == dict.fromkeys(
+        waited[state], E.NOT_COORDINATOR
+    )
+    rig.answers.clear()
+    if rig.appends:
+        rig.settle()
+    rig.do(rig.group.unload(rig.moment()))
+    assert rig.answers == {}
+
+
+def loaded(rig: Rig, epoch: int = 0, **limits: Any) -> Rig:
+    again = Rig(**limits)
+    again.ids = rig.ids
+    again.group, effects = Group.load(
+        "g", rig.stored(), [], epoch, again.limits, again.moment(), again.new_id
+    )
+    again.do(effects)
+    return again
+
+
+def test_a_loaded_group_goes_on_where_it_was() -> None:
+    rig = rig_in(S.COMPLETING_REBALANCE)
+    rig.sync("m", given={"m": b"1", "n": b"2", "s": b"3"})
+    again = loaded(rig)
+    assert (again.state, again.group.generation_id) == (S.STABLE, rig.group.generation_id)
+    assert again.heartbeat("m") is E.NONE
+    assert again.heartbeat("s", group_instance_id="i") is E.NONE
+    again.sync("n")
+    assert again.answer("n").assignment == b"2"
+    again.join("n")
+    assert again.answer("n").leader == rig.ids["m"]
+    again.pass_time(10_000)
+    assert (again.state, again.group.member_count) == (S.EMPTY, 0)
+
+
+def test_a_group_of_before_its_members_left_is_loaded_empty() -> None:
+    rig = rig_in(S.STABLE)
+    rig.leave("m", "n", "s")
+    again = loaded(rig)
+    assert (again.state, again.group.generation_id) == (S.EMPTY, rig.group.generation_id)
+    again.join("m", member_id="")
+    assert again.answer("m").generation_id == rig.group.generation_id + 1
+
+
+def test_a_group_that_is_loaded_too_large_is_called_together() -> None:
+    rig = rig_in(S.COMPLETING_REBALANCE)
+    rig.sync("m", given={})
+    again = loaded(rig, max_size=2)
+    assert again.state is S.PREPARING_REBALANCE
+    for name in ("n", "s"):
+        again.join(name, **(STATIC if name == "s" else {}))
+    again.join("m")
+    assert again.error("m") is E.GROUP_MAX_SIZE_REACHED
+    assert [again.error("n"), again.error("s")] == [E.NONE, E.NONE]
+    assert again.group.member_count == 2
+
+
+def test_two_coordinators_never_begin_the_same_generation() -> None:
+    rig = rig_in(S.COMPLETING_REBALANCE)
+    rig.sync("m", given={})
+    begun = set()
+    for epoch in range(3, 8):
+        again = loaded(rig, epoch)
+        for _ in range(5):
+            again.join("x", member_id="")
+            for name in ("m", "n", "s"):
+                again.join(name, **(STATIC if name == "s" else {}))
+            assert again.state is S.COMPLETING_REBALANCE
+            again.answers.clear()
+            assert again.group.generation_id not in begun
+            begun.add(again.group.generation_id)
+            again.leave("x")
+
+
+# ---- what operators see
+
+
+def test_a_group_is_described_with_assignments_only_while_it_is_stable() -> None:
+    rig = rig_in(S.STABLE)
+    found = rig.group.describe()
+    assert (found.group_id, found.group_state, found.protocol_type) == ("g", "Stable", "consumer")
+    assert found.protocol_data == "range"
+    assert [(m.member_id, m.group_instance_id, m.client_id, m.client_host) for m in found.members] == [
+        (rig.ids["m"], None, "client-m", "/10.0.0.1"),
+        (rig.ids["n"], None, "client-n", "/10.0.0.1"),
+        (rig.ids["s"], "i", "client-s", "/10.0.0.1"),
+    ]
+    assert [m.member_assignment for m in found.members] == [b"m", b"n", b"s"]
+    assert {m.member_metadata for m in found.members} == {subscription("t")}
+    rig.join("m")
+    found = rig.group.describe()
+    assert (found.group_state, found.protocol_data) == ("PreparingRebalance", "")
+    assert {(m.member_metadata, m.member_assignment) for m in found.members} == {(b"", b"")}
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: Rig(), ("", "Empty")),
+        (lambda: rig_in(S.EMPTY), ("consumer", "Empty")),
+        (lambda: rig_in(S.STABLE), ("consumer", "Stable")),
+    ],
+)
+def test_a_group_is_listed(make: Callable[[], Rig], expected: tuple[str, str]) -> None:
+    found = make().group.listed()
+    assert (found.protocol_type, found.group_state) == expected
+    assert (found.group_id, found.group_type) == ("g", "classic")
+
+
+def test_other_protocol_types_are_carried_as_they_are() -> None:
+    rig = Rig()
+    values = {"protocol_type": "connect", "protocols": {"sessioned": b"\x00\xff opaque", "eager": b""}}
+    rig.stable("w", w=values)
+    assert rig.group.describe().members[0].member_metadata == b"\x00\xff opaque"
+    rig.join("m", NEW_CLIENT)
+    assert rig.error("m") is E.INCONSISTENT_GROUP_PROTOCOL

@@ -1,0 +1,309 @@
+"""Committed offsets: what counts when, what is refused, what expires, what a deletion leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from barnabas.broker.coordinators.group import Group, LoadedOffset
+from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
+from barnabas.broker.coordinators.group_state import GroupState
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from tests.unit.broker.coordinators.grouping import NEW_CLIENT, WALL_MS, Rig, subscription
+
+E = ErrorCode
+S = GroupState
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+RETENTION_MS = 1_000_000
+
+
+def committed(
+    rig: Rig, partition: TopicPartition = T0, require_stable: bool = False
+) -> tuple[int, ErrorCode]:
+    found = rig.group.fetch([partition], require_stable)[partition]
+    assert found.partition_index == partition.partition
+    return found.committed_offset, ErrorCode(found.error_code)
+
+
+def store(rig: Rig, *partitions: TopicPartition) -> None:
+    """Commit from outside, while there are no members."""
+    offsets = {partition: rig.offset(7) for partition in partitions}
+    rig.commit("", member_id="", generation_id=-1, offsets=offsets)
+    rig.settle()
+    assert set(rig.answer("commit").values()) == {E.NONE}
+
+
+def tombstones(rig: Rig) -> set[TopicPartition | str]:
+    """What the last append removes."""
+    append = rig.appends.pop()
+    assert append.number is None
+    assert all(record.value is None for record in append.records)
+    return {record.partition if isinstance(record, OffsetRecord) else "group" for record in append.records}
+
+
+def test_a_commit_counts_when_it_is_replicated() -> None:
+    rig = Rig()
+    rig.stable("m")
+    value = OffsetAndMetadata(7, WALL_MS, leader_epoch=3, metadata="note")
+    rig.commit("m", offsets={T0: value, T1: rig.offset(8)})
+    assert rig.answer("commit") is None
+    assert committed(rig) == (-1, E.NONE)
+    assert committed(rig, T0, require_stable=True) == (-1, E.UNSTABLE_OFFSET_COMMIT)
+    assert rig.appends[0].records == (OffsetRecord("g", T0, value), OffsetRecord("g", T1, rig.offset(8)))
+    rig.settle()
+    assert rig.answer("commit") == {T0: E.NONE, T1: E.NONE}
+    found = rig.group.fetch(None)
+    assert list(found) == [T0, T1]
+    assert (found[T0].committed_offset, found[T0].committed_leader_epoch) == (7, 3)
+    assert (found[T0].metadata, found[T0].error_code) == ("note", E.NONE)
+    assert committed(rig, T0, require_stable=True) == (7, E.NONE)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (E.UNKNOWN_TOPIC_OR_PARTITION, E.COORDINATOR_NOT_AVAILABLE),
+        (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_NOT_AVAILABLE),
+        (E.NOT_ENOUGH_REPLICAS_AFTER_APPEND, E.COORDINATOR_NOT_AVAILABLE),
+        (E.NOT_LEADER_OR_FOLLOWER, E.NOT_COORDINATOR),
+        (E.KAFKA_STORAGE_ERROR, E.NOT_COORDINATOR),
+        (E.MESSAGE_TOO_LARGE, E.INVALID_COMMIT_OFFSET_SIZE),
+        (E.RECORD_LIST_TOO_LARGE, E.INVALID_COMMIT_OFFSET_SIZE),
+        (E.REQUEST_TIMED_OUT, E.REQUEST_TIMED_OUT),
+    ],
+)
+def test_a_commit_that_fails_changes_nothing(error: ErrorCode, told: ErrorCode) -> None:
+    rig = Rig()
+    store(rig, T0)
+    rig.commit("", member_id="", generation_id=-1, offsets={T0: rig.offset(9)})
+    rig.settle(error)
+    assert rig.answer("commit") == {T0: told}
+    assert committed(rig, require_stable=True) == (7, E.NONE)
+
+
+def test_metadata_that_is_too_large_is_refused_and_the_rest_is_taken() -> None:
+    rig = Rig(max_offset_metadata_bytes=4)
+    offsets = {T0: rig.offset(1, "four"), T1: rig.offset(2, "fünf"), U0: rig.offset(3)}
+    rig.commit("", member_id="", generation_id=-1, offsets=offsets)
+    assert [record.partition for record in rig.appends[0].records if isinstance(record, OffsetRecord)] == [
+        T0,
+        U0,
+    ]
+    rig.settle()
+    assert rig.answer("commit") == {T0: E.NONE, T1: E.OFFSET_METADATA_TOO_LARGE, U0: E.NONE}
+    rig.commit("", member_id="", generation_id=-1, offsets={T1: rig.offset(2, "three")})
+    assert rig.answer("commit") == {T1: E.OFFSET_METADATA_TOO_LARGE}
+    assert rig.appends == []
+
+
+def test_a_commit_of_nothing_is_answered_with_nothing() -> None:
+    rig = Rig()
+    rig.commit("", member_id="", generation_id=-1, offsets={})
+    assert rig.answer("commit") == {}
+
+
+def test_the_later_record_wins_in_whichever_order_the_outcomes_come() -> None:
+    for order in ([0, 1], [1, 0]):
+        rig = Rig()
+        for number in (1, 2):
+            rig.commit("", f"c{number}", member_id="", generation_id=-1, offsets={T0: rig.offset(number)})
+        appends = [rig.appends[place] for place in order]
+        for append, place in zip(appends, order, strict=True):
+            assert append.number is not None
+            rig.do(rig.group.appended(append.number, E.NONE, 10 + place, rig.moment()))
+            assert committed(rig, require_stable=True)[1] is (
+                E.NONE if append is appends[-1] else E.UNSTABLE_OFFSET_COMMIT
+            )
+        assert committed(rig) == (2, E.NONE)
+
+
+def test_what_is_removed_while_a_commit_is_on_its_way_stays_removed() -> None:
+    rig = Rig()
+    store(rig, U0)
+    rig.commit("", member_id="", generation_id=-1, offsets={T0: rig.offset(1)})
+    deletion = rig.group.delete_offsets([T0], rig.moment())
+    assert deletion.partitions == {T0: E.NONE}
+    rig.do(deletion.effects)
+    assert tombstones(rig) == {T0}
+    rig.settle()
+    assert rig.answer("commit") == {T0: E.NONE}
+    assert committed(rig) == (-1, E.NONE)
+
+
+# ---- deleting
+
+
+def test_offsets_of_topics_that_are_read_cannot_be_deleted() -> None:
+    rig = Rig()
+    store(rig, T0, U0)
+    rig.stable("m")
+    deletion = rig.group.delete_offsets([T0, T1, U0], rig.moment())
+    assert deletion.error is E.NONE
+    assert deletion.partitions == {
+        T0: E.GROUP_SUBSCRIBED_TO_TOPIC,
+        T1: E.GROUP_SUBSCRIBED_TO_TOPIC,
+        U0: E.NONE,
+    }
+    rig.do(deletion.effects)
+    assert tombstones(rig) == {U0}
+    assert (committed(rig), committed(rig, U0)) == ((7, E.NONE), (-1, E.NONE))
+
+
+def test_what_cannot_be_understood_may_be_read() -> None:
+    rig = Rig()
+    rig.stable("m", m={"protocols": {"range": b"?"}})
+    assert rig.group.delete_offsets([U0], rig.moment()).partitions == {U0: E.GROUP_SUBSCRIBED_TO_TOPIC}
+
+
+def test_offsets_of_other_groups_are_deleted_only_while_they_are_empty() -> None:
+    rig = Rig()
+    store(rig, T0)
+    rig.join("w", protocol_type="connect", protocols={"eager": b""})
+    assert rig.group.delete_offsets([T0], rig.moment())[:2] == (E.NON_EMPTY_GROUP, {})
+    rig.leave("w")
+    deletion = rig.group.delete_offsets([T0], rig.moment())
+    assert deletion[:2] == (E.NONE, {T0: E.NONE})
+    assert rig.group.is_dead, "a group with nothing left"
+    assert rig.group.delete_offsets([T0], rig.moment())[:2] == (E.GROUP_ID_NOT_FOUND, {})
+
+
+@pytest.mark.parametrize("had_members", [True, False])
+def test_a_deleted_group_leaves_tombstones_alone(had_members: bool) -> None:
+    rig = Rig()
+    if had_members:
+        rig.stable("m")
+        assert rig.group.delete(rig.moment())[0] is E.NON_EMPTY_GROUP
+        rig.leave("m")
+        rig.settle()
+    store(rig, T0, U0)
+    rig.commit("", member_id="", generation_id=-1, offsets={T1: rig.offset(1)})
+    error, effects = rig.group.delete(rig.moment())
+    rig.do(effects)
+    assert (error, rig.group.is_dead) == (E.NONE, True)
+    # A group that only stored offsets has no record of its own.
+    assert tombstones(rig) == {T0, T1, U0} | ({"group"} if had_members else set())
+    assert rig.group.delete(rig.moment())[0] is E.GROUP_ID_NOT_FOUND
+    rig.settle()
+    assert rig.answer("commit") == {T1: E.NONE}
+
+
+# ---- expiry
+
+
+def expire(rig: Rig, after_ms: float) -> set[TopicPartition | str]:
+    rig.now_ms += after_ms
+    rig.do(rig.group.expire_offsets(rig.moment(), RETENTION_MS))
+    return tombstones(rig) if rig.appends else set()
+
+
+def test_offsets_of_a_group_without_members_expire_from_when_it_became_empty() -> None:
+    rig = Rig()
+    store(rig, T0)
+    rig.stable("m")
+    rig.now_ms += 5 * RETENTION_MS
+    rig.leave("m")
+    rig.settle()
+    assert expire(rig, RETENTION_MS - 1) == set()
+    assert committed(rig) == (7, E.NONE)
+    assert expire(rig, 1) == {T0, "group"}
+    assert rig.group.is_dead
+
+
+def test_offsets_of_who_only_stores_them_expire_each_from_its_commit() -> None:
+    rig = Rig()
+    store(rig, T0)
+    rig.now_ms += 1_000
+    store(rig, U0)
+    assert expire(rig, RETENTION_MS - 1_000) == {T0}
+    assert rig.state is S.EMPTY
+    assert expire(rig, 1_000) == {U0}
+    assert rig.group.is_dead
+
+
+def test_a_consumer_group_loses_only_offsets_of_topics_that_it_does_not_read() -> None:
+    rig = Rig()
+    store(rig, T0, U0)
+    rig.stable("m")
+    assert expire(rig, RETENTION_MS) == {U0}
+    rig.join("m", protocols={"range": subscription("other")})
+    rig.join("n")
+    assert rig.state is S.PREPARING_REBALANCE
+    assert expire(rig, RETENTION_MS) == set()
+
+
+def test_groups_of_other_types_keep_all_while_they_have_members() -> None:
+    rig = Rig()
+    store(rig, T0)
+    rig.stable("w", w={"protocol_type": "connect", "protocols": {"eager": b""}})
+    assert expire(rig, 10 * RETENTION_MS) == set()
+
+
+def test_an_offset_with_a_retention_of_its_own_expires_by_that() -> None:
+    rig = Rig()
+    value = OffsetAndMetadata(7, WALL_MS, expire_timestamp_ms=WALL_MS + 10)
+    rig.commit("", member_id="", generation_id=-1, offsets={T0: value, U0: rig.offset(1)})
+    rig.settle()
+    assert expire(rig, 9) == set()
+    assert expire(rig, 1) == {T0}
+
+
+def test_what_is_about_to_be_committed_again_does_not_expire() -> None:
+    rig = Rig()
+    store(rig, T0)
+    rig.now_ms += 2 * RETENTION_MS
+    rig.commit("", member_id="", generation_id=-1, offsets={T0: rig.offset(9)})
+    rig.do(rig.group.expire_offsets(rig.moment(), RETENTION_MS))
+    rig.settle()
+    assert committed(rig) == (9, E.NONE)
+    assert rig.appends == []
+
+
+def test_an_empty_group_that_somebody_is_about_to_join_lives() -> None:
+    rig = Rig()
+    rig.join("m", NEW_CLIENT)
+    assert expire(rig, 0) == set()
+    assert not rig.group.is_dead
+
+
+def test_offsets_of_deleted_topics_go() -> None:
+    rig = Rig()
+    store(rig, T0, U0)
+    rig.stable("m")
+    rig.do(rig.group.remove_offsets([T0, T1], rig.moment()))
+    assert tombstones(rig) == {T0}
+    assert rig.group.remove_offsets([T1], rig.moment()).appends == []
+
+
+# ---- loading
+
+
+def test_loaded_offsets_are_those_of_the_last_records() -> None:
+    rig = Rig()
+    offsets = [
+        LoadedOffset(T0, rig.offset(1), 10),
+        LoadedOffset(T0, rig.offset(2), 20),
+        LoadedOffset(U0, rig.offset(3), 15),
+    ]
+    rig.group, effects = Group.load("g", None, offsets, 0, rig.limits, rig.moment())
+    assert (effects.answers, effects.appends) == ([], [])
+    assert (committed(rig), committed(rig, U0)) == ((2, E.NONE), (3, E.NONE))
+    assert (rig.state, rig.group.generation_id) == (S.EMPTY, 0)
+
+
+def test_a_group_of_an_old_schema_without_times_expires_from_its_commits() -> None:
+    rig = Rig()
+    rig.stable("m")
+    rig.leave("m")
+    record: Record = rig.appends[-1].records[0]
+    assert isinstance(record, GroupRecord)
+    assert record.value is not None
+    stored = replace(record.value, state_since_ms=None)
+    rig.appends.clear()
+    offsets = [LoadedOffset(T0, rig.offset(1), 10)]
+    rig.now_ms += RETENTION_MS - 1
+    rig.group, _ = Group.load("g", stored, offsets, 0, rig.limits, rig.moment())
+    assert expire(rig, 0) == set()
+    assert expire(rig, 1) == {T0, "group"}

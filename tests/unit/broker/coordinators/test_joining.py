@@ -1,0 +1,415 @@
+"""JoinGroup: who is let in, which protocol wins, and static members that come back."""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas.broker.coordinators.group_effects import JoinOptions
+from barnabas.broker.coordinators.group_state import GroupState
+from barnabas.broker.coordinators.members import MAX_PENDING_MEMBERS
+from barnabas.protocol.errors import ErrorCode
+from tests.unit.broker.coordinators.grouping import NEW_CLIENT, OLD_CLIENT, Rig, subscription
+
+E = ErrorCode
+S = GroupState
+
+STATIC = {"group_instance_id": "i"}
+
+
+# ---- new members
+
+
+@pytest.mark.parametrize("session_timeout_ms", [-1, 0, 5_999, 300_001, 2**31 - 1])
+def test_a_session_outside_the_brokers_range_is_refused(session_timeout_ms: int) -> None:
+    rig = Rig(max_session_timeout_ms=300_000)
+    rig.join("m", session_timeout_ms=session_timeout_ms)
+    assert rig.error("m") is E.INVALID_SESSION_TIMEOUT
+    assert (rig.state, rig.group.member_count) == (S.EMPTY, 0)
+
+
+@pytest.mark.parametrize("session_timeout_ms", [6_000, 300_000])
+def test_a_session_at_the_ends_of_the_range_is_taken(session_timeout_ms: int) -> None:
+    rig = Rig(max_session_timeout_ms=300_000)
+    rig.join("m", session_timeout_ms=session_timeout_ms)
+    assert rig.error("m") is E.NONE
+
+
+@pytest.mark.parametrize(("given", "expected"), [(-1, 10_000), (0, 10_000), (1, 1), (45_000, 45_000)])
+def test_without_a_rebalance_timeout_the_session_timeout_stands_for_it(given: int, expected: int) -> None:
+    rig = Rig()
+    rig.join("m", rebalance_timeout_ms=given)
+    rig.sync("m")
+    assert rig.stored().members[0].rebalance_timeout_ms == expected
+
+
+def test_the_first_member_leads_and_is_told_what_all_said() -> None:
+    rig = Rig()
+    rig.join("m", protocols={"range": b"1"})
+    response = rig.answer("m")
+    assert (response.error_code, response.generation_id) == (E.NONE, 1)
+    assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
+    assert response.member_id == response.leader == "client-m-1"
+    assert [(m.member_id, m.group_instance_id, m.metadata) for m in response.members] == [
+        ("client-m-1", None, b"1")
+    ]
+
+
+def test_a_dynamic_member_is_given_an_id_to_join_with() -> None:
+    rig = Rig()
+    rig.join("m", NEW_CLIENT)
+    response = rig.answer("m")
+    assert (response.error_code, response.member_id) == (E.MEMBER_ID_REQUIRED, "client-m-1")
+    assert (response.protocol_name, response.members, rig.state) == (None, [], S.EMPTY)
+    rig.join("m", NEW_CLIENT)
+    assert rig.answer("m").generation_id == 1
+
+
+def test_a_static_member_needs_no_second_round() -> None:
+    rig = Rig()
+    rig.join("s", NEW_CLIENT, **STATIC)
+    response = rig.answer("s")
+    assert (response.error_code, response.member_id) == (E.NONE, "i-1")
+    assert response.members[0].group_instance_id == "i"
+
+
+def test_an_id_that_is_not_used_in_time_is_forgotten() -> None:
+    rig = Rig()
+    rig.join("m", NEW_CLIENT)
+    rig.pass_time(9_999)
+    assert rig.error("m") is E.MEMBER_ID_REQUIRED
+    rig.pass_time(1)
+    rig.join("m", NEW_CLIENT)
+    assert rig.error("m") is E.UNKNOWN_MEMBER_ID
+
+
+def test_a_rebalance_waits_for_ids_that_were_given_out() -> None:
+    rig = Rig()
+    rig.stable("m")
+    rig.join("x", NEW_CLIENT)
+    assert rig.error("x") is E.MEMBER_ID_REQUIRED
+    rig.join("m")
+    assert rig.state is S.PREPARING_REBALANCE
+    rig.join("x", NEW_CLIENT)
+    assert len(rig.answer("m").members) == 2
+    assert rig.error("x") is E.NONE
+
+
+def test_a_rebalance_goes_on_when_such_an_id_leaves_or_expires() -> None:
+    for end in ("leave", "expire"):
+        rig = Rig()
+        rig.stable("m")
+        rig.join("x", NEW_CLIENT)
+        rig.answer("x")
+        rig.join("m")
+        assert rig.state is S.PREPARING_REBALANCE
+        if end == "leave":
+            assert rig.leave("x") == [E.NONE]
+        else:
+            rig.pass_time(10_000)
+        assert rig.state is S.COMPLETING_REBALANCE
+
+
+def test_an_id_that_was_given_out_is_no_static_members() -> None:
+    rig = Rig()
+    rig.join("m", NEW_CLIENT)
+    rig.answer("m")
+    rig.join("m", NEW_CLIENT, **STATIC)
+    assert rig.error("m") is E.UNKNOWN_MEMBER_ID
+
+
+def test_ids_that_nobody_uses_take_bounded_room() -> None:
+    rig = Rig()
+    for number in range(MAX_PENDING_MEMBERS + 5):
+        rig.join(f"m{number}", NEW_CLIENT)
+    assert len(rig.group._core.members.pending) == MAX_PENDING_MEMBERS
+    rig.answers.clear()
+    rig.join("m4", NEW_CLIENT)
+    assert rig.error("m4") is E.UNKNOWN_MEMBER_ID
+    rig.join("m5", NEW_CLIENT)
+    assert rig.error("m5") is E.NONE
+
+
+def test_a_full_group_takes_nobody_new() -> None:
+    rig = Rig(max_size=2)
+    rig.stable("m", "n")
+    rig.join("x")
+    assert rig.error("x") is E.GROUP_MAX_SIZE_REACHED
+    assert rig.state is S.STABLE
+    rig.leave("n")
+    rig.join("x")
+    rig.join("m")
+    assert [rig.error("x"), rig.error("m")] == [E.NONE, E.NONE]
+
+
+def test_while_a_rebalance_is_prepared_those_who_come_first_stay() -> None:
+    rig = Rig(max_size=2)
+    rig.stable("m", "n")
+    rig.join("m")
+    rig.join("x")
+    assert rig.answer("x") is None
+    rig.join("n")
+    assert rig.error("n") is E.GROUP_MAX_SIZE_REACHED
+    assert [rig.error("m"), rig.error("x")] == [E.NONE, E.NONE]
+    assert rig.heartbeat("n") is E.UNKNOWN_MEMBER_ID
+
+
+# ---- the initial delay
+
+
+def test_the_first_rebalance_waits_for_latecomers_up_to_the_rebalance_timeout() -> None:
+    rig = Rig(initial_rebalance_delay_ms=3_000)
+    rig.join("m0", rebalance_timeout_ms=10_000)
+    for number in range(1, 6):
+        rig.pass_time(2_000)
+        if rig.state is S.PREPARING_REBALANCE:
+            rig.join(f"m{number}", rebalance_timeout_ms=10_000)
+    assert rig.now_ms == 10_000
+    assert rig.state is S.COMPLETING_REBALANCE
+    assert len(rig.answer("m0").members) == 5
+
+
+def test_the_first_rebalance_ends_when_nobody_more_comes() -> None:
+    rig = Rig(initial_rebalance_delay_ms=3_000)
+    rig.join("m")
+    rig.pass_time(2_999)
+    assert rig.answer("m") is None
+    rig.pass_time(1)
+    assert rig.error("m") is E.NONE
+
+
+def test_who_leaves_during_the_initial_delay_leaves_an_empty_group() -> None:
+    rig = Rig(initial_rebalance_delay_ms=3_000)
+    rig.join("m", NEW_CLIENT)
+    rig.answer("m")
+    rig.join("m", NEW_CLIENT)
+    rig.leave("m")
+    assert rig.error("m") is E.UNKNOWN_MEMBER_ID
+    rig.pass_time(3_000)
+    assert rig.state is S.EMPTY
+
+
+# ---- protocols
+
+
+@pytest.mark.parametrize(
+    ("mine", "expected"),
+    [
+        (["range", "sticky"], "range"),
+        (["sticky", "range"], "sticky"),
+        (["cooperative", "sticky"], "sticky"),
+    ],
+)
+def test_most_votes_among_the_protocols_that_all_know_win(mine: list[str], expected: str) -> None:
+    rig = Rig()
+    orders = [mine, mine, ["range", "sticky"]]
+    names = ["m", "n", "o"]
+    values = {
+        name: {"protocols": dict.fromkeys(order, b"")} for name, order in zip(names, orders, strict=True)
+    }
+    rig.complete(*names, **values)
+    assert rig.group._core.protocol_name == expected
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"protocol_type": ""},
+        {"protocols": {}},
+    ],
+)
+def test_a_first_member_must_name_its_protocols(values: dict[str, object]) -> None:
+    rig = Rig()
+    rig.join("m", **values)
+    assert rig.error("m") is E.INCONSISTENT_GROUP_PROTOCOL
+    assert rig.state is S.EMPTY
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"protocol_type": "connect"},
+        {"protocols": {}},
+        {"protocols": {"sticky": b""}},
+    ],
+)
+def test_a_member_without_a_protocol_in_common_is_refused(values: dict[str, object]) -> None:
+    rig = Rig()
+    rig.stable("m")
+    for name in ("x", "m"):
+        rig.join(name, **values)
+        assert rig.error(name) is E.INCONSISTENT_GROUP_PROTOCOL
+    assert rig.state is S.STABLE
+
+
+def test_an_empty_group_may_become_one_of_another_type() -> None:
+    rig = Rig()
+    rig.stable("m")
+    rig.leave("m")
+    rig.join("w", protocol_type="connect", protocols={"eager": b""})
+    assert rig.answer("w").protocol_type == "connect"
+
+
+# ---- members that join again
+
+
+def test_a_request_that_its_client_gave_up_is_answered_when_the_next_one_comes() -> None:
+    rig = Rig()
+    rig.stable("m", "n")
+    rig.join("n", protocols={"range": b"new"}, token="first")
+    rig.join("n", protocols={"range": b"newer"}, token="second")
+    assert rig.error("first") is E.REBALANCE_IN_PROGRESS
+    assert rig.answer("second") is None
+    rig.join("m")
+    assert [m.metadata for m in rig.answer("m").members] == [subscription("t"), b"newer"]
+
+
+def test_a_member_that_missed_its_answer_is_told_again() -> None:
+    rig = Rig()
+    rig.complete("m", "n")
+    for name, others in (("m", 2), ("n", 0)):
+        rig.join(name)
+        response = rig.answer(name)
+        assert (response.generation_id, len(response.members)) == (rig.group.generation_id, others)
+    rig.sync("m", given={})
+    rig.settle()
+    rig.join("n")
+    assert rig.answer("n").generation_id == rig.group.generation_id
+    assert rig.state is S.STABLE
+
+
+@pytest.mark.parametrize("state", [S.COMPLETING_REBALANCE, S.STABLE])
+def test_a_member_with_something_new_to_say_begins_a_rebalance(state: GroupState) -> None:
+    rig = Rig()
+    rig.complete("m", "n")
+    rig.sync("m", given={})
+    if state is S.STABLE:
+        rig.settle()
+        rig.error("m")
+    rig.join("n", protocols={"range": b"new"})
+    assert rig.state is S.PREPARING_REBALANCE
+    if state is S.COMPLETING_REBALANCE:
+        assert rig.error("m") is E.REBALANCE_IN_PROGRESS
+
+
+def test_a_leader_that_joins_again_begins_a_rebalance_though_it_says_nothing_new() -> None:
+    rig = Rig()
+    rig.stable("m", "n")
+    rig.join("m")
+    assert rig.state is S.PREPARING_REBALANCE
+
+
+# ---- static members that come back
+
+
+def static_pair(leader: str) -> Rig:
+    """A Stable group of m and the static s."""
+    rig = Rig()
+    names = ("s", "m") if leader == "s" else ("m", "s")
+    rig.stable(*names, s=STATIC)
+    return rig
+
+
+@pytest.mark.parametrize("options", [OLD_CLIENT, NEW_CLIENT])
+@pytest.mark.parametrize("leader", ["m", "s"])
+def test_a_static_member_comes_back_without_a_rebalance(leader: str, options: JoinOptions) -> None:
+    rig = static_pair(leader)
+    old_id, generation_id = rig.ids["s"], rig.group.generation_id
+    rig.join("s", options, member_id="", **STATIC)
+    assert rig.answer("s") is None, "before its new id is stored"
+    assert rig.stored().generation_id == generation_id
+    rig.settle()
+    response = rig.answer("s")
+    assert (response.error_code, response.generation_id) == (E.NONE, generation_id)
+    assert response.member_id == rig.ids["s"] != old_id
+    if leader == "s" and options.can_skip_assignment:
+        assert (response.leader, response.skip_assignment) == (rig.ids["s"], True)
+        assert len(response.members) == 2
+    else:
+        # An older client that leads is told of another leader, so that it does not assign.
+        assert response.leader == (old_id if leader == "s" else rig.ids["m"])
+        assert (response.skip_assignment, response.members) == (False, [])
+    assert rig.state is S.STABLE
+    rig.sync("s", **STATIC)
+    assert rig.answer("s").assignment == b"s"
+    assert rig.heartbeat("s", member_id=old_id) is E.UNKNOWN_MEMBER_ID
+    assert rig.heartbeat("s", member_id=old_id, **STATIC) is E.FENCED_INSTANCE_ID
+    assert rig.heartbeat("m") is E.NONE
+
+
+def test_the_old_one_that_still_waits_is_fenced() -> None:
+    rig = static_pair("m")
+    rig.join("s", token="old", protocols={"range": b"new"}, **STATIC)
+    assert rig.state is S.PREPARING_REBALANCE
+    rig.join("s", member_id="", **STATIC)
+    assert rig.error("old") is E.FENCED_INSTANCE_ID
+    rig.join("m")
+    assert [rig.error("m"), rig.error("s")] == [E.NONE, E.NONE]
+
+
+def test_the_old_one_that_waits_for_its_assignment_is_fenced_and_all_begin_anew() -> None:
+    rig = Rig()
+    rig.complete("m", "s", s=STATIC)
+    rig.sync("s", token="old", **STATIC)
+    rig.join("s", member_id="", **STATIC)
+    assert rig.error("old") is E.FENCED_INSTANCE_ID
+    assert rig.state is S.PREPARING_REBALANCE
+
+
+@pytest.mark.parametrize(
+    "protocols",
+    [
+        {"range": subscription("t", "more")},
+        {"sticky": subscription("t"), "range": subscription("t")},
+    ],
+    ids=["other topics", "another protocol"],
+)
+def test_a_static_member_that_comes_back_changed_begins_a_rebalance(protocols: dict[str, bytes]) -> None:
+    rig = Rig()
+    both = {"range": subscription("t"), "sticky": subscription("t")}
+    # Of a tie, the first vote wins: that is the static member's.
+    rig.stable("s", "m", s={**STATIC, "protocols": both}, m={"protocols": dict(reversed(both.items()))})
+    assert rig.group.describe().protocol_data == "range"
+    rig.join("s", member_id="", protocols=protocols, **STATIC)
+    assert rig.state is S.PREPARING_REBALANCE
+    assert rig.appends == []
+
+
+def test_a_static_member_whose_return_cannot_be_stored_has_not_come() -> None:
+    rig = static_pair("s")
+    old_id = rig.ids["s"]
+    rig.join("s", member_id="", session_timeout_ms=20_000, **STATIC)
+    rig.settle(E.NOT_ENOUGH_REPLICAS)
+    response = rig.answer("s")
+    assert (response.error_code, response.member_id) == (E.COORDINATOR_NOT_AVAILABLE, "")
+    assert rig.heartbeat("s", member_id=old_id, **STATIC) is E.NONE
+    assert rig.group._core.members[old_id].session_timeout_ms == 10_000
+    assert rig.group._core.members.leader_id == old_id
+    assert rig.state is S.STABLE
+    rig.join("s", member_id="", **STATIC)
+    rig.settle()
+    assert rig.error("s") is E.NONE
+
+
+@pytest.mark.parametrize("error", [E.NONE, E.NOT_ENOUGH_REPLICAS])
+def test_a_rebalance_that_begins_meanwhile_takes_the_returning_member_along(error: ErrorCode) -> None:
+    rig = static_pair("m")
+    rig.join("s", member_id="", **STATIC)
+    rig.join("n")
+    assert rig.state is S.PREPARING_REBALANCE
+    rig.settle(error)
+    assert rig.answer("s") is None
+    rig.join("m")
+    response = rig.answer("s")
+    assert (response.error_code, response.generation_id) == (E.NONE, rig.group.generation_id)
+    assert {m.member_id for m in rig.answer("m").members} == {rig.ids[name] for name in ("m", "n", "s")}
+
+
+def test_a_third_one_takes_the_place_of_the_second_before_that_is_stored() -> None:
+    rig = static_pair("m")
+    rig.join("s", token="second", member_id="", **STATIC)
+    rig.join("s", token="third", member_id="", **STATIC)
+    assert rig.error("second") is E.FENCED_INSTANCE_ID
+    rig.settle()
+    assert rig.answer("third") is None
+    rig.settle()
+    assert rig.error("third") is E.NONE
