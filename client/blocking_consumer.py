@@ -1,29 +1,36 @@
 """The consumer for threads: fetches ahead on a thread of its own, hands out whole polls.
 
 Guarantees are those of `barnabas.client.Consumer`. Iterating takes records from the last poll, one by one;
-`position` counts what was really handed out. One thread at a time may use it.
+`position` and `commit` count what was really handed out. One thread at a time may use it, and that thread is
+where a rebalance listener is called: its methods are plain ones and may use the consumer.
 """
 
 from __future__ import annotations
 
+import asyncio
+import queue
+import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from barnabas.client import consumer as _consumer
+from barnabas.client.committed_offsets import OffsetAndMetadata, OffsetToCommit
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.errors import ClientClosed
 from barnabas.client.fetched import ConsumerRecord
 from barnabas.client.loop_thread import LoopThread, start_on
 from barnabas.client.metadata import PartitionInfo
 from barnabas.client.offsets import ListedOffset
+from barnabas.client.subscription import RebalanceListener
 from barnabas.protocol.ids import Offset, TopicPartition
 
 T = TypeVar("T")
 Partition = TopicPartition | tuple[str, int]
 
 _ITERATION_POLL_MS = 1_000
+_Call = Callable[[], None]
 
 
 class Consumer:
@@ -35,6 +42,7 @@ class Consumer:
         self._consumer = self._thread.call(self._make)
         start_on(self._thread, self._consumer.start)
         self._left: deque[ConsumerRecord] = deque()
+        self._listener: _InCallersThread | None = None
 
     async def _make(self) -> _consumer.Consumer:
         return _consumer.Consumer(self.config)
@@ -45,12 +53,19 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._close(commits=error is None)
 
     def close(self) -> None:
-        """Disconnect and end the thread. Idempotent."""
-        if self._thread.closed_reason is None:
-            self._thread.call(self._consumer.close)
+        """Commit where that is automatic, leave the group, disconnect, end the thread. Idempotent."""
+        self._close(commits=True)
+
+    def _close(self, *, commits: bool) -> None:
+        if self._thread.closed_reason is not None:
+            return
+        try:
+            self._give_back()
+            self._serve(lambda: self._consumer.close(commits=commits))
+        finally:
             self._thread.stop("the consumer is closed")
             self._left.clear()
 
@@ -58,6 +73,25 @@ class Consumer:
         wanted = [TopicPartition(*tp) for tp in partitions]
         self._do(lambda: self._consumer.assign(wanted))
         self._left = deque(record for record in self._left if record[:2] in wanted)
+
+    def subscribe(
+        self,
+        topics: Collection[str] | str | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """As `barnabas.client.Consumer.subscribe`; the listener is called in the thread that polls."""
+        told = None if listener is None else _InCallersThread(listener)
+        self._do(lambda: self._consumer.subscribe(topics, pattern=pattern, listener=told))
+        self._listener = told
+
+    def unsubscribe(self) -> None:
+        self._give_back()
+        self._serve(self._consumer.unsubscribe)
+
+    def subscription(self) -> set[str]:
+        return self._do(self._consumer.subscription)
 
     def assignment(self) -> set[TopicPartition]:
         return self._do(self._consumer.assignment)
@@ -104,16 +138,20 @@ class Consumer:
 
     def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """As `barnabas.client.Consumer.poll`."""
+        if self._left and self._consumer._rebalance_is_due():
+            self._give_back()
         if self._left:
             limit = self.config.max_poll_records if max_records is None else max_records
             return [self._left.popleft() for _ in range(min(limit, len(self._left)))]
-        return self._thread.call(lambda: self._consumer.poll(timeout_ms, max_records))
+        return self._serve(lambda: self._consumer.poll(timeout_ms, max_records))
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> ConsumerRecord:
         """The next record, waiting for it as long as it takes. Raises as `poll`."""
+        if self._left and self._consumer._rebalance_is_due():
+            self._give_back()
         while not self._left:
             self._left.extend(self.poll(_ITERATION_POLL_MS))
         return self._left.popleft()
@@ -121,6 +159,30 @@ class Consumer:
     def getone(self) -> ConsumerRecord:
         """As ``next``."""
         return self.__next__()
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None, *, timeout_ms: int | None = None
+    ) -> None:
+        """As `barnabas.client.Consumer.commit`."""
+        wanted = self._handed_out() if offsets is None else offsets
+        self._thread.call(lambda: self._consumer.commit(wanted, timeout_ms=timeout_ms))
+
+    def commit_nowait(self, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None) -> None:
+        """Commit once, in the background; a failure is logged."""
+        wanted = self._handed_out() if offsets is None else offsets
+        self._do(lambda: self._consumer.commit_nowait(wanted))
+
+    def committed(
+        self, partitions: Iterable[Partition], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return self._thread.call(lambda: self._consumer.committed(partitions, timeout_ms=timeout_ms))
+
+    def _handed_out(self) -> dict[TopicPartition, OffsetToCommit]:
+        """The positions, without what was polled but not handed out yet."""
+        positions: dict[TopicPartition, OffsetToCommit] = {**self._do(self._consumer._consumed)}
+        for record in reversed(self._left):
+            positions[TopicPartition(record.topic, record.partition)] = int(record.offset)
+        return positions
 
     def partitions_for(self, topic: str) -> list[PartitionInfo]:
         return self._thread.call(lambda: self._consumer.partitions_for(topic))
@@ -146,6 +208,35 @@ class Consumer:
 
         return self._thread.call(run)
 
+    def _serve(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine on the consumer's thread; the listener calls that it makes happen here."""
+        if self._listener is None:
+            return self._thread.call(work)
+        outer, calls = self._listener.calls, queue.SimpleQueue[_Call | None]()
+        self._listener.calls = calls
+        try:
+            future = self._thread.begin(work)
+            future.add_done_callback(lambda _: calls.put(None))
+            try:
+                while (call := calls.get()) is not None:
+                    call()
+            except BaseException:
+                # An interrupted caller does not want the answer any more.
+                future.cancel()
+                raise
+            return self._thread.outcome(future)
+        finally:
+            self._listener.calls = outer
+
+    def _give_back(self) -> None:
+        """Take back what was polled and not handed out, as if the poll had not brought it."""
+        firsts: dict[TopicPartition, int] = {}
+        for record in reversed(self._left):
+            firsts[TopicPartition(record.topic, record.partition)] = record.offset
+        self._left.clear()
+        if firsts:
+            self._do(lambda: self._consumer._rewind(firsts))
+
     def _first_left(self, partition: Partition) -> ConsumerRecord | None:
         wanted = tuple(partition)
         return next((record for record in self._left if record[:2] == wanted), None)
@@ -153,3 +244,43 @@ class Consumer:
     def _forget(self, *partitions: Partition) -> None:
         gone = {tuple(tp) for tp in partitions}
         self._left = deque(record for record in self._left if record[:2] not in gone)
+
+
+class _InCallersThread(RebalanceListener):
+    """Calls a listener in the thread that waits for the consumer, which takes the calls out of ``calls``."""
+
+    def __init__(self, listener: RebalanceListener) -> None:
+        self._listener = listener
+        self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+
+    async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
+        await self._call(lambda: self._listener.on_partitions_revoked(partitions))
+
+    async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+        await self._call(lambda: self._listener.on_partitions_assigned(partitions))
+
+    async def on_partitions_lost(self, partitions: set[TopicPartition]) -> None:
+        await self._call(lambda: self._listener.on_partitions_lost(partitions))
+
+    async def _call(self, told: Callable[[], object]) -> None:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def finish(error: Exception | None) -> None:
+            if not done.done():
+                if error is None:
+                    done.set_result(None)
+                else:
+                    done.set_exception(error)
+
+        def call() -> None:
+            error: Exception | None = None
+            try:
+                if told() is not None:
+                    error = TypeError("a listener of the blocking consumer must have plain methods")
+            except Exception as raised:  # noqa: BLE001 - the user's own, raised where it is waited for
+                error = raised
+            loop.call_soon_threadsafe(finish, error)
+
+        self.calls.put(call)
+        await done

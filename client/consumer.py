@@ -73,14 +73,11 @@ class Consumer(ConsumerOffsets):
         if self.config.group_id is not None:
             self._group = GroupSession(self._cluster, self.config, _Assigned(self), self._arrived.set)
 
-    async def close(self) -> None:
-        """Commit where that is automatic, leave the group, disconnect. Idempotent.
+    async def close(self, *, commits: bool = True) -> None:
+        """Commit where that is automatic, unless not even that is wanted; leave the group, disconnect.
 
-        Raises what a rebalance listener raises, once the consumer is closed.
+        Idempotent. Raises what a rebalance listener raises, once the consumer is closed.
         """
-        await self._close(commits=True)
-
-    async def _close(self, *, commits: bool) -> None:
         if self._fetcher is None or self._cluster is None:
             return
         try:
@@ -103,7 +100,7 @@ class Consumer(ConsumerOffsets):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._close(commits=error is None)
+        await self.close(commits=error is None)
 
     # Which partitions, and from where
 
@@ -434,6 +431,19 @@ class Consumer(ConsumerOffsets):
         self._leave_current(state)
         state.seek(offset, reset)
         self._parts()[1].wake()
+
+    def _rewind(self, offsets: dict[TopicPartition, int]) -> None:
+        """For the facade, which takes polls back that were not handed out: go on from there."""
+        for tp, offset in offsets.items():
+            if tp in self._states:
+                self._seek(tp, offset, None)
+
+    def _rebalance_is_due(self) -> bool:
+        """For the facade, from any thread, with each record: the user lives; does the group wait for us?"""
+        if self._group is None:
+            return False
+        self._group.member.polled(time.monotonic())
+        return self._group.attention_at == -_NEVER
 
     def _state(self, partition: TopicPartition | tuple[str, int]) -> PartitionState:
         self._parts()

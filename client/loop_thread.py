@@ -54,12 +54,19 @@ class LoopThread:
 
         Raises ClientClosed after `stop`, also for a call that `stop` has cut short.
         """
+        return self.outcome(self.begin(work))
+
+    def begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
+        """Have a coroutine run on the loop. Raises ClientClosed after `stop`."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("a blocking call on the client's own thread, as from a callback, cannot end")
         with self._handing_over:
             if self.closed_reason is not None:
                 raise ClientClosed(self.closed_reason)
-            future = asyncio.run_coroutine_threadsafe(work(), self.loop)
+            return asyncio.run_coroutine_threadsafe(work(), self.loop)
+
+    def outcome(self, future: concurrent.futures.Future[T]) -> T:
+        """Wait for what `begin` has begun. Raises ClientClosed when `stop` has cut it short."""
         try:
             return future.result()
         except concurrent.futures.CancelledError:

@@ -1,0 +1,154 @@
+"""The blocking consumer in a group, against a fake coordinator on a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from barnabas.client import blocking
+from barnabas.client.consumer import RebalanceListener
+from barnabas.protocol.ids import TopicPartition
+
+from .fake_coordinator import FakeCoordinator
+from .test_blocking import ThreadedCluster
+from .test_consumer import fill
+from .waiting import DEADLINE_S
+
+P0 = TopicPartition("t", 0)
+QUICK = {
+    "auto_offset_reset": "earliest",
+    "retry_backoff_ms": 5,
+    "heartbeat_interval_ms": 15,
+    "group_id": "g",
+    "partition_assignment_strategy": "cooperative-sticky",
+}
+
+
+class Group:
+    """A cluster with a coordinator, and what it knows of the one group."""
+
+    def __init__(self) -> None:
+        self.cluster = ThreadedCluster()
+        self.cluster.do(lambda: self.cluster.fake.add_topic("t", 2))
+        self.coordinator: FakeCoordinator = self.cluster.do(lambda: FakeCoordinator(self.cluster.fake))
+
+    def consumer(self, **settings: Any) -> blocking.Consumer:
+        return blocking.Consumer(bootstrap_servers=self.cluster.bootstrap, **{**QUICK, **settings})
+
+    def fill(self, start: int, end: int) -> None:
+        self.cluster.do(lambda: fill(self.cluster.fake.partition("t"), start, end))
+
+    def committed(self) -> int:
+        return self.coordinator.group("g").offsets.get(("t", 0), (-1,))[0]
+
+    def stop(self) -> None:
+        self.cluster.thread.call(self.coordinator.stop)
+        self.cluster.stop()
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    made = Group()
+    yield made
+    made.stop()
+
+
+def poll_until(condition: Callable[[], object], *consumers: blocking.Consumer) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        for consumer in consumers:
+            consumer.poll(5)
+
+
+def test_a_commit_covers_only_what_was_handed_out(group: Group) -> None:
+    group.fill(0, 30)
+    with group.consumer(enable_auto_commit=False) as consumer:
+        consumer.subscribe("t")
+        for record in consumer:
+            if record.offset == 7:
+                break
+        consumer.commit()
+        assert group.committed() == 8
+        assert consumer.committed([P0])[P0] is not None
+        assert next(consumer).offset == 8
+
+
+def test_closing_commits_what_was_handed_out_and_leaves(group: Group) -> None:
+    group.fill(0, 30)
+    with group.consumer() as consumer:
+        consumer.subscribe("t")
+        assert [next(consumer).offset for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert group.committed() == 5
+    assert group.coordinator.group("g").members == {}
+
+
+def test_a_failure_in_the_body_leaves_and_commits_nothing(group: Group) -> None:
+    group.fill(0, 30)
+
+    def body() -> None:
+        with group.consumer() as consumer:
+            consumer.subscribe("t")
+            next(consumer)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        body()
+    assert group.committed() == -1
+    assert group.coordinator.group("g").members == {}
+
+
+def test_iterating_notices_a_rebalance_and_loses_no_record(group: Group) -> None:
+    group.fill(0, 400)
+    with group.consumer() as consumer, group.consumer() as other:
+        consumer.subscribe("t")
+        seen = [next(consumer).offset for _ in range(5)]
+        other.subscribe("t")
+        waiting = threading.Thread(target=poll_until, args=(other.assignment, other))
+        waiting.start()
+        while waiting.is_alive() and len(seen) < 100:
+            # Working on a record takes its time.
+            time.sleep(0.005)
+            seen.append(next(consumer).offset)
+        waiting.join()
+        while len(seen) < 400 and P0 in consumer.assignment():
+            seen.append(next(consumer).offset)
+        assert len(other.assignment()) == 1
+    assert seen == list(range(len(seen)))
+
+
+def test_a_listener_is_called_in_the_polling_thread_and_may_use_the_consumer(group: Group) -> None:
+    told: list[tuple[str, threading.Thread]] = []
+
+    class Listener(RebalanceListener):
+        def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+            told.append(("assigned", threading.current_thread()))
+            assert consumer.assignment() == partitions
+
+        def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
+            told.append(("revoked", threading.current_thread()))
+            consumer.commit({P0: 17})
+
+    with group.consumer(enable_auto_commit=False) as consumer:
+        consumer.subscribe("t", listener=Listener())
+        poll_until(lambda: told, consumer)
+    assert [what for what, _ in told] == ["assigned", "revoked"]
+    assert {thread for _, thread in told} == {threading.current_thread()}
+    assert group.committed() == 17
+
+
+def test_what_a_listener_raises_comes_out_of_poll(group: Group) -> None:
+    class Failing(RebalanceListener):
+        def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+            raise ZeroDivisionError
+
+    with group.consumer() as consumer:
+        consumer.subscribe("t", listener=Failing())
+        with pytest.raises(ZeroDivisionError):
+            poll_until(lambda: False, consumer)
+        consumer.unsubscribe()
+        assert consumer.subscription() == set()
