@@ -143,12 +143,15 @@ class OffsetsAppends:
 
         def answer(outcomes: list[AppendOutcome]) -> None:
             (outcome,) = outcomes
-            with self._lock:
-                self._is_busy = False
             failed = outcome.error != ErrorCode.NONE
-            for settled, first in written:
-                settled(outcome.error, -1 if failed else outcome.base_offset + first)
-            # Answered while it was written: the loop in `flush` goes on, one level of the stack higher.
+            try:
+                for settled, first in written:
+                    settled(outcome.error, -1 if failed else outcome.base_offset + first)
+            finally:
+                # Only now: what the settling brings forth is written by the loop in `flush`, not from within.
+                with self._lock:
+                    self._is_busy = False
+            # Where it is answered while it is written, that loop goes on by itself.
             if threading.get_ident() != writer:
                 self.flush()
 
