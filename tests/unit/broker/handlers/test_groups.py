@@ -1,0 +1,747 @@
+"""Groups behind their handlers: where they are, how members fare, what leadership that moves does to them."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
+from barnabas.broker.coordinators.group_records import from_bytes, to_bytes
+from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
+from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.find_coordinator import CoordinatorType, FindCoordinatorRequest
+from barnabas.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from barnabas.protocol.messages.join_group import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from barnabas.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+)
+from barnabas.protocol.record_batch import iter_batches
+from barnabas.protocol.records import decode_records
+from tests.unit.broker.handlers.serving import EXTERNAL, INTERNAL, Connection, Serving
+from tests.unit.broker.replication.building import led_by, metadata, state
+
+OFFSETS_ID = uuid.UUID(int=50)
+PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
+LIVE = {1: 0, 2: 5, 3: 5}
+NONE = ErrorCode.NONE
+
+
+def learn(serving: Serving, leader: int = 1) -> None:
+    """The brokers and the topics "topic" (two partitions) and "other" become known."""
+    update = serving.managed.metadata.update
+    update(metadata(LIVE, led_by(1), led_by(1, index=1)))
+    update(metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=9)))
+    update(metadata(LIVE, led_by(leader), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID))
+
+
+def work(serving: Serving) -> None:
+    """What the coordinator's thread has to do."""
+    while serving.groups.run_once():
+        pass
+
+
+def lead(serving: Serving, *, epoch: int = 0, leader: int = 1, isr: tuple[int, ...] = (1,)) -> None:
+    """Tell who leads the one partition of the offsets topic."""
+    told = state(leader=leader, epoch=epoch, isr=isr)
+    assert serving.managed.tell(told, topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID) == []
+
+
+@pytest.fixture
+def hosting(serving: Serving) -> Serving:
+    """Broker 1 coordinates all groups."""
+    serving.partitions_in_zookeeper = 1
+    learn(serving)
+    lead(serving)
+    serving.call(find("g"))
+    work(serving)
+    return serving
+
+
+def find(*groups: str, key_type: int = 0) -> FindCoordinatorRequest:
+    return FindCoordinatorRequest(coordinator_keys=list(groups), key_type=key_type)
+
+
+def join(
+    group: str = "g",
+    member: str = "",
+    *,
+    instance: str | None = None,
+    protocol_type: str = "consumer",
+    session_timeout_ms: int = 10_000,
+) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=60_000,
+        member_id=member,
+        group_instance_id=instance,
+        protocol_type=protocol_type,
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"sub")],
+    )
+
+
+def sync(joined: JoinGroupResponse, **given: bytes) -> SyncGroupRequest:
+    assignments = [
+        SyncGroupRequestAssignment(member_id=name, assignment=data) for name, data in given.items()
+    ]
+    return SyncGroupRequest(
+        group_id="g",
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        assignments=assignments,
+    )
+
+
+def become_member(serving: Serving, group: str = "g") -> JoinGroupResponse:
+    """The only member of a stable group: initial delay, generation, assignment."""
+    first = serving.call(join(group))
+    assert first.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    connection = serving.send(join(group, first.member_id))
+    serving.managed.pass_time(3_000)
+    joined: JoinGroupResponse = connection.response
+    assert (joined.error_code, joined.leader) == (NONE, joined.member_id)
+    request = sync(joined, **{joined.member_id: b"all"})
+    request.group_id = group
+    assert serving.call(request).assignment == b"all"
+    return joined
+
+
+def commit(
+    offset: int = 5,
+    *,
+    group: str = "g",
+    by: JoinGroupResponse | None = None,
+    topic: str = "topic",
+    index: int = 0,
+    metadata: str | None = "m",
+) -> OffsetCommitRequest:
+    partition = OffsetCommitRequestPartition(
+        partition_index=index, committed_offset=offset, committed_leader_epoch=2, committed_metadata=metadata
+    )
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1 if by is None else by.generation_id,
+        member_id="" if by is None else by.member_id,
+        topics=[OffsetCommitRequestTopic(name=topic, partitions=[partition])],
+    )
+
+
+def code_of(connection: Connection) -> int:
+    """The one outcome of a commit."""
+    code: int = connection.response.topics[0].partitions[0].error_code
+    return code
+
+
+def fetch(group: str = "g", *indexes: int, require_stable: bool = False) -> OffsetFetchRequest:
+    """Of these partitions of "topic", or of all that were committed."""
+    topics = [OffsetFetchRequestTopic(name="topic", partition_indexes=list(indexes))] if indexes else None
+    return OffsetFetchRequest(
+        groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)], require_stable=require_stable
+    )
+
+
+def fetched(serving: Serving, group: str = "g", *indexes: int) -> dict[tuple[str, int], int]:
+    (found,) = serving.call(fetch(group, *indexes)).groups
+    assert found.error_code == NONE
+    return {
+        (topic.name, one.partition_index): one.committed_offset
+        for topic in found.topics
+        for one in topic.partitions
+    }
+
+
+def records(serving: Serving) -> list[Record]:
+    """All that stands in the offsets topic."""
+    log = serving.managed.manager.partition(PARTITION).log
+    found: list[Record] = []
+    position = 0
+    while position < log.log_end_offset:
+        view = log.read(position, 1 << 20).records
+        for at, header in iter_batches(view):
+            position = header.next_offset
+            for record in decode_records(view[at : at + header.size_bytes]):
+                found.append(from_bytes(record.key or b"", record.value))
+    return found
+
+
+# Where groups are
+
+
+@pytest.mark.parametrize("version", [None, 0, 1, 2, 3, 4])
+def test_the_coordinator_is_the_leader_of_the_groups_partition(hosting: Serving, version: int | None) -> None:
+    several = version is None or version >= 4
+    request = find("g") if several else FindCoordinatorRequest(key="g")
+    found = hosting.call(request, INTERNAL, version=version)
+    one = found.coordinators[0] if several else found
+    assert (one.error_code, one.node_id, one.host, one.port) == (NONE, 1, "host", 9001)
+
+
+def test_several_keys_are_answered_each_for_itself(hosting: Serving) -> None:
+    found = hosting.call(find("a", "b", ""), INTERNAL).coordinators
+    assert [(one.key, one.error_code, one.node_id) for one in found] == [
+        ("a", NONE, 1),
+        ("b", NONE, 1),
+        ("", NONE, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key_type", "code"),
+    [(CoordinatorType.TRANSACTION, ErrorCode.COORDINATOR_NOT_AVAILABLE), (7, ErrorCode.INVALID_REQUEST)],
+)
+def test_there_are_coordinators_of_groups_alone(hosting: Serving, key_type: int, code: ErrorCode) -> None:
+    (one,) = hosting.call(find("t", key_type=key_type)).coordinators
+    assert (one.error_code, one.node_id, one.port) == (code, -1, -1)
+    assert one.error_message
+
+
+def test_the_first_who_asks_has_the_topic_made(serving: Serving) -> None:
+    serving.managed.metadata.update(metadata(LIVE, led_by(1)))
+    (one,) = serving.call(find("g")).coordinators
+    assert one.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert serving.auto_created == [[OFFSETS_TOPIC]]
+    assert serving.call(join()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_a_number_of_partitions_other_than_the_settings_counts_when_zookeeper_confirms_it(
+    serving: Serving,
+) -> None:
+    learn(serving)
+    lead(serving)
+    for in_zookeeper in (None, 50, 2):
+        serving.partitions_in_zookeeper = in_zookeeper
+        (one,) = serving.call(find("g")).coordinators
+        assert one.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        work(serving)
+    serving.partitions_in_zookeeper = 1
+    serving.call(find("g"))
+    work(serving)
+    (one,) = serving.call(find("g"), INTERNAL).coordinators
+    assert one.error_code == NONE
+
+
+def test_a_listener_that_the_coordinator_does_not_have_leads_nowhere(hosting: Serving) -> None:
+    (one,) = hosting.call(find("g"), EXTERNAL).coordinators
+    assert one.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_without_a_live_leader_there_is_no_coordinator(hosting: Serving) -> None:
+    learn(hosting, leader=9)
+    (one,) = hosting.call(find("g"), INTERNAL).coordinators
+    assert one.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_other_brokers_groups_are_refused(hosting: Serving) -> None:
+    lead(hosting, epoch=1, leader=2)
+    for request in (join(), HeartbeatRequest(group_id="g", generation_id=1, member_id="m")):
+        assert hosting.call(request).error_code == ErrorCode.NOT_COORDINATOR
+    assert hosting.call(fetch()).groups[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert code_of(hosting.send(commit())) == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_broker_without_a_session_coordinates_nothing(hosting: Serving) -> None:
+    hosting.managed.manager.fence.silent("test")
+    assert hosting.call(join()).error_code == ErrorCode.NOT_COORDINATOR
+    assert hosting.call(ListGroupsRequest()).groups == []
+
+
+# Members
+
+
+def test_a_group_of_one_becomes_stable_and_its_generation_is_in_the_log(hosting: Serving) -> None:
+    joined = become_member(hosting)
+    (stored,) = records(hosting)
+    assert isinstance(stored, GroupRecord)
+    assert stored.value is not None
+    assert (stored.group_id, stored.value.generation_id) == ("g", joined.generation_id)
+    (member,) = stored.value.members
+    assert (member.client_id, member.client_host, member.assignment) == ("test", "/127.0.0.1", b"all")
+    beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
+    assert hosting.call(beat).error_code == NONE
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_every_version_joins(hosting: Serving, version: int) -> None:
+    request = join()
+    if version < 1:
+        request.rebalance_timeout_ms = -1
+    connection = hosting.send(request, version=version)
+    if version >= 4:
+        assert connection.response.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        # Null is for those versions that know it.
+        assert connection.response.protocol_name == (None if version >= 7 else "")
+        request.member_id = connection.response.member_id
+        connection = hosting.send(request, version=version)
+    assert not connection.is_answered
+    hosting.managed.pass_time(3_000)
+    assert (connection.response.error_code, connection.response.protocol_name) == (NONE, "range")
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_every_version_leaves(hosting: Serving, version: int) -> None:
+    member_id = become_member(hosting).member_id
+    for expected in (NONE, ErrorCode.UNKNOWN_MEMBER_ID):
+        if version < 3:
+            request = LeaveGroupRequest(group_id="g", member_id=member_id)
+            assert hosting.call(request, version=version).error_code == expected
+        else:
+            request = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=member_id)])
+            response = hosting.call(request, version=version)
+            assert (response.error_code, response.members[0].error_code) == (NONE, expected)
+
+
+def test_a_member_that_is_silent_for_its_session_timeout_is_put_out(hosting: Serving) -> None:
+    joined = become_member(hosting)
+    beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
+    hosting.managed.pass_time(9_000)
+    assert hosting.call(beat).error_code == NONE
+    hosting.managed.pass_time(9_999)
+    assert hosting.call(DescribeGroupsRequest(groups=["g"])).groups[0].group_state == "Stable"
+    hosting.managed.pass_time(2)
+    assert hosting.call(beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert hosting.call(DescribeGroupsRequest(groups=["g"])).groups[0].group_state == "Empty"
+
+
+def test_the_empty_group_id_is_refused_where_there_are_members(hosting: Serving) -> None:
+    invalid = ErrorCode.INVALID_GROUP_ID
+    assert hosting.call(join("")).error_code == invalid
+    for request in (
+        SyncGroupRequest(group_id="", generation_id=1, member_id="m"),
+        HeartbeatRequest(group_id="", generation_id=1, member_id="m"),
+        LeaveGroupRequest(group_id="", members=[]),
+        OffsetDeleteRequest(group_id="", topics=[]),
+    ):
+        assert hosting.call(request).error_code == invalid
+    # Old consumers committed without a group id.
+    assert code_of(hosting.send(commit(group=""))) == NONE
+
+
+def test_requests_for_groups_that_never_were_leave_nothing_behind(hosting: Serving) -> None:
+    assert hosting.call(join("x", "made up")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert hosting.call(join("x", session_timeout_ms=1)).error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+    beat = HeartbeatRequest(group_id="x", generation_id=1, member_id="m")
+    assert hosting.call(beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert hosting.call(ListGroupsRequest()).groups == []
+    # An id that was given out is remembered until it expires.
+    assert hosting.call(join("x")).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert len(hosting.call(ListGroupsRequest()).groups) == 1
+    hosting.managed.pass_time(10_001)
+    assert hosting.call(ListGroupsRequest()).groups == []
+    assert records(hosting) == []
+
+
+# Offsets
+
+
+@pytest.mark.parametrize("version", [None, *range(2, 9)])
+def test_what_was_committed_is_fetched(hosting: Serving, version: int | None) -> None:
+    assert code_of(hosting.send(commit(7), version=version)) == NONE
+    one = hosting.call(fetch("g", 0, 1)).groups[0].topics[0].partitions
+    epoch = 2 if version is None or version >= 6 else -1
+    assert [(p.partition_index, p.committed_offset, p.committed_leader_epoch, p.metadata) for p in one] == [
+        (0, 7, epoch, "m"),
+        (1, -1, -1, ""),
+    ]
+    value = OffsetAndMetadata(7, hosting.wall_ms, epoch, "m")
+    assert records(hosting) == [OffsetRecord("g", TopicPartition("topic", 0), value)]
+
+
+@pytest.mark.parametrize("version", range(1, 9))
+def test_every_version_fetches(hosting: Serving, version: int) -> None:
+    hosting.send(commit(7))
+    topics = [OffsetFetchRequestTopic(name="topic", partition_indexes=[0, 1])]
+    request = OffsetFetchRequest(group_id="g", topics=topics) if version < 8 else fetch("g", 0, 1)
+    response = hosting.call(request, version=version)
+    found = response.topics if version < 8 else response.groups[0].topics
+    assert [one.committed_offset for one in found[0].partitions] == [7, -1]
+    if version >= 2:
+        request = OffsetFetchRequest(group_id="g", topics=None) if version < 8 else fetch("g")
+        response = hosting.call(request, version=version)
+        found = response.topics if version < 8 else response.groups[0].topics
+        assert [one.committed_offset for one in found[0].partitions] == [7]
+
+
+def test_the_oldest_version_has_its_errors_by_partition(hosting: Serving) -> None:
+    lead(hosting, epoch=1, leader=2)
+    topics = [OffsetFetchRequestTopic(name="topic", partition_indexes=[0, 1])]
+    (topic,) = hosting.call(OffsetFetchRequest(group_id="g", topics=topics), version=1).topics
+    assert [one.error_code for one in topic.partitions] == [ErrorCode.NOT_COORDINATOR] * 2
+    response = hosting.call(OffsetFetchRequest(group_id="g", topics=topics), version=2)
+    assert (response.error_code, response.topics) == (ErrorCode.NOT_COORDINATOR, [])
+
+
+def test_a_commit_is_answered_when_it_is_replicated_and_counts_from_then_on(hosting: Serving) -> None:
+    lead(hosting, epoch=1, isr=(1, 2))
+    connection = hosting.send(commit(7))
+    assert not connection.is_answered
+    assert fetched(hosting, "g", 0) == {("topic", 0): -1}
+    unstable = hosting.call(fetch("g", 0, require_stable=True)).groups[0].topics[0].partitions[0]
+    assert unstable.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT
+    hosting.managed.fetch(1, replica=2, partition=PARTITION)
+    assert code_of(connection) == NONE
+    assert fetched(hosting, "g", 0) == {("topic", 0): 7}
+
+
+def test_a_commit_that_nobody_replicates_times_out(hosting: Serving) -> None:
+    lead(hosting, epoch=1, isr=(1, 2))
+    connection = hosting.send(commit(7))
+    hosting.managed.pass_time(4_999)
+    assert not connection.is_answered
+    hosting.managed.pass_time(2)
+    assert code_of(connection) == ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_commit_on_too_few_replicas_is_to_be_tried_again(hosting: Serving) -> None:
+    hosting.managed.tell(
+        state(epoch=1, isr=(1,)), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, min_insync_replicas=2
+    )
+    assert code_of(hosting.send(commit(7))) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert fetched(hosting, "g", 0) == {("topic", 0): -1}
+
+
+def test_partitions_that_are_not_known_are_refused_one_by_one(hosting: Serving) -> None:
+    request = commit(7)
+    request.topics += commit(8, topic="nowhere").topics + commit(9, index=5).topics
+    codes = [topic.partitions[0].error_code for topic in hosting.call(request).topics]
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes == [NONE, unknown, unknown]
+    assert code_of(hosting.send(commit(topic="nowhere"))) == unknown
+    assert fetched(hosting) == {("topic", 0): 7}
+
+
+def test_metadata_that_is_too_long_is_refused(hosting: Serving) -> None:
+    assert code_of(hosting.send(commit(metadata="x" * 4_097))) == ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert code_of(hosting.send(commit(metadata=None))) == NONE
+
+
+def test_commits_of_members_are_fenced_by_their_generation(hosting: Serving) -> None:
+    joined = become_member(hosting)
+    assert code_of(hosting.send(commit(7, by=joined))) == NONE
+    assert code_of(hosting.send(commit(8))) == ErrorCode.UNKNOWN_MEMBER_ID
+    joined.generation_id += 1
+    assert code_of(hosting.send(commit(9, by=joined))) == ErrorCode.ILLEGAL_GENERATION
+    assert fetched(hosting) == {("topic", 0): 7}
+
+
+def test_a_retention_that_the_client_asked_for_is_kept(hosting: Serving) -> None:
+    request = commit(7)
+    request.retention_time_ms = 60_000
+    assert hosting.call(request, version=4).topics[0].partitions[0].error_code == NONE
+    hosting.wall_ms += 59_999
+    hosting.groups.expire_offsets()
+    assert fetched(hosting) == {("topic", 0): 7}
+    hosting.wall_ms += 1
+    hosting.groups.expire_offsets()
+    assert fetched(hosting) == {}
+    assert records(hosting)[-1] == OffsetRecord("g", TopicPartition("topic", 0), None)
+
+
+def test_offsets_expire_a_week_after_the_group_became_empty(hosting: Serving) -> None:
+    joined = become_member(hosting)
+    hosting.send(commit(7, by=joined))
+    week_ms = 7 * 24 * 3_600_000
+    hosting.wall_ms += week_ms
+    hosting.groups.expire_offsets()
+    assert fetched(hosting) == {("topic", 0): 7}
+    hosting.call(LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=joined.member_id)]))
+    hosting.wall_ms += week_ms - 1
+    hosting.groups.expire_offsets()
+    assert fetched(hosting) == {("topic", 0): 7}
+    hosting.wall_ms += 1
+    hosting.groups.expire_offsets()
+    assert hosting.call(ListGroupsRequest()).groups == []
+    assert records(hosting)[-2:] == [
+        OffsetRecord("g", TopicPartition("topic", 0), None),
+        GroupRecord("g", None),
+    ]
+
+
+def test_offsets_of_deleted_topics_go_with_them(hosting: Serving) -> None:
+    hosting.send(commit(7))
+    hosting.send(commit(8, topic="other"))
+    hosting.managed.metadata.update(metadata(LIVE, led_by(-2), topic="other", topic_id=uuid.UUID(int=9)))
+    work(hosting)
+    assert fetched(hosting) == {("topic", 0): 7}
+    assert records(hosting)[-1] == OffsetRecord("g", TopicPartition("other", 0), None)
+
+
+# Operators
+
+
+@pytest.mark.parametrize("version", [None, *range(6)])
+def test_groups_are_described(hosting: Serving, version: int | None) -> None:
+    joined = become_member(hosting)
+    asked = DescribeGroupsRequest(
+        groups=["g", "nobody"], include_authorized_operations=version is None or version >= 3
+    )
+    known, unknown = hosting.call(asked, version=version).groups
+    assert (known.error_code, known.group_state) == (NONE, "Stable")
+    assert (known.protocol_type, known.protocol_data) == ("consumer", "range")
+    (member,) = known.members
+    assert (member.member_id, member.client_id) == (joined.member_id, "test")
+    assert (member.client_host, member.member_metadata, member.member_assignment) == (
+        "/127.0.0.1",
+        b"sub",
+        b"all",
+    )
+    assert (unknown.error_code, unknown.group_state, unknown.members) == (NONE, "Dead", [])
+    if asked.include_authorized_operations:
+        assert known.authorized_operations == GROUP_OPERATIONS
+
+
+@pytest.mark.parametrize("version", [None, *range(6)])
+def test_groups_are_listed(hosting: Serving, version: int | None) -> None:
+    become_member(hosting)
+    hosting.send(commit(group="store"))
+    found = hosting.call(ListGroupsRequest(), version=version)
+    assert found.error_code == NONE
+    has_state = version is None or version >= 4
+    has_type = version is None or version >= 5
+    assert [(one.group_id, one.protocol_type, one.group_state, one.group_type) for one in found.groups] == [
+        ("g", "consumer", "Stable" if has_state else "", "classic" if has_type else ""),
+        ("store", "", "Empty" if has_state else "", "classic" if has_type else ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("states", "types", "expected"),
+    [
+        (["sTABLE"], [], ["g"]),
+        (["Empty", "Dead"], [], ["store"]),
+        ([], ["CLASSIC"], ["g", "store"]),
+        ([], ["consumer"], []),
+        (["nonsense"], [], []),
+    ],
+)
+def test_lists_are_filtered(
+    hosting: Serving, states: list[str], types: list[str], expected: list[str]
+) -> None:
+    become_member(hosting)
+    hosting.send(commit(group="store"))
+    found = hosting.call(ListGroupsRequest(states_filter=states, types_filter=types), version=5)
+    assert [one.group_id for one in found.groups] == expected
+
+
+def test_empty_groups_are_deleted_and_others_are_not(hosting: Serving) -> None:
+    become_member(hosting)
+    hosting.send(commit(group="store"))
+    results = hosting.call(DeleteGroupsRequest(groups_names=["g", "store", "nobody"])).results
+    assert [(one.group_id, one.error_code) for one in results] == [
+        ("g", ErrorCode.NON_EMPTY_GROUP),
+        ("store", NONE),
+        ("nobody", ErrorCode.GROUP_ID_NOT_FOUND),
+    ]
+    assert fetched(hosting, "store") == {}
+    assert hosting.call(DeleteGroupsRequest(groups_names=[])).results == []
+
+
+def test_a_deletion_is_answered_when_its_tombstones_are_replicated(hosting: Serving) -> None:
+    hosting.send(commit(group="store"))
+    lead(hosting, epoch=1, isr=(1, 2))
+    connection = hosting.send(DeleteGroupsRequest(groups_names=["store"]))
+    assert not connection.is_answered
+    hosting.managed.fetch(2, replica=2, partition=PARTITION)
+    assert connection.response.results[0].error_code == NONE
+    hosting.managed.fetch(2, replica=2, partition=PARTITION)
+    hosting.send(commit(group="store"))
+    hosting.managed.fetch(3, replica=2, partition=PARTITION)
+    connection = hosting.send(DeleteGroupsRequest(groups_names=["store"]))
+    hosting.managed.pass_time(5_001)
+    assert connection.response.results[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def delete_offsets(group: str, *partitions: tuple[str, int]) -> OffsetDeleteRequest:
+    return OffsetDeleteRequest(
+        group_id=group,
+        topics=[
+            OffsetDeleteRequestTopic(
+                name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=index)]
+            )
+            for topic, index in partitions
+        ],
+    )
+
+
+@pytest.mark.parametrize("version", [None, 0])
+def test_offsets_are_deleted(hosting: Serving, version: int | None) -> None:
+    hosting.send(commit(7))
+    hosting.send(commit(8, topic="other"))
+    found = hosting.call(delete_offsets("g", ("topic", 0), ("nowhere", 0)), version=version)
+    codes = {topic.name: topic.partitions[0].error_code for topic in found.topics}
+    assert (found.error_code, codes) == (
+        NONE,
+        {"topic": NONE, "nowhere": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
+    )
+    assert fetched(hosting) == {("other", 0): 8}
+    unknown = hosting.call(delete_offsets("nobody", ("topic", 0)), version=version)
+    assert unknown.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_offsets_of_a_group_that_is_in_use_are_not_deleted(hosting: Serving) -> None:
+    joined = become_member(hosting)
+    hosting.send(commit(7, by=joined))
+    found = hosting.call(delete_offsets("g", ("topic", 0)))
+    # Its one member's subscription cannot be read: it may be anything.
+    assert found.topics[0].partitions[0].error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert fetched(hosting) == {("topic", 0): 7}
+
+
+# Leadership comes and goes
+
+
+def test_what_was_committed_is_there_again_when_leadership_comes_back(hosting: Serving) -> None:
+    joined = become_member(hosting)
+    hosting.send(commit(7, by=joined))
+    hosting.send(commit(8, group="store"))
+    hosting.send(commit(9, group="gone"))
+    hosting.call(DeleteGroupsRequest(groups_names=["gone"]))
+    lead(hosting, epoch=1, leader=2)
+    work(hosting)
+    lead(hosting, epoch=2)
+    work(hosting)
+    assert fetched(hosting) == {("topic", 0): 7}
+    assert fetched(hosting, "store") == {("topic", 0): 8}
+    assert {one.group_id for one in hosting.call(ListGroupsRequest()).groups} == {"g", "store"}
+    beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
+    assert hosting.call(beat).error_code == NONE
+    # Its session began anew, and ends.
+    hosting.managed.pass_time(10_001)
+    assert hosting.call(beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_while_groups_are_loaded_each_is_told_what_its_client_understands(hosting: Serving) -> None:
+    lead(hosting, epoch=1, leader=2)
+    lead(hosting, epoch=2)
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert hosting.call(join()).error_code == loading
+    assert hosting.call(fetch()).groups[0].error_code == loading
+    assert code_of(hosting.send(commit())) == loading
+    assert hosting.call(DescribeGroupsRequest(groups=["g"])).groups[0].error_code == loading
+    assert hosting.call(ListGroupsRequest()).error_code == loading
+    assert hosting.call(DeleteGroupsRequest(groups_names=["g"])).results[0].error_code == loading
+    assert hosting.call(delete_offsets("g", ("topic", 0))).error_code == loading
+    assert hosting.call(HeartbeatRequest(group_id="g", generation_id=1, member_id="m")).error_code == NONE
+    asked = SyncGroupRequest(group_id="g", generation_id=1, member_id="m")
+    assert hosting.call(asked).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    work(hosting)
+    assert hosting.call(fetch()).groups[0].error_code == NONE
+
+
+def test_who_waits_when_leadership_ends_is_told_to_look_elsewhere(hosting: Serving) -> None:
+    first = hosting.call(join())
+    waiting = hosting.send(join(member=first.member_id))
+    lead(hosting, epoch=1, leader=2)
+    assert not waiting.is_answered
+    work(hosting)
+    assert waiting.response.error_code == ErrorCode.NOT_COORDINATOR
+    # The timer of a group that has gone does nothing.
+    hosting.managed.pass_time(60_000)
+
+
+def test_a_commit_under_way_when_leadership_ends_is_refused(hosting: Serving) -> None:
+    lead(hosting, epoch=1, isr=(1, 2))
+    under_way, in_line = hosting.send(commit(7)), hosting.send(commit(8))
+    lead(hosting, epoch=2, leader=2)
+    work(hosting)
+    lead(hosting, epoch=3)
+    work(hosting)
+    assert code_of(under_way) == ErrorCode.NOT_COORDINATOR
+    assert code_of(in_line) == ErrorCode.NOT_COORDINATOR
+    # The one that waited in line was not written in the leadership that followed.
+    assert len(records(hosting)) == 1
+
+
+def test_a_new_epoch_of_the_same_leader_changes_nothing(hosting: Serving) -> None:
+    first = hosting.call(join())
+    waiting = hosting.send(join(member=first.member_id))
+    lead(hosting, epoch=1)
+    assert not hosting.groups.run_once()
+    hosting.managed.pass_time(3_000)
+    assert waiting.response.error_code == NONE
+
+
+def test_records_that_nobody_here_understands_are_left_out(hosting: Serving) -> None:
+    hosting.send(commit(7))
+    partition = hosting.managed.manager.partition(PARTITION)
+    strange = [
+        (b"\x00\x09later", b"value"),
+        (to_bytes(OffsetRecord("later", TopicPartition("topic", 0), None))[0], b"\x00\x63later"),
+        (b"", b"value"),
+    ]
+    partition.append_as_leader(memoryview(build_batch(strange)), require_all=True, now_ms=0, wall_clock_ms=0)
+    lead(hosting, epoch=1, leader=2)
+    lead(hosting, epoch=2)
+    work(hosting)
+    assert fetched(hosting) == {("topic", 0): 7}
+    assert [one.group_id for one in hosting.call(ListGroupsRequest()).groups] == ["g"]
+
+
+def test_a_log_that_cannot_be_read_keeps_its_groups_loading(
+    hosting: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosting.send(commit(7))
+    lead(hosting, epoch=1, leader=2)
+    lead(hosting, epoch=2)
+    log = hosting.managed.manager.partition(PARTITION).log
+    whole = log.read
+
+    def damaged(*arguments: Any, **options: Any) -> Any:
+        found = whole(*arguments, **options)
+        spoilt = bytearray(found.records)
+        spoilt[-1] ^= 1
+        return found._replace(records=memoryview(spoilt))
+
+    monkeypatch.setattr("barnabas.broker.coordinators.group_coordinator.RETRY_MS", 0)
+    monkeypatch.setattr(log, "read", damaged)
+    # The closing of the shard before, and one try.
+    assert hosting.groups.run_once()
+    assert hosting.groups.run_once()
+    assert hosting.call(fetch()).groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    monkeypatch.setattr(log, "read", whole)
+    work(hosting)
+    assert fetched(hosting) == {("topic", 0): 7}
+
+
+def test_everything_survives_a_restart(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    first = Serving(folder)
+    first.partitions_in_zookeeper = 1
+    learn(first)
+    lead(first)
+    first.call(find("g"))
+    work(first)
+    joined = become_member(first)
+    first.send(commit(7, by=joined))
+    first.close()
+    second = Serving(folder)
+    second.partitions_in_zookeeper = 1
+    learn(second)
+    lead(second, epoch=1)
+    second.call(find("g"))
+    work(second)
+    assert fetched(second) == {("topic", 0): 7}
+    assert second.call(DescribeGroupsRequest(groups=["g"])).groups[0].group_state == "Stable"
+    second.close()
