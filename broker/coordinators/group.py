@@ -5,8 +5,8 @@ How it is driven (all of it under one lock per group; nothing here blocks, reads
 - Every event returns `Effects`: append each of ``appends`` in order, with acks=all, before the lock is given
   up, and report the outcome of each that has a number by `appended`, exactly once; send each of ``answers``.
 - A request whose answer is not among the effects waits in the group. It is answered by a later event.
-- `next_deadline_ms` says when `tick` is wanted. Heartbeats and commits never make it earlier; ask anew after
-  every other event. Calling `tick` too early or too often does no harm.
+- `next_deadline_ms` says when `tick` is wanted at the latest, and costs nothing to ask. Heartbeats never make
+  it earlier; ask anew after every other event. Calling `tick` too early or too often does no harm.
 - When `is_dead`, drop the object: the group was deleted, has expired or was unloaded. The outcomes of its
   appends are still to be reported, so that commits are answered.
 
@@ -162,7 +162,7 @@ class Group:
 
     @property
     def next_deadline_ms(self) -> float:
-        """By the monotonic clock; infinite when there is none."""
+        """By the monotonic clock; infinite when there is none. It may be earlier than anything happens."""
         return self._core.next_deadline_ms
 
     def describe(self) -> DescribedGroup:

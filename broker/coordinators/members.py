@@ -69,6 +69,7 @@ class Members:
         self._static: dict[str, str] = {}
         self._supporters: Counter[str] = Counter()
         self._awaiting_join = 0
+        self._next_deadline_ms = math.inf
         self.leader_id: str | None = None
         self.pending: dict[str, float] = {}
         """Member ids that were given out and not used yet: when each expires."""
@@ -108,8 +109,21 @@ class Members:
 
     @property
     def next_deadline_ms(self) -> float:
+        """No later than the first deadline; exact until a session is prolonged, and after `find_deadline`.
+
+        So that a heartbeat of one member need not look at all the others.
+        """
+        return self._next_deadline_ms
+
+    def find_deadline(self) -> None:
+        """Make `next_deadline_ms` exact."""
         first = min((member.deadline_ms for member in self._by_id.values()), default=math.inf)
-        return min(first, min(self.pending.values(), default=math.inf))
+        self._next_deadline_ms = min(first, min(self.pending.values(), default=math.inf))
+
+    def prolong(self, member: Member, expires_at_ms: float) -> None:
+        """Begin a member's session anew; to be called whenever nothing of the member waits any more."""
+        member.expires_at_ms = expires_at_ms
+        self._next_deadline_ms = min(self._next_deadline_ms, expires_at_ms)
 
     def add(self, member: Member) -> None:
         """The first one becomes the leader."""
@@ -169,6 +183,7 @@ class Members:
         while len(self.pending) >= MAX_PENDING_MEMBERS:
             del self.pending[next(iter(self.pending))]
         self.pending[member_id] = expires_at_ms
+        self._next_deadline_ms = min(self._next_deadline_ms, expires_at_ms)
 
     def support_one_of(self, names: Iterable[str]) -> bool:
         """Whether all members support one of some protocols."""

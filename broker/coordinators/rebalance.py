@@ -120,7 +120,7 @@ class Rebalance:
     def keep_alive(self, member: Member, now: Moment) -> None:
         """Start the member's session anew."""
         timeout_ms = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
-        member.expires_at_ms = now.monotonic_ms + timeout_ms
+        self.members.prolong(member, now.monotonic_ms + timeout_ms)
 
     def tick(self, now: Moment) -> None:
         """Act on every deadline that has passed."""
@@ -134,6 +134,7 @@ class Rebalance:
             self._join_deadline_passed(now)
         if self._sync_deadline_ms <= now.monotonic_ms:
             self._sync_deadline_passed(now)
+        self.members.find_deadline()
 
     # ---- what goes out
 
@@ -427,6 +428,7 @@ class Rebalance:
             self.refuse_waiting(member, error, member.member_id)
             self.members.remove(member.member_id)
         self.members.pending.clear()
+        self.members.find_deadline()
         self._stop_waiting_for_syncs()
         self._join_deadline_ms = math.inf
         self.assignment_append = None

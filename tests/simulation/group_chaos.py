@@ -262,6 +262,8 @@ class Judge:
             syncs = [member for member in members if member.sync_token is not None]
             assert core.members.awaiting_join == len(joins)
             assert (core.members.leader_id in core.members) == bool(members), "a leader who is no member"
+            deadlines = [member.deadline_ms for member in members] + list(core.members.pending.values())
+            assert all(group.next_deadline_ms <= due for due in deadlines), "a tick would come too late"
             if group.state is GroupState.EMPTY:
                 assert not members
             if group.state is not GroupState.COMPLETING_REBALANCE:
