@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from barnabas.client.admin import Admin, ConfigResource, NewPartitions, NewTopic
+    from barnabas.client.committed_offsets import OffsetAndMetadata
     from barnabas.client.config import AdminConfig, ConsumerConfig, ProducerConfig
     from barnabas.client.consumer import Consumer, ConsumerRecord
     from barnabas.client.producer import Producer
     from barnabas.client.producer_batch import RecordFuture, RecordMetadata
+    from barnabas.client.subscription import RebalanceListener
     from barnabas.protocol.ids import TopicPartition
 
 __all__ = [
@@ -25,8 +27,10 @@ __all__ = [
     "ConsumerRecord",
     "NewPartitions",
     "NewTopic",
+    "OffsetAndMetadata",
     "Producer",
     "ProducerConfig",
+    "RebalanceListener",
     "RecordFuture",
     "RecordMetadata",
     "TopicPartition",
@@ -41,8 +45,10 @@ _HOMES = {
     "ConsumerRecord": "barnabas.client.consumer",
     "NewPartitions": "barnabas.client.admin",
     "NewTopic": "barnabas.client.admin",
+    "OffsetAndMetadata": "barnabas.client.committed_offsets",
     "Producer": "barnabas.client.producer",
     "ProducerConfig": "barnabas.client.config",
+    "RebalanceListener": "barnabas.client.subscription",
     "RecordFuture": "barnabas.client.producer_batch",
     "RecordMetadata": "barnabas.client.producer_batch",
     "TopicPartition": "barnabas.protocol.ids",

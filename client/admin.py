@@ -1,4 +1,4 @@
-"""The admin client: topics, offsets and the state of the cluster.
+"""The admin client: topics, offsets, groups and the state of the cluster.
 
 Requests that change something go to the controller and follow it when it moves. A change whose answer was
 lost is asked for again; if it then turns out to be done already (a topic exists just as it was asked for, or
@@ -27,6 +27,7 @@ from barnabas.client.admin_configs import (
     alter_configs,
     describe_configs,
 )
+from barnabas.client.admin_groups import AdminGroups, GroupDescription, GroupListing, MemberDescription
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import AdminConfig
 from barnabas.client.controller_calls import ask_controller, broker_timeout_ms
@@ -67,6 +68,9 @@ __all__ = [
     "ConfigEntry",
     "ConfigResource",
     "CreatedTopic",
+    "GroupDescription",
+    "GroupListing",
+    "MemberDescription",
     "NewPartitions",
     "NewTopic",
     "Subtract",
@@ -119,7 +123,7 @@ _KNOWN_POLL_S: Final = 0.01
 _KNOWN_TIMEOUT_MS: Final = 2_000
 
 
-class Admin:
+class Admin(AdminGroups):
     """Settings as in `AdminConfig`, by name or as one ``config``; see the module."""
 
     def __init__(self, config: AdminConfig | None = None, **settings: Any) -> None:

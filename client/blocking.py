@@ -8,7 +8,7 @@ a fork the child must make clients of its own, and is told so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ from barnabas.client import admin as _admin
 from barnabas.client.blocking_consumer import Consumer
 from barnabas.client.blocking_producer import Producer, RecordFuture
 from barnabas.client.cluster import Cluster
+from barnabas.client.committed_offsets import OffsetAndMetadata, OffsetToCommit
 from barnabas.client.config import AdminConfig, BootstrapServers, ClientConfig
 from barnabas.client.loop_thread import LoopThread, start_on
 from barnabas.client.metadata import TopicInfo
@@ -113,6 +114,53 @@ class Admin:
         self, specs: Mapping[TopicPartition, OffsetSpec], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, ListedOffset]:
         return self._thread.call(lambda: self._admin.list_offsets(specs, timeout_ms=timeout_ms))
+
+    def list_groups(
+        self, *, states: Iterable[str] = (), timeout_ms: int | None = None
+    ) -> list[_admin.GroupListing]:
+        return self._thread.call(lambda: self._admin.list_groups(states=states, timeout_ms=timeout_ms))
+
+    def describe_groups(
+        self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None
+    ) -> dict[str, _admin.GroupDescription]:
+        return self._thread.call(lambda: self._admin.describe_groups(group_ids, timeout_ms=timeout_ms))
+
+    def delete_groups(self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
+        self._thread.call(lambda: self._admin.delete_groups(group_ids, timeout_ms=timeout_ms))
+
+    def remove_members(
+        self, group_id: str, group_instance_ids: Iterable[str], *, timeout_ms: int | None = None
+    ) -> None:
+        self._thread.call(
+            lambda: self._admin.remove_members(group_id, group_instance_ids, timeout_ms=timeout_ms)
+        )
+
+    def group_offsets(
+        self,
+        group_id: str,
+        partitions: Collection[TopicPartition] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return self._thread.call(
+            lambda: self._admin.group_offsets(group_id, partitions, timeout_ms=timeout_ms)
+        )
+
+    def alter_group_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetToCommit],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        self._thread.call(lambda: self._admin.alter_group_offsets(group_id, offsets, timeout_ms=timeout_ms))
+
+    def delete_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+    ) -> None:
+        self._thread.call(
+            lambda: self._admin.delete_group_offsets(group_id, partitions, timeout_ms=timeout_ms)
+        )
 
     def describe_replicas(self, topics: Iterable[str] | None = None) -> list[_admin.BrokerReplicas]:
         return self._thread.call(lambda: self._admin.describe_replicas(topics))

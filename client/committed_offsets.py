@@ -176,8 +176,15 @@ class CommittedOffsets:
         self, partitions: Collection[TopicPartition], timeout_ms: int
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What is committed, None where nothing is. Raises RequestTimedOutLocally and what stays wrong."""
-        if not partitions:
-            return {}
+        return await self._fetch(partitions, timeout_ms) if partitions else {}
+
+    async def fetch_all(self, timeout_ms: int) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """All that the group has committed. Raises as `fetch`."""
+        return await self._fetch(None, timeout_ms)
+
+    async def _fetch(
+        self, partitions: Collection[TopicPartition] | None, timeout_ms: int
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         deadline = time.monotonic() + timeout_ms / 1000
         backoff = self._calls.backoff()
         while True:
@@ -196,28 +203,33 @@ class CommittedOffsets:
             await asyncio.sleep(pause)
 
     async def _fetch_once(
-        self, partitions: Collection[TopicPartition], timeout_ms: int
+        self, partitions: Collection[TopicPartition] | None, timeout_ms: int
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         topics: dict[str, list[int]] = {}
-        for tp in partitions:
+        for tp in partitions or ():
             topics.setdefault(tp.topic, []).append(tp.partition)
         asked = [
             OffsetFetchRequestTopic(name=name, partition_indexes=found) for name, found in topics.items()
         ]
         request = OffsetFetchRequest(
-            groups=[OffsetFetchRequestGroup(group_id=self._calls.group_id, topics=asked)], require_stable=True
+            groups=[
+                OffsetFetchRequestGroup(
+                    group_id=self._calls.group_id, topics=None if partitions is None else asked
+                )
+            ],
+            require_stable=True,
         )
         response = await self._calls.ask(request, timeout_ms=timeout_ms)
         if not response.groups:
             raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator did not answer for the group")
         group = response.groups[0]
         self._check_fetched(group.error_code, f"of group {self._calls.group_id!r}")
-        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
         for topic in group.topics:
             for one in topic.partitions:
                 tp = TopicPartition(topic.name, one.partition_index)
                 self._check_fetched(one.error_code, f"of {tp}")
-                if one.committed_offset >= 0 and tp in found:
+                if one.committed_offset >= 0 and (partitions is None or tp in found):
                     found[tp] = OffsetAndMetadata(
                         one.committed_offset, one.metadata or "", one.committed_leader_epoch
                     )

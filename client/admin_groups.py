@@ -1,0 +1,291 @@
+"""What operators ask of consumer groups: who is there, how far they have read, and changing that.
+
+A part of `Admin`, which is the only one to derive from it; on its event loop. Questions follow the
+coordinator when it moves, and are asked again while that can help and the time is not over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.committed_offsets import (
+    CommittedOffsets,
+    OffsetAndMetadata,
+    OffsetToCommit,
+    checked_offsets,
+)
+from barnabas.client.config import AdminConfig
+from barnabas.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
+from barnabas.client.errors import CommitFailed
+from barnabas.client.group_calls import GroupCalls
+from barnabas.client.group_membership import Api, Membership, Reaction, Timing, reaction_to
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error, raise_for
+from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    ListedGroup,
+    ListGroupsRequest,
+)
+from barnabas.protocol.messages.join_group import NO_MEMBER, LeaveGroupRequest, MemberIdentity
+from barnabas.protocol.messages.offsets import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from barnabas.protocol.schema import RequestOf
+
+R = TypeVar("R")
+
+_DEAD: Final = "Dead"
+_NO_TIMING: Final = Timing(float("inf"), float("inf"), float("inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """``state`` is the state's name as Kafka writes it, for example Stable or Empty."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """``topics`` and ``assignment`` are empty while the group is not Stable, or is none of consumers."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """``protocol`` is that of the assignor in force, empty while the group is not Stable."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    coordinator: BrokerId
+    members: tuple[MemberDescription, ...]
+
+
+class AdminGroups(ABC):
+    """See the module."""
+
+    config: AdminConfig
+
+    @abstractmethod
+    def _open(self) -> Cluster:
+        """Raises ClientClosed."""
+
+    @abstractmethod
+    def _timeout(self, timeout_ms: int | None) -> int: ...
+
+    async def list_groups(
+        self, *, states: Iterable[str] = (), timeout_ms: int | None = None
+    ) -> list[GroupListing]:
+        """The groups of all live brokers, by name; only those in these states, if any are given.
+
+        Raises what kept one broker from answering until the time was over.
+        """
+        cluster, timeout_ms = self._open(), self._timeout(timeout_ms)
+        await cluster.refresh()
+        request = ListGroupsRequest(states_filter=list(states))
+        deadline = time.monotonic() + timeout_ms / 1000
+        found: dict[str, ListedGroup] = {}
+        for node_id in list(cluster.nodes):
+            found.update(await self._listed_by(cluster, node_id, request, deadline))
+        return [
+            GroupListing(group.group_id, group.protocol_type, group.group_state)
+            for _, group in sorted(found.items())
+        ]
+
+    async def _listed_by(
+        self, cluster: Cluster, node_id: BrokerId, request: ListGroupsRequest, deadline: float
+    ) -> dict[str, ListedGroup]:
+        while True:
+            try:
+                answer = await cluster.request(node_id, request)
+                raise_for(answer.error_code, f"broker {node_id} did not list its groups")
+                return {group.group_id: group for group in answer.groups}
+            except BarnabasError as error:
+                if not error.retriable or time.monotonic() >= deadline:
+                    raise
+                if node_id not in cluster.nodes:
+                    # Its groups have gone to brokers that are asked as well.
+                    return {}
+            await cluster.refresh_before(deadline)
+
+    async def describe_groups(
+        self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None
+    ) -> dict[str, GroupDescription]:
+        """State, members and assignments. Raises GROUP_ID_NOT_FOUND for a group that there is not."""
+        wanted = [group_ids] if isinstance(group_ids, str) else list(group_ids)
+        timeout_ms = self._timeout(timeout_ms)
+        found = {}
+        for group_id in wanted:
+            answer, coordinator = await self._ask(
+                group_id,
+                DescribeGroupsRequest(groups=[group_id]),
+                lambda answer: [group.error_code for group in answer.groups],
+                timeout_ms,
+            )
+            group = answer.groups[0]
+            if group.group_state == _DEAD:
+                raise api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
+            found[group_id] = _description(group, coordinator)
+        return found
+
+    async def delete_groups(self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
+        """Forget groups and their offsets. Raises NON_EMPTY_GROUP where there are members, GROUP_ID_NOT_FOUND."""
+        wanted = [group_ids] if isinstance(group_ids, str) else list(group_ids)
+        for group_id in wanted:
+            await self._ask(
+                group_id,
+                DeleteGroupsRequest(groups_names=[group_id]),
+                lambda answer: [result.error_code for result in answer.results],
+                self._timeout(timeout_ms),
+            )
+
+    async def remove_members(
+        self, group_id: str, group_instance_ids: Iterable[str], *, timeout_ms: int | None = None
+    ) -> None:
+        """Have static members leave that will not come back. Raises UNKNOWN_MEMBER_ID."""
+        members = [
+            MemberIdentity(member_id=NO_MEMBER, group_instance_id=instance, reason="removed by an operator")
+            for instance in group_instance_ids
+        ]
+        await self._ask(
+            group_id,
+            LeaveGroupRequest(group_id=group_id, members=members),
+            lambda answer: [answer.error_code, *(member.error_code for member in answer.members)],
+            self._timeout(timeout_ms),
+        )
+
+    async def group_offsets(
+        self,
+        group_id: str,
+        partitions: Collection[TopicPartition] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What a group has committed: of all partitions, or of these, with None where it is nothing."""
+        offsets = self._offsets_of(group_id)
+        if partitions is None:
+            return await offsets.fetch_all(self._timeout(timeout_ms))
+        return await offsets.fetch(partitions, self._timeout(timeout_ms))
+
+    async def alter_group_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetToCommit],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Set where the group goes on. Raises NON_EMPTY_GROUP while it has members."""
+        try:
+            await self._offsets_of(group_id).commit(checked_offsets(offsets), self._timeout(timeout_ms))
+        except CommitFailed as error:
+            raise api_error(
+                ErrorCode.NON_EMPTY_GROUP,
+                f"group {group_id!r} has members, which commit offsets of their own: stop them first",
+            ) from error
+
+    async def delete_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+    ) -> None:
+        """Forget committed offsets. Raises GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND and their kind."""
+        topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
+        for topic, partition in partitions:
+            asked = OffsetDeleteRequestPartition(partition_index=partition)
+            topics.setdefault(topic, []).append(asked)
+        request = OffsetDeleteRequest(
+            group_id=group_id,
+            topics=[OffsetDeleteRequestTopic(name=name, partitions=found) for name, found in topics.items()],
+        )
+        await self._ask(
+            group_id,
+            request,
+            lambda answer: [
+                answer.error_code,
+                *(one.error_code for topic in answer.topics for one in topic.partitions),
+            ],
+            self._timeout(timeout_ms),
+        )
+
+    def _offsets_of(self, group_id: str) -> CommittedOffsets:
+        member = Membership(_NO_TIMING)
+        calls = GroupCalls(self._open(), group_id, member)
+        return CommittedOffsets(calls, member, self.config.request_timeout_ms)
+
+    async def _ask(
+        self, group_id: str, request: RequestOf[R], codes: Callable[[R], list[int]], timeout_ms: int
+    ) -> tuple[R, BrokerId]:
+        """Ask the coordinator until it answers as one; the first error in its answer is raised."""
+        member = Membership(_NO_TIMING)
+        calls = GroupCalls(self._open(), group_id, member)
+        backoff = calls.backoff()
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            left_ms = max(1, int((deadline - time.monotonic()) * 1000))
+            try:
+                asked_ms = min(left_ms, self.config.request_timeout_ms)
+                coordinator = await calls.coordinator(asked_ms)
+                answer = await calls.ask(request, timeout_ms=asked_ms)
+                code = next((code for code in codes(answer) if code), 0)
+                if not code:
+                    return answer, coordinator
+                error: BarnabasError = api_error(code, f"of group {group_id!r}")
+            except BarnabasError as failure:
+                error = failure
+            if isinstance(error, ApiError):
+                reaction = reaction_to(Api.OFFSETS, error.code)
+                member.react(Api.OFFSETS, reaction, str(error), member.identity)
+                if reaction not in (Reaction.RETRY, Reaction.FIND_COORDINATOR):
+                    raise error
+            backoff.failed(time.monotonic())
+            pause = backoff.remaining(time.monotonic())
+            if not error.retriable or time.monotonic() + pause >= deadline:
+                raise error
+            await asyncio.sleep(pause)
+
+
+def _description(group: DescribedGroup, coordinator: BrokerId) -> GroupDescription:
+    is_of_consumers = group.protocol_type == PROTOCOL_TYPE
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        group.protocol_type,
+        group.protocol_data,
+        coordinator,
+        tuple(_member(member, is_of_consumers) for member in group.members),
+    )
+
+
+def _member(member: DescribedGroupMember, is_of_consumers: bool) -> MemberDescription:
+    topics: tuple[str, ...] = ()
+    assignment: tuple[TopicPartition, ...] = ()
+    if is_of_consumers and member.member_metadata:
+        topics = decode_subscription(member.member_metadata).topics
+        assignment = tuple(sorted(decode_assignment(member.member_assignment).partitions))
+    return MemberDescription(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        topics,
+        assignment,
+    )
