@@ -150,7 +150,7 @@ class AdminGroups(ABC):
         return found
 
     async def delete_groups(self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
-        """Forget groups and their offsets. Raises NON_EMPTY_GROUP where there are members, GROUP_ID_NOT_FOUND."""
+        """Forget groups and their offsets. Raises NON_EMPTY_GROUP and GROUP_ID_NOT_FOUND."""
         wanted = [group_ids] if isinstance(group_ids, str) else list(group_ids)
         for group_id in wanted:
             await self._ask(
