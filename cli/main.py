@@ -26,6 +26,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "resume": ("cluster", "let a paused broker go on (SIGCONT)"),
     "restart": ("cluster", "start a broker again, after a controlled shutdown where it still runs"),
     "topics": ("topics", "create, list, describe, change and delete topics"),
+    "groups": ("groups", "show consumer groups and their lag, and set where they go on"),
     "configs": ("configs", "show and change the settings of topics and brokers"),
     "produce": ("produce", "write lines from stdin or a file as records"),
     "consume": ("consume", "print the records of a topic"),

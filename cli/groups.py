@@ -1,0 +1,314 @@
+"""`barnabas groups list|describe|members|lag|reset-offsets|delete|delete-offsets`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async
+from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.offset_resets import (
+    chosen_partitions,
+    duration_ms,
+    offsets_in,
+    shifted,
+    time_ms,
+    within,
+)
+from barnabas.cli.output import count, print_json, print_table
+from barnabas.client.admin import Admin, GroupDescription, MemberDescription
+from barnabas.client.offsets import EARLIEST, LATEST
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import TopicPartition
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    listing = actions.add_parser("list", help="list groups")
+    listing.add_argument(
+        "--state", action="append", default=[], metavar="STATE", help="only these, for example Empty"
+    )
+
+    describe = actions.add_parser("describe", help="show state, committed offsets, lag, and who reads what")
+    members = actions.add_parser("members", help="show members and what they are assigned")
+    lag = actions.add_parser("lag", help="show how far behind a group is")
+    for action in (describe, members, lag):
+        action.add_argument("groups", nargs="+", metavar="GROUP")
+
+    reset = actions.add_parser(
+        "reset-offsets", help="set where a group goes on; its members have to be stopped"
+    )
+    reset.add_argument("group")
+    _add_reset_arguments(reset)
+
+    delete = actions.add_parser("delete", help="delete groups without members, and their offsets")
+    delete.add_argument("groups", nargs="+", metavar="GROUP")
+
+    delete_offsets = actions.add_parser("delete-offsets", help="forget what a group committed")
+    delete_offsets.add_argument("group")
+    delete_offsets.add_argument(
+        "--topic", action="append", required=True, metavar="TOPIC[:0,1]", help="may be repeated"
+    )
+
+    for action in (listing, describe, members, lag, reset, delete, delete_offsets):
+        add_bootstrap_arguments(action)
+        action.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_reset_arguments(reset: argparse.ArgumentParser) -> None:
+    scope = reset.add_mutually_exclusive_group()
+    scope.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be repeated")
+    scope.add_argument("--all-topics", action="store_true", help="all that the group has committed (default)")
+    where = reset.add_mutually_exclusive_group(required=True)
+    where.add_argument("--to-earliest", action="store_true", help="the first offset that there is")
+    where.add_argument("--to-latest", action="store_true", help="the end")
+    where.add_argument("--to-offset", type=int, metavar="N")
+    where.add_argument(
+        "--to-datetime", metavar="TIME", help="for example 2025-01-31T12:00:00; UTC without a zone"
+    )
+    where.add_argument("--by-duration", metavar="DURATION", help="so long ago, for example P1DT2H30M")
+    where.add_argument("--shift-by", type=int, metavar="N", help="forwards, or back if negative")
+    where.add_argument("--from-file", type=Path, metavar="FILE", help="lines of topic,partition,offset")
+    reset.add_argument("--dry-run", action="store_true", help="show what would be done and change nothing")
+
+
+def run(options: argparse.Namespace) -> int:
+    action = {
+        "list": _list,
+        "describe": _describe,
+        "members": _members,
+        "lag": _lag,
+        "reset-offsets": _reset_offsets,
+        "delete": _delete,
+        "delete-offsets": _delete_offsets,
+    }[options.action]
+    run_async(action(options, chosen_bootstrap(options)))
+    return OK
+
+
+async def _list(options: argparse.Namespace, bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        found = await admin.list_groups(states=options.state)
+    if options.json:
+        print_json(
+            [
+                {"group": group.group_id, "state": group.state, "protocol_type": group.protocol_type}
+                for group in found
+            ]
+        )
+    elif found:
+        print_table(
+            ("group", "state", "protocol type"),
+            [(group.group_id, group.state, group.protocol_type or "-") for group in found],
+        )
+    else:
+        print("no groups")
+
+
+Row = dict[str, Any]
+
+
+async def _rows(admin: Admin, group: GroupDescription) -> list[Row]:
+    """One row per partition that the group has committed or is assigned, with its lag."""
+    owners: dict[TopicPartition, MemberDescription] = {
+        tp: member for member in group.members for tp in member.assignment
+    }
+    committed = await admin.group_offsets(group.group_id)
+    partitions = sorted({*owners, *committed})
+    existing = await _counts(admin)
+    known = [tp for tp in partitions if tp.partition < existing.get(tp.topic, 0)]
+    ends = await admin.list_offsets(dict.fromkeys(known, LATEST))
+    rows: list[Row] = []
+    for tp in partitions:
+        offset, owner = committed.get(tp), owners.get(tp)
+        end = ends[tp].offset if tp in ends else None
+        rows.append(
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "committed_offset": None if offset is None else offset.offset,
+                "log_end_offset": end,
+                "lag": None if offset is None or end is None else max(0, end - offset.offset),
+                "member_id": None if owner is None else owner.member_id,
+                "client_id": None if owner is None else owner.client_id,
+                "host": None if owner is None else owner.client_host,
+            }
+        )
+    return rows
+
+
+async def _counts(admin: Admin) -> dict[str, int]:
+    found = await admin.describe_topics(await admin.list_topics(include_internal=True) or None)
+    return {name: len(topic.partitions) for name, topic in found.items()}
+
+
+def _total_lag(rows: list[Row]) -> int:
+    return sum(row["lag"] or 0 for row in rows)
+
+
+async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        groups = await admin.describe_groups(options.groups)
+        rows = {group.group_id: await _rows(admin, group) for group in groups.values()}
+    if options.json:
+        print_json([_group_object(group) | {"partitions": rows[name]} for name, group in groups.items()])
+        return
+    for name, group in groups.items():
+        print(
+            f"{name}  {group.state}  {count(len(group.members), 'member')}  "
+            f"{group.protocol or 'no assignor'}  coordinator {group.coordinator}  "
+            f"lag {_total_lag(rows[name]):,}"
+        )
+        columns = ("topic", "partition", "committed_offset", "log_end_offset", "lag", "member_id", "host")
+        if rows[name]:
+            print_table(columns, [[row[column] for column in columns] for row in rows[name]])
+
+
+def _group_object(group: GroupDescription) -> Row:
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol,
+        "coordinator": group.coordinator,
+    }
+
+
+async def _members(options: argparse.Namespace, bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        groups = await admin.describe_groups(options.groups)
+    rows: list[Row] = [
+        {
+            "group": group.group_id,
+            "member_id": member.member_id,
+            "group_instance_id": member.group_instance_id,
+            "client_id": member.client_id,
+            "host": member.client_host,
+            "topics": list(member.topics),
+            "partitions": [str(tp) for tp in member.assignment],
+        }
+        for group in groups.values()
+        for member in group.members
+    ]
+    if options.json:
+        print_json(rows)
+    elif rows:
+        columns = ("group", "member_id", "group_instance_id", "client_id", "host")
+        print_table(
+            (*columns, "partitions"),
+            [[*(row[column] for column in columns), " ".join(row["partitions"])] for row in rows],
+        )
+    else:
+        print("no members")
+
+
+async def _lag(options: argparse.Namespace, bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        groups = await admin.describe_groups(options.groups)
+        rows = {group.group_id: await _rows(admin, group) for group in groups.values()}
+    if options.json:
+        for name, found in rows.items():
+            print_json({"group": name, "lag": _total_lag(found), "partitions": found})
+        return
+    columns = ("topic", "partition", "committed_offset", "log_end_offset", "lag")
+    for name, found in rows.items():
+        print(f"{name}  lag {_total_lag(found):,}")
+        if found:
+            print_table(columns, [[row[column] for column in columns] for row in found])
+
+
+async def _reset_offsets(options: argparse.Namespace, bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        before = {
+            tp: found.offset
+            for tp, found in (await admin.group_offsets(options.group)).items()
+            if found is not None
+        }
+        after = await _new_offsets(options, admin, before)
+        if not after:
+            raise CommandError(
+                f"group {options.group!r} has committed nothing; --topic says what to set", NOT_FOUND
+            )
+        if not options.dry_run:
+            await admin.alter_group_offsets(options.group, after)
+    rows = [(tp.topic, tp.partition, before.get(tp), offset) for tp, offset in sorted(after.items())]
+    if options.json:
+        names = ("topic", "partition", "before", "after")
+        changes = [dict(zip(names, row, strict=True)) for row in rows]
+        print_json({"group": options.group, "changed": not options.dry_run, "offsets": changes})
+        return
+    print(f"group {options.group}: {'would be set' if options.dry_run else 'set'}")
+    print_table(("topic", "partition", "before", "after"), rows)
+
+
+async def _new_offsets(
+    options: argparse.Namespace, admin: Admin, before: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Where the group is to go on; only partitions that exist."""
+    counts = await _counts(admin)
+    wanted: dict[TopicPartition, int] | None = None
+    if options.from_file is not None:
+        wanted = offsets_in(options.from_file)
+        for tp in wanted:
+            if tp.partition >= counts.get(tp.topic, 0):
+                raise CommandError(f"{options.from_file}: there is no partition {tp}", USAGE)
+    if options.topic is not None:
+        partitions = chosen_partitions(options.topic, counts)
+    else:
+        partitions = [tp for tp in before if tp.partition < counts.get(tp.topic, 0)]
+    if wanted is not None:
+        partitions = [tp for tp in wanted if options.topic is None or tp in partitions]
+    first = {
+        tp: found.offset
+        for tp, found in (await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))).items()
+    }
+    end = {
+        tp: found.offset
+        for tp, found in (await admin.list_offsets(dict.fromkeys(partitions, LATEST))).items()
+    }
+    if options.to_earliest:
+        return dict(first)
+    if options.to_latest:
+        return dict(end)
+    if wanted is not None:
+        return {tp: within(wanted[tp], first[tp], end[tp]) for tp in partitions}
+    if options.to_offset is not None:
+        return {tp: within(options.to_offset, first[tp], end[tp]) for tp in partitions}
+    if options.shift_by is not None:
+        moved = {tp: shifted(before.get(tp), options.shift_by, first[tp], end[tp]) for tp in partitions}
+        return {tp: offset for tp, offset in moved.items() if offset is not None}
+    if options.to_datetime is not None:
+        since = time_ms(options.to_datetime)
+    else:
+        since = max(0, int(time.time() * 1000) - duration_ms(options.by_duration))
+    found = await admin.list_offsets(dict.fromkeys(partitions, since))
+    return {tp: listed.offset if listed.offset >= 0 else end[tp] for tp, listed in found.items()}
+
+
+async def _delete(options: argparse.Namespace, bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        for group in options.groups:
+            try:
+                await admin.delete_groups(group)
+            except ApiError as error:
+                if error.code != ErrorCode.NON_EMPTY_GROUP:
+                    raise
+                raise CommandError(f"group {group!r} has members; stop them first") from error
+            if not options.json:
+                print(f"group {group} deleted")
+    if options.json:
+        print_json({"deleted": options.groups})
+
+
+async def _delete_offsets(options: argparse.Namespace, bootstrap: str) -> None:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        partitions = chosen_partitions(options.topic, await _counts(admin))
+        await admin.delete_group_offsets(options.group, partitions)
+    if options.json:
+        print_json({"group": options.group, "deleted": [str(tp) for tp in partitions]})
+    else:
+        print(f"group {options.group}: offsets of {count(len(partitions), 'partition')} deleted")

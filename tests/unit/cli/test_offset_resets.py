@@ -1,0 +1,81 @@
+"""Where a group goes on: times, durations, partitions and files as an operator writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from barnabas.cli.exit_codes import USAGE, CommandError
+from barnabas.cli.offset_resets import chosen_partitions, duration_ms, offsets_in, shifted, time_ms, within
+from barnabas.protocol.ids import TopicPartition
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1970-01-01T00:00:01", 1_000),
+        ("1970-01-01T00:00:00.250Z", 250),
+        ("1970-01-01T02:00:00+01:00", 3_600_000),
+    ],
+)
+def test_a_time_is_utc_unless_it_says_otherwise(text: str, expected: int) -> None:
+    assert time_ms(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("P1D", 86_400_000),
+        ("PT2H30M", 9_000_000),
+        ("P1DT1.5S", 86_401_500),
+        ("PT0S", 0),
+    ],
+)
+def test_a_duration_is_iso_8601(text: str, expected: int) -> None:
+    assert duration_ms(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1D", "P1Y", "PT-1S", "P1D "])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(CommandError, match="duration") as refused:
+        duration_ms(text)
+    assert refused.value.exit_code == USAGE
+
+
+@pytest.mark.parametrize("text", ["yesterday", "", "1969-12-31T23:59:59Z"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(CommandError, match="time"):
+        time_ms(text)
+
+
+def test_topics_stand_for_all_their_partitions_or_for_some() -> None:
+    assert chosen_partitions(["a", "b:0", "a:1"], {"a": 2, "b": 3}) == [A0, A1, B0]
+
+
+@pytest.mark.parametrize("text", ["c", "a:2", "a:", "a:x", "a:0,", "a:-1"])
+def test_what_is_no_partition_is_refused(text: str) -> None:
+    with pytest.raises(CommandError, match="--topic"):
+        chosen_partitions([text], {"a": 2})
+
+
+def test_a_file_names_offsets(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.csv"
+    path.write_text("a,0,5\n\n b , 0 , 7\n")
+    assert offsets_in(path) == {A0: 5, B0: 7}
+
+
+@pytest.mark.parametrize(("text", "said"), [("a,0\n", "line 1"), ("a,0,1\na,0,2\n", "twice"), ("", "none")])
+def test_a_file_that_says_something_else_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "offsets.csv"
+    path.write_text(text)
+    with pytest.raises(CommandError, match=said):
+        offsets_in(path)
+
+
+def test_offsets_stay_within_the_log() -> None:
+    assert [within(wanted, 10, 20) for wanted in (5, 15, 25)] == [10, 15, 20]
+    assert [shifted(12, shift, 10, 20) for shift in (-5, 3, 50)] == [10, 15, 20]
+    assert shifted(None, 3, 10, 20) is None
