@@ -125,6 +125,13 @@ def reaction_to(api: Api, code: int) -> Reaction:
     return Reaction.FAIL
 
 
+_YOUNG: Final = 32
+"""A group that has just changed is likely to change again, and members learn of it by their heartbeats.
+
+So the first one of a generation comes after this part of the period, and each gap is twice the one before it.
+"""
+
+
 class IllegalMove(Exception):
     """A bug of ours: a state was to follow one that it cannot follow. Nothing was changed."""
 
@@ -169,6 +176,7 @@ class Membership:
         self._in_poll = 0
         self._polled_at = float("-inf")
         self._heartbeat_due = float("inf")
+        self._heartbeat_gap = timing.heartbeat_s
         self._heard_at = float("-inf")
 
     # What the session asks
@@ -242,14 +250,16 @@ class Membership:
         invariant(member_id != NO_MEMBER, "the coordinator gave a generation to no member")
         self._move(MemberState.SYNCING)
         self.member_id, self.generation_id, self.protocol = member_id, generation_id, protocol
-        self._heartbeat_due = now + self.timing.heartbeat_s
+        self._heartbeat_gap = self.timing.heartbeat_s / _YOUNG
+        self._heartbeat_due = now + self._heartbeat_gap
         self._heard_at = now
 
     def synced(self) -> None:
         self._move(MemberState.STABLE)
 
     def heartbeat_sent(self, now: float) -> None:
-        self._heartbeat_due = now + self.timing.heartbeat_s
+        self._heartbeat_gap = min(self.timing.heartbeat_s, self._heartbeat_gap * 2)
+        self._heartbeat_due = now + self._heartbeat_gap
 
     def heartbeat_failed(self, now: float, retry_s: float) -> None:
         """No answer: try again soon; after a session without one the coordinator itself is in doubt."""

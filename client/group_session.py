@@ -77,6 +77,8 @@ class GroupSession:
         self.selection: TopicSelection | None = None
         self._joining: asyncio.Task[Joined | None] | None = None
         self._background: asyncio.Task[None] | None = None
+        self._stirred = asyncio.Event()
+        """Set when the background has something to do before its time."""
         self._looked_up_at = -_NEVER
         self._fault: LocalError | None = None
         self.attention_at = -_NEVER
@@ -178,13 +180,17 @@ class GroupSession:
         if member.state is MemberState.UNJOINED and not member.has_lost_partitions:
             holdings = Holdings(assigned.owned(), set(self._remembered), self._held_generation)
             self._joining = self._spawn(self._join_with(selection, holdings))
-            self._joining.add_done_callback(lambda _: self._attend())
+            self._joining.add_done_callback(self._join_done)
         return failure
 
     async def _join_with(self, selection: TopicSelection, holdings: Holdings) -> Joined | None:
         if selection.pattern is not None and self._looked_up_at == -_NEVER:
             await self._look_up(selection)
         return await self._join.run(lambda: selection.topics, holdings)
+
+    def _join_done(self, task: asyncio.Task[Joined | None]) -> None:
+        self._stirred.set()
+        self._attend()
 
     async def _take_over(self, selection: TopicSelection) -> BaseException | None:
         """Act on the outcome of a join. Returns what it or the listener raised."""
@@ -295,7 +301,12 @@ class GroupSession:
                 await self._leave(member_id, "max_poll_interval_ms passed without a poll")
                 continue
             await self._watch_topics(present)
-            await asyncio.sleep(max(0.0, min(period, until - time.monotonic())))
+            self._stirred.clear()
+            try:
+                async with asyncio.timeout(max(0.0, min(period, until - time.monotonic()))):
+                    await self._stirred.wait()
+            except TimeoutError:
+                continue
 
     async def _heartbeat(self) -> None:
         member, config = self.member, self._config

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -65,8 +67,16 @@ def test_an_unknown_code_is_for_the_user(api: Api) -> None:
     assert reaction_to(api, ErrorCode.NOT_COORDINATOR) is Reaction.FIND_COORDINATOR
 
 
+def grown(now: float = 0.0) -> Membership:
+    """A stable member whose heartbeats have come down to one a period; the last one was sent just now."""
+    member = stable(now)
+    for _ in range(10):
+        member.heartbeat_sent(now)
+    return member
+
+
 def test_heartbeats_are_due_when_a_period_has_passed_and_not_while_joining() -> None:
-    member = stable()
+    member = grown()
     assert member.duty(2.9) == (Duty.WAIT, 3.0)
     assert member.duty(3.0)[0] is Duty.HEARTBEAT
     member.heartbeat_sent(3.0)
@@ -77,8 +87,20 @@ def test_heartbeats_are_due_when_a_period_has_passed_and_not_while_joining() -> 
     assert member.duty(6.0) == (Duty.WAIT, 60.0)
 
 
-def test_who_does_not_poll_has_to_leave_unless_it_waits_within_a_poll() -> None:
+def test_a_young_generation_has_more_heartbeats() -> None:
     member = stable()
+    sent_at = []
+    for _ in range(8):
+        duty, due = member.duty(sent_at[-1] if sent_at else 0.0)
+        assert duty is Duty.WAIT
+        member.heartbeat_sent(due)
+        sent_at.append(due)
+    gaps = [later - earlier for earlier, later in pairwise([0.0, *sent_at])]
+    assert gaps == pytest.approx([3 / 32, 3 / 16, 3 / 8, 3 / 4, 3 / 2, 3, 3, 3])
+
+
+def test_who_does_not_poll_has_to_leave_unless_it_waits_within_a_poll() -> None:
+    member = grown()
     member.heartbeat_sent(59.0)
     assert member.duty(60.0)[0] is Duty.LEAVE
     member.poll_begins(50.0)
@@ -98,7 +120,7 @@ def test_going_silent_loses_the_partitions() -> None:
 
 
 def test_a_failed_heartbeat_is_repeated_soon_and_doubts_the_coordinator_after_a_session() -> None:
-    member = stable()
+    member = grown()
     member.heartbeat_sent(3.0)
     member.heartbeat_failed(4.0, 0.1)
     assert member.duty(4.1)[0] is Duty.HEARTBEAT
