@@ -115,7 +115,13 @@ class NetworkThread:
             return
         task = self._loop.create_task(self._adopt(sock, connection))
         self._adoptions.add(task)
-        task.add_done_callback(self._adoptions.discard)
+        task.add_done_callback(self._adopted)
+
+    def _adopted(self, task: asyncio.Task[None]) -> None:
+        self._adoptions.discard(task)
+        # Its connection may have come and gone while the thread is stopping: then nothing else ends it.
+        if self._stopping:
+            self._end_when_empty()
 
     async def _adopt(self, sock: socket.socket, connection: Connection) -> None:
         try:
