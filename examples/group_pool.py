@@ -1,0 +1,117 @@
+"""One poller with a pool of workers, and commits that never cover a record which is still being worked on.
+
+For work that is slow compared with reading, when more threads are wanted than there are partitions. Records
+of one partition are worked on in any order, so what may be committed is the offset below which all are done.
+A partition that has too much under way is paused; one that is taken away is finished and committed first.
+
+Run: python examples/group_pool.py localhost:9092 greetings
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from barnabas.client import ConsumerRecord, RebalanceListener, TopicPartition
+from barnabas.client.blocking import Consumer
+
+Work = Callable[[ConsumerRecord], object]
+
+AT_ONCE = 1_000
+"""How many records of a partition may be under way."""
+
+
+class Progress:
+    """The records of one partition that are under way or done, in order of their offsets."""
+
+    def __init__(self) -> None:
+        self.under_way: dict[int, Future[object]] = {}
+        self.safe_offset: int | None = None
+        """All records below it are done."""
+
+    def begin(self, offset: int, future: Future[object]) -> None:
+        self.under_way[offset] = future
+
+    def advance(self) -> int | None:
+        """The offset that may be committed now. Raises what the work on a record raised."""
+        for offset, future in list(self.under_way.items()):
+            if not future.done():
+                break
+            future.result()
+            del self.under_way[offset]
+            self.safe_offset = offset + 1
+        return self.safe_offset
+
+
+class Pool(RebalanceListener):
+    """Reads in the thread that calls `run`, works in others."""
+
+    def __init__(self, consumer: Consumer, work: Work, workers: int) -> None:
+        self.consumer = consumer
+        self.work = work
+        self.workers = ThreadPoolExecutor(workers)
+        self.progress: dict[TopicPartition, Progress] = {}
+
+    def run(self, topic: str, is_over: threading.Event) -> None:
+        self.consumer.subscribe([topic], listener=self)
+        with self.workers:
+            while not is_over.is_set():
+                for record in self.consumer.poll(timeout_ms=50):
+                    tp = TopicPartition(record.topic, record.partition)
+                    progress = self.progress.setdefault(tp, Progress())
+                    progress.begin(record.offset, self.workers.submit(self.work, record))
+                self.commit_and_pace()
+            self.finish(self.progress)
+
+    def commit_and_pace(self) -> None:
+        self.commit(self.progress)
+        for tp, progress in self.progress.items():
+            is_full = len(progress.under_way) >= AT_ONCE
+            if is_full != (tp in self.consumer.paused()):
+                (self.consumer.pause if is_full else self.consumer.resume)(tp)
+
+    def commit(self, partitions: Iterable[TopicPartition]) -> None:
+        safe = {tp: self.progress[tp].advance() for tp in partitions if tp in self.progress}
+        offsets = {tp: offset for tp, offset in safe.items() if offset is not None}
+        if offsets:
+            self.consumer.commit(offsets)
+
+    def finish(self, partitions: Iterable[TopicPartition]) -> None:
+        """Wait for what is under way, and commit it."""
+        known = [tp for tp in partitions if tp in self.progress]
+        wait([future for tp in known for future in self.progress[tp].under_way.values()])
+        self.commit(known)
+
+    def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
+        self.finish(partitions)
+        self.forget(partitions)
+
+    def on_partitions_lost(self, partitions: set[TopicPartition]) -> None:
+        self.forget(partitions)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            self.progress.pop(tp, None)
+
+
+def run(bootstrap: str, topic: str, group: str, workers: int, work: Work, is_over: threading.Event) -> None:
+    consumer = Consumer(
+        bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    with consumer:
+        Pool(consumer, work, workers).run(topic, is_over)
+
+
+def show(record: ConsumerRecord) -> None:
+    print(f"{threading.current_thread().name}: {record.topic}-{record.partition}@{record.offset}")
+
+
+if __name__ == "__main__":
+    bootstrap, topic = sys.argv[1:]
+    is_over = threading.Event()
+    try:
+        run(bootstrap, topic, "group-pool", 8, show, is_over)
+    except KeyboardInterrupt:
+        is_over.set()

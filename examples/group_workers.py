@@ -1,0 +1,52 @@
+"""A consumer per worker: every thread is a member of the group, and reads partitions of its own.
+
+The simplest way to use several threads. Records of a partition are worked on in order, and what is committed
+has been worked on: `poll` commits, now and then, what it handed out before. At most as many threads are busy
+as there are partitions; more workers wait for one of the others to go.
+
+Run: python examples/group_workers.py localhost:9092 greetings
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+
+from barnabas.client import ConsumerRecord
+from barnabas.client.blocking import Consumer
+
+Work = Callable[[ConsumerRecord], object]
+
+
+def work_on(bootstrap: str, topic: str, group: str, work: Work, is_over: threading.Event) -> None:
+    """One worker's life. An exception in ``work`` leaves the group without committing: others try again."""
+    with Consumer(bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest") as consumer:
+        consumer.subscribe([topic])
+        while not is_over.is_set():
+            for record in consumer.poll(timeout_ms=200):
+                work(record)
+
+
+def run(bootstrap: str, topic: str, group: str, workers: int, work: Work, is_over: threading.Event) -> None:
+    threads = [
+        threading.Thread(target=work_on, args=(bootstrap, topic, group, work, is_over))
+        for _ in range(workers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def show(record: ConsumerRecord) -> None:
+    print(f"{threading.current_thread().name}: {record.topic}-{record.partition}@{record.offset}")
+
+
+if __name__ == "__main__":
+    bootstrap, topic = sys.argv[1:]
+    is_over = threading.Event()
+    try:
+        run(bootstrap, topic, "group-workers", 3, show, is_over)
+    except KeyboardInterrupt:
+        is_over.set()

@@ -1,0 +1,94 @@
+"""The examples of groups with many threads: nothing is left out, no commit covers what is not done."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import threading
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from barnabas.client import blocking
+from barnabas.client.admin import NewTopic
+from barnabas.deploy.local import LocalCluster
+
+PARTITIONS = 4
+RECORDS = 400
+DEADLINE_S = 60.0
+
+
+def load(name: str) -> ModuleType:
+    path = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Group:
+    """A topic with records, and an account of the work that was done on them."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.topic = f"t-{uuid.uuid4().hex[:8]}"
+        self.done: Counter[tuple[int, int]] = Counter()
+        self.lock = threading.Lock()
+        with blocking.Admin(bootstrap_servers=bootstrap) as admin:
+            admin.create_topics(NewTopic(self.topic, PARTITIONS, 3))
+        with blocking.Producer(bootstrap_servers=bootstrap) as producer:
+            for number in range(RECORDS):
+                producer.send(self.topic, b"%d" % number, partition=number % PARTITIONS)
+
+    def work(self, record: Any) -> None:
+        # Records overtake each other.
+        time.sleep(random.random() / 500)
+        with self.lock:
+            self.done[record.partition, record.offset] += 1
+
+    def member(self, example: ModuleType, is_over: threading.Event) -> threading.Thread:
+        thread = threading.Thread(
+            target=example.run,
+            args=(self.bootstrap, self.topic, self.topic, 3, self.work, is_over),
+        )
+        thread.start()
+        return thread
+
+    def committed(self) -> dict[int, int]:
+        with blocking.Admin(bootstrap_servers=self.bootstrap) as admin:
+            found = admin.group_offsets(self.topic)
+        return {tp.partition: one.offset for tp, one in found.items() if one is not None}
+
+
+@pytest.mark.parametrize("name", ["group_workers", "group_pool"])
+def test_every_record_is_worked_on_and_committed_through_a_change_of_members(
+    shared_cluster: LocalCluster, name: str
+) -> None:
+    group = Group(shared_cluster.bootstrap)
+    example = load(name)
+    all_over, one_over = threading.Event(), threading.Event()
+    first = group.member(example, all_over)
+    second = group.member(example, one_over)
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        while len(group.done) < RECORDS:
+            assert time.monotonic() < deadline, f"{len(group.done)} of {RECORDS} records were worked on"
+            if len(group.done) > RECORDS // 3:
+                one_over.set()
+            for partition, offset in group.committed().items():
+                with group.lock:
+                    done = {at for number, at in group.done if number == partition}
+                assert done >= set(range(offset)), "a commit covers a record that is not done"
+    finally:
+        one_over.set()
+        all_over.set()
+        first.join()
+        second.join()
+    assert group.committed() == dict.fromkeys(range(PARTITIONS), RECORDS // PARTITIONS)
