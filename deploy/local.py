@@ -37,6 +37,8 @@ from barnabas.deploy.zookeeper import (
 from barnabas.protocol.ids import BrokerId
 
 _HOST: Final = "127.0.0.1"
+_OFFSETS_REPLICAS: Final = 3
+"""The default of ``offsets.topic.replication.factor``."""
 
 
 class LocalCluster(RunningCluster):
@@ -144,7 +146,10 @@ class LocalCluster(RunningCluster):
 
     def _settings_of(self, broker_id: int) -> dict[str, str]:
         own = self._broker_settings.get(broker_id, {})
-        return {**self.settings, **own, "zookeeper.connect": self.zookeeper_connect}
+        count = len(self.broker_ids)
+        # Or the first consumer would wait for brokers that do not come.
+        few = {"offsets.topic.replication.factor": str(count)} if count < _OFFSETS_REPLICAS else {}
+        return {**few, **self.settings, **own, "zookeeper.connect": self.zookeeper_connect}
 
     def _launch_all(self, deadline: float) -> None:
         # Brokers start while ZooKeeper does: they import, then wait until it serves (--await-zookeeper).

@@ -35,6 +35,11 @@ from barnabas.protocol.ids import NO_BROKER, BrokerId, Endpoint, LeaderEpoch, To
 
 logger = logging.getLogger(__name__)
 
+CREATION_DELAY_MS: Final = 5_000
+"""How long the making of the offsets topic waits for as many brokers as it is to have replicas.
+
+A cluster that is just starting has them soon. One that has fewer for good gets as many as there are.
+"""
 RETRY_MS: Final = 1_000
 """The pause before a partition that could not be loaded is tried again."""
 _MINUTE_MS: Final = 60_000
@@ -89,6 +94,8 @@ class GroupCoordinator:
         self._deleted_topics: set[str] = set()
         self._counted: tuple[TopicId, int] | None = None
         self._must_count = False
+        self._first_wanted_ms: float | None = None
+        """When the offsets topic was first asked for while there were too few brokers."""
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="group-coordinator", daemon=True)
 
@@ -117,7 +124,7 @@ class GroupCoordinator:
         """The coordinator of a group, which need not exist. Raises COORDINATOR_NOT_AVAILABLE."""
         count = self._partition_count()
         if count is None:
-            self._create_topic()
+            self._have_topic_made()
             raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is not there yet")
         index = partition_of(group_id, count)
         state = self._metadata.current.partitions_of(OFFSETS_TOPIC).get(index)
@@ -128,6 +135,15 @@ class GroupCoordinator:
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}-{index} has no leader at present"
             )
         return Found(leader, endpoint)
+
+    def _have_topic_made(self) -> None:
+        if len(self._metadata.current.brokers) < self._config.offsets_topic_replication_factor:
+            now_ms = self._now().monotonic_ms
+            if self._first_wanted_ms is None:
+                self._first_wanted_ms = now_ms
+            if now_ms - self._first_wanted_ms < CREATION_DELAY_MS:
+                return
+        self._create_topic()
 
     def shard_of(self, group_id: str) -> GroupShard:
         """The shard that a group belongs to, serving now.

@@ -226,6 +226,20 @@ def test_the_first_who_asks_has_the_topic_made(serving: Serving) -> None:
     assert serving.call(join()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+def test_the_topic_waits_a_moment_for_as_many_brokers_as_it_is_to_have_replicas(serving: Serving) -> None:
+    def ask() -> list[list[str]]:
+        (one,) = serving.call(find("g")).coordinators
+        assert one.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return serving.auto_created
+
+    serving.managed.metadata.update(metadata({1: 0, 2: 5}, led_by(1)))
+    assert ask() == []
+    serving.managed.pass_time(4_999)
+    assert ask() == []
+    serving.managed.pass_time(1)
+    assert ask() == [[OFFSETS_TOPIC]]
+
+
 def test_a_number_of_partitions_other_than_the_settings_counts_when_zookeeper_confirms_it(
     serving: Serving,
 ) -> None:

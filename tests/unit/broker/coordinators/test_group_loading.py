@@ -1,0 +1,143 @@
+"""Loading: the last record of each key counts, over many segments; what is not understood is left out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.coordinators.group import LoadedOffset
+from barnabas.broker.coordinators.group_loading import MAX_REPORTED, LoadedGroup, groups_of, last_records
+from barnabas.broker.coordinators.group_log import (
+    GroupRecord,
+    OffsetAndMetadata,
+    OffsetRecord,
+    Record,
+    StoredGroup,
+)
+from barnabas.broker.coordinators.group_records import to_bytes
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import TopicPartition
+
+PARTITION = TopicPartition("__consumer_offsets", 0)
+TOPIC = TopicPartition("topic", 0)
+STORED = StoredGroup("consumer", 3, None, None, 5, ())
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    """Of small segments."""
+    log = Log.open(PARTITION, tmp_path / "offsets-0", LogConfig(segment_bytes=2_000), now_ms=0)
+    yield log
+    log.abandon()
+
+
+def offset(group: str, value: int | None, partition: TopicPartition = TOPIC) -> OffsetRecord:
+    return OffsetRecord(group, partition, None if value is None else OffsetAndMetadata(value, 1_000))
+
+
+def write(log: Log, *records: Record) -> None:
+    log.append_as_leader(build_batch(to_bytes(record) for record in records), 0, 0)
+
+
+def load(log: Log) -> dict[str, LoadedGroup]:
+    records = last_records(log, lambda: True)
+    assert records is not None
+    return groups_of(records, PARTITION)
+
+
+def test_an_empty_log_has_no_groups(log: Log) -> None:
+    assert load(log) == {}
+
+
+def test_the_last_record_of_each_key_counts_over_many_segments(log: Log) -> None:
+    other = TopicPartition("topic", 1)
+    for number in range(100):
+        write(log, offset("a", number), offset("b", number), GroupRecord("a", STORED))
+    write(log, offset("b", 7, other), offset("a", None))
+    assert len(log.segments) > 5
+    assert load(log) == {
+        "a": LoadedGroup(STORED, []),
+        "b": LoadedGroup(
+            None,
+            [
+                LoadedOffset(TOPIC, OffsetAndMetadata(99, 1_000), 298),
+                LoadedOffset(other, OffsetAndMetadata(7, 1_000), 300),
+            ],
+        ),
+    }
+
+
+def test_a_group_of_which_only_tombstones_are_left_is_none(log: Log) -> None:
+    write(log, GroupRecord("a", STORED), offset("a", 1))
+    write(log, GroupRecord("a", None), offset("a", None), offset("never", None))
+    assert load(log) == {}
+    write(log, offset("a", 2))
+    assert load(log) == {"a": LoadedGroup(None, [LoadedOffset(TOPIC, OffsetAndMetadata(2, 1_000), 5)])}
+
+
+def test_it_begins_at_the_start_of_the_log(log: Log) -> None:
+    write(log, offset("a", 1))
+    write(log, offset("b", 2))
+    log.increment_log_start_offset(1)
+    assert list(load(log)) == ["b"]
+
+
+def test_it_ends_when_it_is_no_longer_wanted(log: Log) -> None:
+    write(log, offset("a", 1))
+    assert last_records(log, lambda: False) is None
+
+
+def test_transactional_batches_are_left_out(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    write(log, offset("a", 1))
+    builder = RecordBatchBuilder()
+    builder.append(*to_bytes(offset("a", 2)), None, 0)
+    batch = builder.build(
+        base_offset=1,
+        partition_leader_epoch=0,
+        producer_id=5,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    log.append_as_follower(batch, 0)
+    assert load(log)["a"].offsets == [LoadedOffset(TOPIC, OffsetAndMetadata(1, 1_000), 0)]
+    assert "transactional batch at 1" in caplog.text
+
+
+def test_unreadable_records_are_reported_but_not_without_end(
+    log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    strange = [(b"\x00\x09%d" % number, b"value") for number in range(MAX_REPORTED + 5)]
+    key, value = to_bytes(offset("a", 1))
+    # A key with bytes that belong to nothing, and a value of a later version.
+    strange += [(key[:-4] + b"x" + key[-4:], value), (key[:-1] + b"\x05", b"\x00\x63" + bytes(30))]
+    log.append_as_leader(build_batch([*strange, (key, value)]), 0, 0)
+    with caplog.at_level(logging.WARNING):
+        assert load(log) == {"a": LoadedGroup(None, [LoadedOffset(TOPIC, OffsetAndMetadata(1, 1_000), 17)])}
+    reported = [record.getMessage() for record in caplog.records]
+    assert len(reported) == MAX_REPORTED + 1
+    assert "the record at 0 is left out: a key of version 9" in reported[0]
+    assert "17 records are left out in all" in reported[-1]
+
+
+def test_a_damaged_batch_ends_the_loading(log: Log) -> None:
+    write(log, offset("a", 1))
+    write(log, offset("a", 2))
+    whole = log.read
+
+    def damaged(*arguments: object, **options: object) -> object:
+        found = whole(*arguments, **options)  # type: ignore[arg-type]
+        spoilt = bytearray(found.records)
+        spoilt[-2] ^= 0xFF
+        return found._replace(records=memoryview(spoilt))
+
+    log.read = damaged  # type: ignore[method-assign,assignment]
+    with pytest.raises(ApiError) as raised:
+        load(log)
+    assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
