@@ -1,4 +1,4 @@
-"""confluent-kafka, kafka-python and aiokafka as members of one group, in this process.
+"""confluent-kafka, kafka-python and aiokafka as members of one group, each in a process of its own.
 
 They share the partitions of a topic, take over from each other, and go on when their coordinator is killed.
 """
@@ -6,13 +6,14 @@ They share the partitions of a topic, take over from each other, and go on when 
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
+import contextlib
+import multiprocessing
 import uuid
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
 
 import pytest
 
@@ -28,6 +29,7 @@ with warnings.catch_warnings():
     from aiokafka.coordinator.assignors.range import RangePartitionAssignor
     from confluent_kafka.admin import AdminClient, NewTopic
 
+pytestmark = pytest.mark.timeout(240)
 PARTITIONS = 6
 DEADLINE_S = 60.0
 SESSION_TIMEOUT_MS = 6_000
@@ -37,31 +39,79 @@ Place = tuple[int, int]
 
 
 class Member(ABC):
-    """A consumer on a thread of its own; it notes what it is assigned and what it reads, and commits that."""
+    """A consumer in a process of its own, where it may leave what it likes; commits what it has read."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, group: str, pipe: Connection) -> None:
         self.bootstrap, self.topic, self.group = bootstrap, topic, group
-        self.assigned: frozenset[int] = frozenset()
-        self.read: list[Place] = []
-        self.problem: Exception | None = None
-        self.stopping = threading.Event()
-        self.thread = threading.Thread(target=self._guarded, daemon=True)
+        self._pipe = pipe
+        self._is_stopping = False
 
-    def _guarded(self) -> None:
-        try:
-            self.run()
-        except Exception as error:  # noqa: BLE001 - told by the test, whatever it is
-            self.problem = error
-        finally:
-            self.assigned = frozenset()
+    @property
+    def is_stopping(self) -> bool:
+        if self._pipe.poll():
+            # Taken out: a pipe that ends with something in it is reset, and what was told is lost.
+            self._pipe.recv()
+            self._is_stopping = True
+        return self._is_stopping
+
+    def tell(self, assigned: Iterable[int], read: list[Place]) -> None:
+        """What it has now, and what it has read since the last time."""
+        self._pipe.send((frozenset(assigned), read, None))
 
     @abstractmethod
     def run(self) -> None:
-        """Poll and commit until it is stopping, then leave."""
+        """Poll, tell and commit until it is stopping, then leave."""
+
+    def work(self) -> None:
+        problem = None
+        try:
+            self.run()
+        except Exception as error:  # noqa: BLE001 - told by the test, whatever it is
+            problem = repr(error)
+        self._pipe.send((frozenset(), [], problem))
+
+
+def _work(kind: type[Member], bootstrap: str, topic: str, group: str, pipe: Connection) -> None:
+    kind(bootstrap, topic, group, pipe).work()
+
+
+class Running:
+    """A member as the test sees it."""
+
+    def __init__(self, kind: type[Member], bootstrap: str, topic: str, group: str) -> None:
+        self.name, self.group = kind.__name__, group
+        self.read: list[Place] = []
+        self.assigned: frozenset[int] = frozenset()
+        self.problem: str | None = None
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        arguments = (kind, bootstrap, topic, group, theirs)
+        self._process = context.Process(target=_work, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def refresh(self) -> None:
+        """Take in what it has told."""
+        with contextlib.suppress(EOFError):
+            while self._pipe.poll():
+                self.assigned, read, problem = self._pipe.recv()
+                self.read += read
+                self.problem = self.problem or problem
 
     def stop(self) -> None:
-        self.stopping.set()
-        self.thread.join(DEADLINE_S)
+        """Have it leave the group and end."""
+        if self._process.is_alive():
+            with contextlib.suppress(OSError):
+                self._pipe.send(None)
+        self._process.join(DEADLINE_S)
+        self.refresh()
+
+    def close(self) -> None:
+        self.stop()
+        self._process.kill()
+        self._process.join()
+        self._process.close()
+        self._pipe.close()
 
 
 class ConfluentMember(Member):
@@ -79,10 +129,10 @@ class ConfluentMember(Member):
             }
         )
         consumer.subscribe([self.topic])
-        while not self.stopping.is_set():
+        while not self.is_stopping:
             messages = [one for one in consumer.consume(100, 0.2) if one.error() is None]
-            self.assigned = frozenset(one.partition for one in consumer.assignment())
-            self.read += [(one.partition(), one.offset()) for one in messages]
+            assigned = [one.partition for one in consumer.assignment()]
+            self.tell(assigned, [(one.partition(), one.offset()) for one in messages])
             if messages:
                 consumer.commit(asynchronous=True)
         consumer.close()
@@ -99,10 +149,10 @@ class KafkaPythonMember(Member):
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=500,
         )
-        while not self.stopping.is_set():
+        while not self.is_stopping:
             found = consumer.poll(200)
-            self.assigned = frozenset(one.partition for one in consumer.assignment())
-            self.read += [(one.partition, one.offset) for records in found.values() for one in records]
+            read = [(one.partition, one.offset) for records in found.values() for one in records]
+            self.tell([one.partition for one in consumer.assignment()], read)
             if found:
                 consumer.commit_async()
         consumer.close()
@@ -125,10 +175,10 @@ class AiokafkaMember(Member):
         )
         await consumer.start()
         try:
-            while not self.stopping.is_set():
+            while not self.is_stopping:
                 found = await consumer.getmany(timeout_ms=200)
-                self.assigned = frozenset(one.partition for one in consumer.assignment())
-                self.read += [(one.partition, one.offset) for records in found.values() for one in records]
+                read = [(one.partition, one.offset) for records in found.values() for one in records]
+                self.tell([one.partition for one in consumer.assignment()], read)
                 if found:
                     try:
                         await consumer.commit()
@@ -165,27 +215,28 @@ def produce(bootstrap: str, topic: str, count: int) -> set[Place]:
 
 
 @contextmanager
-def members(bootstrap: str, topic: str, *kinds: type[Member]) -> Iterator[list[Member]]:
-    group = f"{topic}-group"
-    started = [kind(bootstrap, topic, group) for kind in kinds]
+def members(bootstrap: str, topic: str, *kinds: type[Member]) -> Iterator[list[Running]]:
     with ExitStack() as stack:
-        for member in started:
-            stack.callback(member.stop)
-            member.thread.start()
+        started = []
+        for kind in kinds:
+            started.append(Running(kind, bootstrap, topic, f"{topic}-group"))
+            stack.callback(started[-1].close)
         yield started
 
 
-def wait_for(condition: Callable[[], bool], all_members: list[Member], what: str) -> None:
+def wait_for(condition: Callable[[], bool], all_members: list[Running], what: str) -> None:
     def holds() -> bool:
+        for member in all_members:
+            member.refresh()
         assert [one.problem for one in all_members if one.problem is not None] == []
         return condition()
 
-    begun = time.monotonic()
-    seen = lambda: [(type(one).__name__, sorted(one.assigned), len(one.read)) for one in all_members]  # noqa: E731
-    assert wait_until(holds, DEADLINE_S), f"{what}: {seen()} after {time.monotonic() - begun:.0f} s"
+    if not wait_until(holds, DEADLINE_S):
+        seen = [(one.name, sorted(one.assigned), len(one.read)) for one in all_members]
+        raise AssertionError(f"{what}: {seen}")
 
 
-def wait_shared(sharing: list[Member], all_members: list[Member]) -> None:
+def wait_shared(sharing: list[Running], all_members: list[Running]) -> None:
     """Wait until these, and nobody else, have all partitions, each one of them."""
 
     def are_shared() -> bool:
@@ -195,7 +246,7 @@ def wait_shared(sharing: list[Member], all_members: list[Member]) -> None:
     wait_for(are_shared, all_members, "the partitions are not shared")
 
 
-def wait_read(places: set[Place], all_members: list[Member]) -> None:
+def wait_read(places: set[Place], all_members: list[Running]) -> None:
     wait_for(
         lambda: places <= {place for member in all_members for place in member.read},
         all_members,
@@ -203,7 +254,6 @@ def wait_read(places: set[Place], all_members: list[Member]) -> None:
     )
 
 
-@pytest.mark.timeout(240)
 def test_members_of_three_clients_share_a_topic_and_take_over_from_each_other(bootstrap: str) -> None:
     topic = make_topic(bootstrap)
     with members(bootstrap, topic, *KINDS) as sharing:
@@ -217,7 +267,6 @@ def test_members_of_three_clients_share_a_topic_and_take_over_from_each_other(bo
     assert [member.problem for member in sharing] == [None, None, None]
 
 
-@pytest.mark.timeout(240)
 def test_a_group_begins_where_it_committed(bootstrap: str) -> None:
     topic = make_topic(bootstrap)
     first = produce(bootstrap, topic, 20)
@@ -228,7 +277,6 @@ def test_a_group_begins_where_it_committed(bootstrap: str) -> None:
         first = produce(bootstrap, topic, 20)
 
 
-@pytest.mark.timeout(240)
 def test_a_group_goes_on_when_its_coordinator_is_killed(start_cluster: StartCluster) -> None:
     cluster = start_cluster()
     topic = make_topic(cluster.bootstrap)
