@@ -1,0 +1,207 @@
+"""A group under load while its members and its coordinator die: all that was acknowledged is seen, and no
+committed offset covers what nobody has seen.
+
+``CHAOS_SECONDS`` says how long, ``CHAOS_SEED`` repeats the choices of an earlier run (not their timing).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+
+from barnabas.client.admin import Admin
+from barnabas.client.assignors import ASSIGNORS
+from barnabas.client.consumer import Consumer
+from barnabas.client.errors import BarnabasError, CommitFailed
+from barnabas.client.producer import Producer
+from barnabas.client.producer_batch import RecordMetadata
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.ids import BrokerId, TopicPartition
+
+from ..cluster.tools import ClusterView
+
+SECONDS = float(os.environ.get("CHAOS_SECONDS", "15"))
+PARTITIONS = 6
+MEMBERS = 4
+GROUP = "g"
+TOPIC = "t"
+HEALING_S = 90.0
+
+StartCluster = Callable[..., LocalCluster]
+Seen = dict[TopicPartition, set[int]]
+
+
+class Disaster(Exception):
+    """What a user's own code may raise."""
+
+
+class Life:
+    """Members that come and go, each in a way of its own, and an account of what they have seen."""
+
+    def __init__(self, cluster: LocalCluster, chance: random.Random) -> None:
+        self.cluster = cluster
+        self.chance = chance
+        self.strategy = chance.choice(sorted(ASSIGNORS))
+        self.seen: Seen = {TopicPartition(TOPIC, number): set() for number in range(PARTITIONS)}
+        self.acknowledged: Seen = {tp: set() for tp in self.seen}
+        self.is_quiet = False
+        self.is_over = False
+        self.ends: dict[str, int] = {}
+        self.coordinator: BrokerId | None = None
+        self.present: dict[int, set[TopicPartition]] = {}
+
+    def consumer(self) -> Consumer:
+        return Consumer(
+            bootstrap_servers=self.cluster.bootstrap,
+            group_id=GROUP,
+            auto_offset_reset="earliest",
+            partition_assignment_strategy=self.strategy,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=500,
+            max_poll_interval_ms=3_000,
+            auto_commit_interval_ms=200,
+            request_timeout_ms=4_000,
+        )
+
+    async def member(self, number: int) -> None:
+        """One member after another, until the end."""
+        while not self.is_over:
+            end = self.chance.choice(["close", "crash", "raise", "stall", "cancel"])
+            consumer = self.consumer()
+            try:
+                await self._live(number, consumer, end)
+            except (Disaster, TimeoutError):
+                self.ends[end] = self.ends.get(end, 0) + 1
+            finally:
+                self.present[number] = set()
+
+    async def _live(self, number: int, consumer: Consumer, end: str) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.chance.uniform(2, 8)
+        async with consumer:
+            consumer.subscribe([TOPIC])
+            while not self.is_over:
+                records = await consumer.poll(200)
+                self.present[number] = consumer.assignment()
+                if consumer._group is not None and consumer._group.member.coordinator is not None:
+                    self.coordinator = consumer._group.member.coordinator
+                is_due = loop.time() > until and not self.is_quiet
+                if is_due and end == "raise":
+                    # These records were handed out and not worked on.
+                    raise Disaster
+                for record in records:
+                    self.seen[TopicPartition(TOPIC, record.partition)].add(record.offset)
+                if is_due and end == "close":
+                    raise TimeoutError
+                if is_due and end == "crash":
+                    crash(consumer)
+                    raise Disaster
+                if is_due and end == "cancel":
+                    async with asyncio.timeout(self.chance.uniform(0, 0.1)):
+                        await consumer.poll(10_000)
+                        raise Disaster
+                if is_due and end == "stall":
+                    self.ends[end] = self.ends.get(end, 0) + 1
+                    await asyncio.sleep(4)
+                    until = loop.time() + 5
+                if self.chance.random() < 0.05:
+                    try:
+                        await consumer.commit(timeout_ms=3_000)
+                    except (CommitFailed, BarnabasError):
+                        self.ends["refused commit"] = self.ends.get("refused commit", 0) + 1
+
+    async def write(self) -> None:
+        async with Producer(bootstrap_servers=self.cluster.bootstrap, delivery_timeout_ms=60_000) as producer:
+            number = 0
+            while not self.is_over and not self.is_quiet:
+                await producer.send(
+                    TOPIC, b"%d" % number, partition=number % PARTITIONS, on_delivery=self._sent
+                )
+                number += 1
+                await asyncio.sleep(0.003)
+
+    def _sent(self, metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
+        if metadata is not None:
+            self.acknowledged[TopicPartition(TOPIC, metadata.partition)].add(metadata.offset)
+
+    def missing(self) -> Seen:
+        return {tp: found for tp in self.seen if (found := self.acknowledged[tp] - self.seen[tp])}
+
+    async def check_commits(self) -> None:
+        """No committed offset covers an unseen record; transactions apart, offsets have no gaps."""
+        async with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
+            for tp, found in (await admin.group_offsets(GROUP)).items():
+                unseen = set(range(found.offset if found is not None else 0)) - self.seen[tp]
+                assert not unseen, f"{found} of {tp} covers {sorted(unseen)[:5]}, which nobody has seen"
+
+
+def crash(consumer: Consumer) -> None:
+    """What a killed process leaves: closed connections, and a member that says nothing."""
+    cluster, group = consumer._cluster, consumer._group
+    assert cluster is not None
+    assert group is not None
+    cluster.close()
+
+
+async def torment(life: Life, seconds: float) -> None:
+    """Take one broker after another away, the coordinator above all."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while loop.time() < end:
+        await asyncio.sleep(life.chance.uniform(1, 3))
+        victim = life.coordinator if life.chance.random() < 0.7 else None
+        victim = victim if victim is not None else BrokerId(life.chance.randint(1, 3))
+        how = life.chance.choice(["kill", "pause", "restart"])
+        print(f"{how} {victim}", flush=True)
+        if how == "restart":
+            await asyncio.to_thread(life.cluster.restart, victim)
+        elif how == "kill":
+            await asyncio.to_thread(life.cluster.kill, victim)
+            await asyncio.sleep(life.chance.uniform(0.5, 4))
+            await asyncio.to_thread(life.cluster.start_broker, victim)
+        else:
+            life.cluster.pause(victim)
+            await asyncio.sleep(life.chance.uniform(0.5, 4))
+            life.cluster.resume(victim)
+        await asyncio.to_thread(ClusterView(life.cluster).wait_isr, TOPIC, 3, 60.0)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(SECONDS + 300)
+async def test_a_group_sees_everything_and_commits_nothing_unseen(start_cluster: StartCluster) -> None:
+    seed = int(os.environ.get("CHAOS_SEED") or random.randrange(1 << 32))
+    print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)
+    cluster = start_cluster(
+        settings={"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "4000"}
+    )
+    ClusterView(cluster).create_topic(TOPIC, PARTITIONS, 3, min_insync_replicas="2")
+    life = Life(cluster, random.Random(seed))
+    tasks = [asyncio.create_task(life.member(number)) for number in range(MEMBERS)]
+    tasks.append(asyncio.create_task(life.write()))
+    try:
+        await torment(life, SECONDS)
+        life.is_quiet = True
+        await tasks[-1]
+        async with asyncio.timeout(HEALING_S):
+            while life.missing() or sum(map(len, life.present.values())) != PARTITIONS:
+                for task in tasks[:-1]:
+                    if task.done():
+                        task.result()
+                await asyncio.sleep(0.1)
+        await life.check_commits()
+    finally:
+        life.is_over = True
+        print(
+            f"seed {seed}, {life.strategy}: {life.ends}, {sum(map(len, life.acknowledged.values()))} records",
+            flush=True,
+        )
+        await asyncio.wait(tasks, timeout=60)
+    for task in tasks:
+        task.result()
+    await life.check_commits()
+    assert life.missing() == {}, f"seed {seed}"
+    assert sum(map(len, life.acknowledged.values())) > 500
