@@ -1,9 +1,9 @@
 """`barnabas demo`: the main job on real data, from an empty directory to a table in Spark.
 
 A cluster of three brokers takes a year of departures; half way the broker that leads most is killed, and
-later it returns. Then everything is read back and checked, and Spark's answer is compared with the source
-file's. Every step gives its verdicts; one that fails makes the exit code 1 and keeps the directory with all
-logs in it.
+later it returns. Then everything is read back and checked. A group of three consumers reads it too, of which
+one is killed half way; and Spark's answer is compared with the source file's. Every step gives its verdicts;
+one that fails makes the exit code 1 and keeps the directory with all logs in it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Final
 from barnabas.cli import demo_flights
 from barnabas.cli.demo_failover import Failover
 from barnabas.cli.demo_flights import FLIGHT_COUNT, CarrierDelay
+from barnabas.cli.demo_group import MEMBERS, GroupAudit, GroupRun
 from barnabas.cli.demo_ledger import Audit, Ledger
 from barnabas.cli.demo_records import Traffic, consume_all, produce_all
 from barnabas.cli.demo_screen import Screen
@@ -33,11 +34,12 @@ from barnabas.deploy.state import STATE_FILE
 from barnabas.protocol.errors import ApiError, ErrorCode
 
 TOPIC: Final = "flights"
+GROUP: Final = "departures"
 PARTITIONS: Final = 6
 BROKERS: Final = 3
 MIN_INSYNC_REPLICAS: Final = 2
 
-_STEPS: Final = 7
+_STEPS: Final = 8
 _SETTLE_S: Final = 10.0
 _REJOIN_S: Final = 30.0
 _ASK_EVERY_S: Final = 0.1
@@ -98,7 +100,7 @@ class Demo:
         self._ledger = Ledger()
 
     async def run(self) -> None:
-        """All seven steps. Raises what keeps the demo from going on."""
+        """All eight steps. Raises what keeps the demo from going on."""
         self.screen.title(
             "Barnabas: a cluster, a year of flights, a broker killed half way, nothing lost, nothing twice"
         )
@@ -108,6 +110,7 @@ class Demo:
             failover = await self._produce(cluster, admin, topic)
             await self._await_rejoin(admin, failover.victim)
         await self._consume(cluster.bootstrap)
+        await self._consume_as_group(cluster.bootstrap)
         await self._read_into_spark(cluster.bootstrap)
         self._show_report(failover)
 
@@ -132,7 +135,9 @@ class Demo:
     async def _start_cluster(self) -> LocalCluster:
         self.screen.step(1, _STEPS, f"Start ZooKeeper and {BROKERS} brokers")
         started = time.monotonic()
-        self._cluster = cluster = LocalCluster(self.directory, brokers=BROKERS)
+        self._cluster = cluster = LocalCluster(
+            self.directory, brokers=BROKERS, settings={"group.min.session.timeout.ms": "1000"}
+        )
         await asyncio.to_thread(cluster.start)
         seconds = time.monotonic() - started
         self.report["start_s"] = round(seconds, 2)
@@ -222,8 +227,40 @@ class Demo:
         ):
             self.check(not finding.count, f"{what}: {finding}")
 
+    async def _consume_as_group(self, bootstrap: str) -> None:
+        self.screen.step(
+            6, _STEPS, f"Read everything with a group of {MEMBERS} consumers, and kill one of them meanwhile"
+        )
+        audit = GroupAudit(self._ledger)
+        group = GroupRun(bootstrap, TOPIC, GROUP, range(PARTITIONS), audit, self.screen.note)
+        with self.screen.progress("seen", self._ledger.acknowledged) as progress:
+            left = await group.run(self._ledger.acknowledged, progress)
+        async with Admin(bootstrap_servers=bootstrap) as admin:
+            found = await admin.group_offsets(GROUP)
+        committed = {tp.partition: one.offset for tp, one in found.items() if one is not None}
+        of_the_dead, of_others = audit.again.pop(group.victim, 0), sum(audit.again.values())
+        self.report["group_rebalance_ms"] = round(group.rebalance_ms)
+        self.report["group_s"] = round(group.seconds, 2)
+        self.report["group_delivered_again"] = of_the_dead + of_others
+        self.screen.note(
+            f"delivered again (at least once, as groups do): {of_the_dead:,} that the dead member had not "
+            f"committed, {of_others:,} others"
+        )
+        covered = audit.covered_unseen(committed)
+        self.check(not any(left), f"the other members left in peace: exit codes {left}")
+        for finding, what in (
+            (audit.unseen(), "acknowledged records that no member saw"),
+            (audit.changed, "records whose bytes differ from what was acknowledged"),
+            (covered, "offsets committed that no member saw"),
+        ):
+            self.check(not finding.count, f"{what}: {finding}")
+        self.check(
+            sum(committed.values()) == self._ledger.acknowledged,
+            f"the group has committed {sum(committed.values()):,} of {self._ledger.acknowledged:,} records",
+        )
+
     async def _read_into_spark(self, bootstrap: str) -> None:
-        self.screen.step(6, _STEPS, "Mean departure delay by carrier, by Spark and from the file")
+        self.screen.step(7, _STEPS, "Mean departure delay by carrier, by Spark and from the file")
         started = time.monotonic()
         view = await asyncio.to_thread(read_delays, self.directory, bootstrap, TOPIC)
         self.report["spark_s"] = round(time.monotonic() - started, 2)
@@ -247,7 +284,7 @@ class Demo:
         self.report[f"{name}_s"] = round(traffic.seconds, 2)
 
     def _show_report(self, failover: Failover) -> None:
-        self.screen.step(7, _STEPS, "Report")
+        self.screen.step(8, _STEPS, "Report")
         report = self.report
         report["killed_broker"] = failover.victim
         report["seconds"] = round(time.monotonic() - self._started, 1)
@@ -265,6 +302,11 @@ class Demo:
                 ),
                 ("read back", f"{report['consumed_records']:,} records, {report['duplicates']:,} duplicates"),
                 ("", f"{consumed_rate:,.0f} records/s with every check"),
+                (
+                    "group",
+                    f"{MEMBERS} members, one killed: rebalanced in {report['group_rebalance_ms']:,} ms",
+                ),
+                ("", f"{report['group_delivered_again']:,} records delivered again"),
                 ("failover", f"{report.get('failover_ms', 'not measured')} ms"),
                 ("in-sync replicas", f"{report['in_sync_replicas_before']} before the kill"),
                 ("", f"{report['in_sync_replicas_without']} while broker {failover.victim} was dead"),

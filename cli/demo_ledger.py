@@ -17,6 +17,11 @@ _NOT_ACKNOWLEDGED: Final = -1
 _MAX_EXAMPLES: Final = 3
 
 
+def checksum_of(key: bytes, value: bytes) -> int:
+    """What tells a record's bytes from others."""
+    return zlib.crc32(value, zlib.crc32(key))
+
+
 class Ledger:
     """The records sent, by their number, and where the cluster said it put them."""
 
@@ -34,7 +39,7 @@ class Ledger:
 
     def sent(self, key: bytes, value: bytes) -> int:
         """Enter a record before it is sent; returns its number."""
-        self._checksums.append(zlib.crc32(value, zlib.crc32(key)))
+        self._checksums.append(checksum_of(key, value))
         self._partitions.append(_NOT_ACKNOWLEDGED)
         self._offsets.append(_NOT_ACKNOWLEDGED)
         self.sent_bytes += len(key) + len(value)
@@ -60,7 +65,16 @@ class Ledger:
         """Whether these are the bytes that were sent under a number."""
         if not 0 <= number < len(self._checksums):
             return False
-        return self._checksums[number] == zlib.crc32(value, zlib.crc32(key))
+        return self._checksums[number] == checksum_of(key, value)
+
+    def checksums_by_place(self) -> dict[tuple[int, int], int]:
+        """Of every acknowledged record the checksum, by partition and offset."""
+        places = zip(self._partitions, self._offsets, self._checksums, strict=True)
+        return {
+            (partition, offset): checksum
+            for partition, offset, checksum in places
+            if offset != _NOT_ACKNOWLEDGED
+        }
 
 
 @dataclass(slots=True)

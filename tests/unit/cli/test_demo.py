@@ -15,7 +15,8 @@ from barnabas.cli import demo_flights
 from barnabas.cli.demo import _directory, _same_delays
 from barnabas.cli.demo_failover import Silences, busiest_leader
 from barnabas.cli.demo_flights import CarrierDelay
-from barnabas.cli.demo_ledger import Audit, Finding, Ledger
+from barnabas.cli.demo_group import GroupAudit
+from barnabas.cli.demo_ledger import Audit, Finding, Ledger, checksum_of
 from barnabas.cli.demo_screen import Screen
 from barnabas.cli.exit_codes import CommandError
 from barnabas.client.metadata import PartitionInfo, TopicInfo
@@ -99,6 +100,37 @@ def test_bytes_that_were_never_sent_are_found() -> None:
     audit.take(0, 3, KEY, b"[]")
     audit.take(0, 4, None, None)
     assert counts(audit) == {"foreign": 4}
+
+
+def group_audit_of(count: int, seen: list[tuple[int, int]]) -> GroupAudit:
+    """Of as many acknowledged records, by member and offset what was seen."""
+    audit = GroupAudit(ledger_of(count))
+    for member, offset in seen:
+        audit.take(member, 0, offset, checksum_of(KEY, value_of(offset)))
+    return audit
+
+
+def test_what_a_group_saw_passes_though_a_dead_members_records_came_again() -> None:
+    audit = group_audit_of(3, [(1, 0), (1, 1), (2, 1), (2, 2)])
+    assert (audit.seen, audit.again) == (3, {1: 1})
+    assert (audit.unseen().count, audit.changed.count, audit.covered_unseen({0: 3}).count) == (0, 0, 0)
+
+
+def test_a_record_that_no_member_saw_is_found() -> None:
+    audit = group_audit_of(3, [(1, 0), (1, 2)])
+    assert str(audit.unseen()) == "1 (offset 1 of 0)"
+    assert audit.covered_unseen({0: 1}).count == 0
+    assert str(audit.covered_unseen({0: 3})) == "1 (offset 1 of 0, committed up to 3)"
+
+
+def test_a_commit_beyond_the_end_covers_what_nobody_saw() -> None:
+    assert group_audit_of(1, [(1, 0)]).covered_unseen({0: 2, 1: 1}).count == 2
+
+
+def test_a_record_that_a_group_saw_with_other_bytes_is_found() -> None:
+    audit = GroupAudit(ledger_of(1))
+    audit.take(1, 0, 0, checksum_of(KEY, value_of(7)))
+    assert audit.changed.count == 1
 
 
 def test_a_finding_shows_a_few_examples_of_many() -> None:
