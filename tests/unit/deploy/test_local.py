@@ -127,6 +127,20 @@ def test_kill_pause_resume_and_restart_reach_one_broker_alone(make: Make) -> Non
     assert [a["pid"] == b["pid"] for a, b in zip(after, before, strict=True)] == [False, True, True]
 
 
+@pytest.mark.parametrize(
+    ("brokers", "given", "replicas"), [(1, None, 1), (2, None, 2), (4, None, 3), (2, "1", 1)]
+)
+def test_a_small_cluster_wants_no_more_replicas_of_offsets_than_it_has_brokers(
+    make: Make, brokers: int, given: str | None, replicas: int
+) -> None:
+    settings = {} if given is None else {"offsets.topic.replication.factor": given}
+    cluster = make(brokers=brokers, settings=settings)
+    cluster.start()
+    config = load_config(file=cluster.broker(1).settings_file)
+    assert config.offsets_topic_replication_factor == replicas
+    assert config.group_initial_rebalance_delay_ms == 0
+
+
 def test_settings_changed_for_a_broker_hold_from_its_next_start(make: Make) -> None:
     cluster = make()
     cluster.start()
