@@ -1,7 +1,8 @@
 """`barnabas consume TOPIC`: print records, from a start to the end that the topic has now, or on and on.
 
 Without ``--follow`` the command ends at the high watermark that each partition has when it starts. Records of
-one partition come in order; partitions are mixed as they arrive.
+one partition come in order; partitions are mixed as they arrive. With ``--group`` it is a member of a group:
+it shares the topic with the others, begins where the group stopped, and goes on until it is stopped.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from barnabas.client.fetched import ConsumerRecord
 from barnabas.protocol.ids import TopicPartition
 
 _POLL_MS: Final = 1_000
+_COMMIT_MS: Final = 1_000
 _MAX_POLL_RECORDS: Final = 5_000
 _FORMATS: Final = ("value", "key-value", "full", "json")
 
@@ -37,10 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument(
         "--from",
         dest="start",
-        default="beginning",
         metavar="WHERE",
         help="beginning (default), end, an offset, or a time like 2013-01-31T12:00:00Z",
     )
+    parser.add_argument("--group", metavar="GROUP", help="as a member of this group, on and on")
     parser.add_argument("--max", type=int, metavar="N", help="stop after N records")
     parser.add_argument("--follow", action="store_true", help="wait for more at the end, until Ctrl-C")
     parser.add_argument("--format", choices=_FORMATS, default="value", help="default: value")
@@ -55,7 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.max is not None and options.max < 0:
         raise CommandError(f"--max {options.max}: expected at least 0", USAGE)
-    start = parse_start(options.start)
+    if options.group is not None and (options.partition is not None or options.start is not None):
+        raise CommandError("--group: the group says which partitions, and where from", USAGE)
+    start = parse_start(options.start if options.start is not None else "beginning")
     return run_async(_consume(options, start, chosen_bootstrap(options), sys.stdout.buffer))
 
 
@@ -126,11 +130,17 @@ async def _consume(
                 f"topic {options.topic} has no partition {partition}, only 0 to {known[-1]}", NOT_FOUND
             )
     partitions = [TopicPartition(options.topic, partition) for partition in wanted]
+    format_record = make_formatter(options.format, options.key_separator)
+    if options.group is not None:
+        settings = {"group_id": options.group, "auto_commit_interval_ms": _COMMIT_MS, **settings}
+        async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
+            consumer.subscribe([options.topic])
+            await _print_records(consumer, {}, options.max, format_record, out)
+        return OK
     async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
         ends = {} if options.follow else dict(await consumer.end_offsets(partitions))
         consumer.assign(partitions)
         await _seek(consumer, partitions, start)
-        format_record = make_formatter(options.format, options.key_separator)
         await _print_records(consumer, ends, options.max, format_record, out)
     return OK
 

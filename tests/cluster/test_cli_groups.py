@@ -114,3 +114,18 @@ def test_offsets_are_reset(groups: Groups, topic: str, tmp_path: Path) -> None:
         "deleted": [f"{topic}-0"],
     }
     assert [row["partition"] for row in groups("lag", group)["partitions"]] == [1]
+
+
+def test_consuming_as_a_member_goes_on_where_the_group_stopped(
+    shared_cluster: LocalCluster, groups: Groups, topic: str
+) -> None:
+    command = [sys.executable, "-m", "barnabas.cli.main", "consume", topic, "--group", topic]
+    command += ["--bootstrap", shared_cluster.bootstrap]
+
+    def consume(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *words], capture_output=True, text=True, timeout=60, check=False)
+
+    lines = consume("--max", "7").stdout.splitlines() + consume("--max", "13").stdout.splitlines()
+    assert sorted(lines) == sorted([str(number) for number in range(10)] * 2)
+    assert groups("lag", topic)["lag"] == 0
+    assert consume("--from", "end").returncode == exit_codes.USAGE

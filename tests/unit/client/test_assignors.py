@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,6 +108,38 @@ def test_every_partition_that_is_wanted_has_one_member_who_wants_it(
         if topic in all_wanted
         for number in range(count)
     )
+
+
+class KnownPartitions:
+    """As much of aiokafka's view of a cluster as its assignors look at."""
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        self.counts = counts
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        return set(range(self.counts[topic])) if topic in self.counts else None
+
+
+@pytest.mark.parametrize(
+    ("name", "oracle"), [("range", RangePartitionAssignor), ("roundrobin", RoundRobinPartitionAssignor)]
+)
+@given(counts, wishes)
+def test_range_and_round_robin_give_what_another_client_gives(
+    name: str, oracle: Any, partitions: dict[str, int], wanted: list[list[str]]
+) -> None:
+    # aiokafka takes a topic without partitions for one that it does not know.
+    partitions = {topic: count for topic, count in partitions.items() if count}
+    members = [member(f"m{index}", *topics) for index, topics in enumerate(wanted)]
+    metadata = {
+        one.member_id: ConsumerProtocolMemberMetadata(0, list(one.subscription.topics), b"")
+        for one in members
+    }
+    expected = {
+        member_id: sorted(TopicPartition(*tp) for tp in given_.partitions())
+        for member_id, given_ in oracle.assign(KnownPartitions(partitions), metadata).items()
+    }
+    found = assign(name, members, partitions)
+    assert {member_id: sorted(held) for member_id, held in found.items()} == expected
 
 
 def check_balance(members: list[Member], found: Assignments) -> None:
