@@ -13,12 +13,12 @@ from barnabas.broker import config_rules
 from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.config_layers import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.services import ALL_BROKERS, ConfigResource, Services
+from barnabas.broker.handlers.services import ALL_BROKERS, ConfigResource, GrownTopic, Services
 from barnabas.broker.handlers.slow import submit
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import DelayedOperation
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.ids import NO_BROKER, TopicId
+from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, TopicId
 from barnabas.protocol.messages.configs import ConfigResourceType
 from barnabas.protocol.messages.partitions import (
     CreatePartitionsRequest,
@@ -39,6 +39,7 @@ from barnabas.protocol.messages.topics import (
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 _ASK_THE_CONTROLLER: Final = "this broker is not the controller; Metadata names the one that is"
+_INTERNAL: Final = "the topic belongs to the brokers themselves"
 _DISABLED_CODE_SINCE: Final = 3
 """DeleteTopics knows TOPIC_DELETION_DISABLED from this version on."""
 
@@ -187,7 +188,20 @@ def handle_create_partitions(services: Services, request: ApiRequest) -> None:
 
 
 def _create_partitions(services: Services, request: ApiRequest, body: CreatePartitionsRequest) -> None:
-    grown = services.topics.create_partitions(body.topics, validate_only=body.validate_only)
+    wanted = [topic for topic in body.topics if topic.name not in INTERNAL_TOPICS]
+    grown = services.topics.create_partitions(wanted, validate_only=body.validate_only)
+    # Where a group is depends on their number: with more, what was committed would not be found any more.
+    grown += [
+        GrownTopic(
+            CreatePartitionsTopicResult(
+                name=topic.name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=_INTERNAL
+            ),
+            NO_TOPIC_ID,
+            -1,
+        )
+        for topic in body.topics
+        if topic.name in INTERNAL_TOPICS
+    ]
     done = {one.result.name: one for one in grown if one.result.error_code == ErrorCode.NONE}
     expected = {} if body.validate_only else done
 
@@ -249,7 +263,7 @@ def _delete(services: Services, request: ApiRequest, topics: list[DeleteTopicSta
             name=topic.name,
             topic_id=topic.topic_id,
             error_code=ErrorCode.INVALID_TOPIC_EXCEPTION,
-            error_message="the topic belongs to the brokers themselves",
+            error_message=_INTERNAL,
         )
         for topic in topics
         if _is_internal(services, topic)

@@ -283,3 +283,15 @@ def test_the_brokers_own_topics_are_not_deleted_neither_by_name_nor_by_id(servin
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
     ]
+
+
+def test_the_brokers_own_topics_do_not_grow(serving: Serving) -> None:
+    asked = [CreatePartitionsTopic(name=name, count=100) for name in ("__consumer_offsets", "topic")]
+    result = CreatePartitionsTopicResult(name="topic", error_code=ErrorCode.INVALID_PARTITIONS)
+    serving.topics.grown = [GrownTopic(result, TopicId(TOPIC_ID), 2)]
+    results = serving.call(CreatePartitionsRequest(topics=asked, timeout_ms=0)).results
+    assert serving.topics.asked == [([("topic", 100)], False)]
+    assert [(one.name, one.error_code) for one in results] == [
+        ("topic", ErrorCode.INVALID_PARTITIONS),
+        ("__consumer_offsets", ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ]
