@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -242,6 +244,28 @@ def test_a_coordinator_that_goes_under_commits_costs_none_that_was_acknowledged(
         cluster.start_broker(victim)
         view.wait_isr(OFFSETS_TOPIC, 3)
         wait_progress(committers, "after its return")
+    check_nothing_lost(cluster, committers)
+
+
+def test_a_coordinator_that_stood_still_and_wakes_is_one_no_longer(with_topics: LocalCluster) -> None:
+    cluster, view = with_topics, ClusterView(with_topics)
+    with committing(cluster) as committers:
+        wait_progress(committers, "at the start")
+        sleeper = committers[0].client.coordinator
+        process = cluster.broker(sleeper).running_process.pid
+        with view.zookeeper() as zookeeper:
+            os.kill(process, signal.SIGSTOP)
+            try:
+                eventually(
+                    lambda: zookeeper.exists(f"/brokers/ids/{sleeper}") is None,
+                    DEADLINE_S,
+                    "its session does not end",
+                )
+            finally:
+                os.kill(process, signal.SIGCONT)
+        wait_progress(committers, "after it woke")
+        view.wait_isr(OFFSETS_TOPIC, 3)
+        wait_progress(committers, "after it follows again")
     check_nothing_lost(cluster, committers)
 
 
