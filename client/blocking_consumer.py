@@ -136,6 +136,10 @@ class Consumer:
         left = sum(record[:2] == tuple(partition) for record in self._left)
         return None if known is None else known + left
 
+    def metrics(self) -> dict[str, int]:
+        """As `barnabas.client.Consumer.metrics`; records that this facade still holds count as read."""
+        return self._do(self._consumer.metrics)
+
     def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """As `barnabas.client.Consumer.poll`."""
         if self._left and self._consumer._rebalance_is_due():

@@ -13,6 +13,8 @@ from typing import Any
 from barnabas.client.cluster import Cluster
 from barnabas.client.committed_offsets import OffsetAndMetadata, OffsetToCommit, checked_offsets
 from barnabas.client.config import ConsumerConfig
+from barnabas.client.consumer_metrics import consumer_metrics
+from barnabas.client.fetched import PartitionState
 from barnabas.client.group_commits import CommitDone
 from barnabas.client.group_session import GroupSession
 from barnabas.client.metadata import PartitionInfo
@@ -24,6 +26,7 @@ class ConsumerOffsets(ABC):
     """See the module."""
 
     config: ConsumerConfig
+    _states: dict[TopicPartition, PartitionState]
 
     @abstractmethod
     def _parts(self) -> tuple[Cluster, Any]:
@@ -76,6 +79,10 @@ class ConsumerOffsets(ABC):
         return await group.offsets.fetch([TopicPartition(*tp) for tp in partitions], timeout_ms)
 
     # Questions
+
+    def metrics(self) -> dict[str, int]:
+        """``records-lag-max`` and ``records-lead-min``, once a fetch has told them; see their module."""
+        return consumer_metrics(self._states.values())
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The partitions of a topic. Raises UNKNOWN_TOPIC_OR_PARTITION."""
