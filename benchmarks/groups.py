@@ -1,0 +1,321 @@
+"""Consumer groups: how fast they form, how much they commit, how soon they mend, how fast they are loaded.
+
+On three brokers: 200 consumers in one process join one group with 200 partitions, from the first poll until
+each has one; 1,000 groups of one member each join and sync over one connection per broker; offsets are
+committed, one per request and 100 per request, by 64 groups with one request each under way (acks=all, three
+replicas, as always with groups); a member that is a process gets SIGKILL, until the others own everything.
+By itself: 1 M offset records, all of different keys, from a log on disk to groups, as new leaders read them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import uvloop
+
+from barnabas.broker.coordinators.group_loading import groups_of, last_records
+from barnabas.broker.coordinators.group_log import OffsetAndMetadata, OffsetRecord
+from barnabas.broker.coordinators.group_records import to_bytes
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.cli.demo_member import SESSION_TIMEOUT_MS
+from barnabas.client.admin import Admin, NewTopic
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import ConsumerConfig
+from barnabas.client.consumer import Consumer
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.errors import ApiError, ErrorCode, raise_for
+from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
+from barnabas.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from barnabas.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from barnabas.protocol.schema import RequestOf
+from benchmarks.support import Figure, Options, run, running_cluster, tell, temporary_folder
+
+R = TypeVar("R")
+
+_TOPIC: Final = "wide"
+_SMALL: Final = "narrow"
+_SMALL_PARTITIONS: Final = 6
+_COMMITTERS: Final = 64
+_OFFSETS_PER_COMMIT: Final = 100
+_GROUPS_AT_ONCE: Final = 100
+_LOADED_GROUPS: Final = 1_000
+_RECORDS_PER_BATCH: Final = 500
+_DEADLINE_S: Final = 60.0
+_AGAIN: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
+
+# -- members -----------------------------------------------------------------------------------------------
+
+
+async def _until(consumers: Sequence[Consumer], shares: Callable[[], bool]) -> None:
+    """Poll all of them until they have their shares."""
+    is_over = asyncio.Event()
+
+    async def poll(consumer: Consumer) -> None:
+        while not is_over.is_set():
+            await consumer.poll(100)
+            if shares():
+                is_over.set()
+
+    async with asyncio.timeout(_DEADLINE_S):
+        await asyncio.gather(*map(poll, consumers))
+
+
+async def _members(bootstrap: str, group: str, members: int) -> float:
+    """The seconds until so many members of one group have a partition each."""
+    async with AsyncExitStack() as stack:
+        consumers = [
+            await stack.enter_async_context(Consumer(bootstrap_servers=bootstrap, group_id=group))
+            for _ in range(members)
+        ]
+        for consumer in consumers:
+            consumer.subscribe([_TOPIC])
+        started = time.perf_counter()
+        await _until(consumers, lambda: all(len(consumer.assignment()) == 1 for consumer in consumers))
+        return time.perf_counter() - started
+
+
+async def _mended(bootstrap: str, group: str) -> float:
+    """The seconds from the SIGKILL of one of three members until the others have its partitions."""
+    words = [sys.executable, "-m", "barnabas.cli.demo_member", bootstrap, _SMALL, group]
+    settings: dict[str, Any] = {"session_timeout_ms": SESSION_TIMEOUT_MS, "heartbeat_interval_ms": 300}
+    async with (
+        Consumer(bootstrap_servers=bootstrap, group_id=group, **settings) as first,
+        Consumer(bootstrap_servers=bootstrap, group_id=group, **settings) as second,
+    ):
+        others = [first, second]
+        for consumer in others:
+            consumer.subscribe([_SMALL])
+
+        def share() -> int:
+            return sum(len(consumer.assignment()) for consumer in others)
+
+        victim = await asyncio.create_subprocess_exec(
+            *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL
+        )
+        try:
+            await _until(others, lambda: share() == _SMALL_PARTITIONS * 2 // 3)
+        finally:
+            victim.kill()
+            killed_at = time.perf_counter()
+            await victim.wait()
+        await _until(others, lambda: share() == _SMALL_PARTITIONS)
+        return time.perf_counter() - killed_at
+
+
+# -- groups without consumers ------------------------------------------------------------------------------
+
+
+async def _coordinators(cluster: Cluster, groups: Iterable[str]) -> dict[str, BrokerId]:
+    keys = list(groups)
+    await cluster.refresh()
+    async with asyncio.timeout(_DEADLINE_S):
+        while True:
+            answer = await cluster.request(
+                next(iter(cluster.nodes)), FindCoordinatorRequest(coordinator_keys=keys)
+            )
+            if all(found.error_code == ErrorCode.NONE for found in answer.coordinators):
+                return {found.key: BrokerId(found.node_id) for found in answer.coordinators}
+            await asyncio.sleep(0.05)
+
+
+async def _ask(cluster: Cluster, node: BrokerId, message: RequestOf[R], code_of: Callable[[R], int]) -> R:
+    """The answer; asked again while its coordinator is still getting ready. Raises ApiError."""
+    async with asyncio.timeout(_DEADLINE_S):
+        while True:
+            answer = await cluster.request(node, message)
+            try:
+                raise_for(code_of(answer), str(node))
+                return answer
+            except ApiError as error:
+                if error.code not in _AGAIN:
+                    raise
+            await asyncio.sleep(0.05)
+
+
+async def _join(cluster: Cluster, node: BrokerId, group: str) -> None:
+    """Make a stable group of one member."""
+    member_id = ""
+    while True:
+        joined = await cluster.request(
+            node,
+            JoinGroupRequest(
+                group_id=group,
+                session_timeout_ms=60_000,
+                rebalance_timeout_ms=60_000,
+                member_id=member_id,
+                protocol_type="consumer",
+                protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+            ),
+        )
+        if joined.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+            break
+        member_id = joined.member_id
+    raise_for(joined.error_code, group)
+    assignment = SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"all")
+    request = SyncGroupRequest(
+        group_id=group,
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        assignments=[assignment],
+    )
+    await _ask(cluster, node, request, lambda answer: answer.error_code)
+
+
+async def _many_groups(cluster: Cluster, groups: Sequence[str]) -> float:
+    """The seconds until all of these groups are stable."""
+    coordinators = await _coordinators(cluster, groups)
+    waiting = iter(groups)
+
+    async def join_some() -> None:
+        for group in waiting:
+            await _join(cluster, coordinators[group], group)
+
+    started = time.perf_counter()
+    await _all(join_some() for _ in range(_GROUPS_AT_ONCE))
+    return time.perf_counter() - started
+
+
+async def _all(works: Iterable[Awaitable[None]]) -> None:
+    await asyncio.gather(*works)
+
+
+async def _commits(cluster: Cluster, name: str, seconds: float, offsets_each: int) -> float:
+    """How many offsets a second the groups commit, so many in each request."""
+    groups = [f"{name}-{number}" for number in range(_COMMITTERS)]
+    coordinators = await _coordinators(cluster, groups)
+    done = 0
+
+    async def commit_once(group: str, offset: int) -> None:
+        partitions = [
+            OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+            for partition in range(offsets_each)
+        ]
+        topic = OffsetCommitRequestTopic(name=_TOPIC, partitions=partitions)
+        await _ask(
+            cluster,
+            coordinators[group],
+            OffsetCommitRequest(group_id=group, topics=[topic]),
+            lambda answer: max(one.error_code for one in answer.topics[0].partitions),
+        )
+
+    async def commit_on(group: str, until: float) -> None:
+        nonlocal done
+        offset = 0
+        while time.perf_counter() < until:
+            offset += 1
+            await commit_once(group, offset)
+            done += offsets_each
+
+    await _all(commit_once(group, 0) for group in groups)
+    started = time.perf_counter()
+    await _all(commit_on(group, started + seconds) for group in groups)
+    return done / (time.perf_counter() - started)
+
+
+# -- loading -----------------------------------------------------------------------------------------------
+
+
+def _loading(folder: Path, records: int) -> float:
+    """The seconds from a log with so many committed offsets to the groups that have them."""
+    name = TopicPartition("__consumer_offsets", 0)
+    log = Log.open(name, folder / "offsets", LogConfig(), now_ms=0)
+    try:
+        for first in range(0, records, _RECORDS_PER_BATCH):
+            made = (
+                OffsetRecord(
+                    f"group-{number % _LOADED_GROUPS}",
+                    TopicPartition(_TOPIC, number // _LOADED_GROUPS),
+                    OffsetAndMetadata(number, 1_000),
+                )
+                for number in range(first, min(records, first + _RECORDS_PER_BATCH))
+            )
+            log.append_as_leader(build_batch(map(to_bytes, made)), 0, 0)
+        started = time.perf_counter()
+        found = groups_of(last_records(log, lambda: True) or {}, name)
+        seconds = time.perf_counter() - started
+    finally:
+        log.abandon()
+    loaded = sum(len(group.offsets) for group in found.values())
+    if loaded != records:
+        raise RuntimeError(f"{loaded} offsets were loaded of {records}")
+    return seconds
+
+
+# -- all of it ---------------------------------------------------------------------------------------------
+
+
+async def _measure(bootstrap: str, options: Options) -> list[Figure]:
+    members, groups = options.amount(200, 50), options.amount(1_000, 200)
+    seconds = options.amount(10, 3)
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topics([NewTopic(_TOPIC, members, 1), NewTopic(_SMALL, _SMALL_PARTITIONS, 1)])
+    cluster = Cluster(ConsumerConfig.of({"bootstrap_servers": bootstrap}))
+    await cluster.start()
+    rounds: dict[str, list[float]] = {"joined": [], "groups": [], "single": [], "batched": [], "mended": []}
+    try:
+        # The topic of the offsets is made by the first who asks for it.
+        await _commits(cluster, "first", 0.1, 1)
+        for number in range(options.rounds):
+            rounds["joined"].append(await _members(bootstrap, f"members-{number}", members))
+            names = [f"one-of-many-{number}-{group}" for group in range(groups)]
+            rounds["groups"].append(await _many_groups(cluster, names))
+            rounds["single"].append(await _commits(cluster, f"single-{number}", seconds, 1))
+            each = min(members, _OFFSETS_PER_COMMIT)
+            rounds["batched"].append(await _commits(cluster, f"batched-{number}", seconds, each))
+            rounds["mended"].append(await _mended(bootstrap, f"mended-{number}") * 1000)
+            tell(", ".join(f"{name} {found[-1]:.1f}" for name, found in rounds.items()))
+    finally:
+        cluster.close()
+    return [
+        Figure.of(f"{members} members of one group are stable", rounds["joined"], "s", at_most=3),
+        Figure.of(f"{groups} groups of one member are stable", rounds["groups"], "s"),
+        Figure.of("offset commits, one per request", rounds["single"], "offsets/s", at_least=3_000),
+        Figure.of(f"offset commits, {each} per request", rounds["batched"], "offsets/s", at_least=20_000),
+        Figure.of(
+            "kill of a member until the others have its partitions",
+            rounds["mended"],
+            "ms",
+            at_most=SESSION_TIMEOUT_MS + 1_000,
+            note=f"session timeout {SESSION_TIMEOUT_MS} ms",
+        ),
+    ]
+
+
+def measure(options: Options) -> list[Figure]:
+    with running_cluster(options, group_min_session_timeout_ms="1000") as cluster:
+        figures = uvloop.run(_measure(cluster.bootstrap, options))
+    records = options.amount(1_000_000, 100_000)
+    loaded = []
+    for _ in range(options.rounds):
+        with temporary_folder(options) as folder:
+            loaded.append(_loading(folder, records))
+    return [*figures, Figure.of(f"loading {records:,} offset records", loaded, "s", at_most=10)]
+
+
+if __name__ == "__main__":
+    run(__doc__, measure)
