@@ -70,8 +70,29 @@ def driver_of() -> Iterator[StartDriver]:
         yield find
 
 
+class Spare:
+    """Processes of clients for the members of groups, used again by later tests."""
+
+    def __init__(self, started: ExitStack) -> None:
+        self._started = started
+        self._idle: dict[str, list[Driver]] = {}
+
+    def lend(self, name: str) -> Driver:
+        idle = self._idle.get(name)
+        return idle.pop() if idle else self._started.enter_context(CLIENTS[name].start())
+
+    def give_back(self, driver: Driver) -> None:
+        self._idle.setdefault(driver.name, []).append(driver)
+
+
+@pytest.fixture(scope="session")
+def spare() -> Iterator[Spare]:
+    with ExitStack() as started:
+        yield Spare(started)
+
+
 @pytest.fixture
-def bench(request: pytest.FixtureRequest, bootstrap: str, driver_of: StartDriver) -> Bench:
+def bench(request: pytest.FixtureRequest, bootstrap: str, driver_of: StartDriver, spare: Spare) -> Bench:
     """The client that the test is parametrized with, beside the reference."""
     driver = driver_of(request.param)
     reference = driver_of("confluent-kafka")
@@ -82,4 +103,6 @@ def bench(request: pytest.FixtureRequest, bootstrap: str, driver_of: StartDriver
         reference=reference,
         brokers=[broker_id for broker_id, _, _ in known["brokers"]],
         is_barnabas=not EXTERNAL,
+        lend=spare.lend,
+        give_back=spare.give_back,
     )

@@ -76,6 +76,9 @@ class Bench:
     """The ids of all brokers."""
     is_barnabas: bool
     """Whether our own client can be asked, too."""
+    lend: Callable[[str], Driver]
+    """Another process of a client, until it is given back; one that is dead need not be."""
+    give_back: Callable[[Driver], None]
     topics: list[str] = field(default_factory=list)
 
     def ask(self, command: str, **arguments: Any) -> Any:

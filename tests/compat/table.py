@@ -90,10 +90,12 @@ def _number(row: str) -> int:
 
 
 def main() -> int:
+    import tests.compat.group_features  # noqa: F401 - it adds its rows
     from tests.compat.clients import CLIENTS
     from tests.compat.features import FEATURES as ALL
     from tests.compat.java import NAME
     from tests.compat.test_failover import ROW
+    from tests.compat.test_group_failover import ROW as GROUP_ROW
 
     with tempfile.TemporaryDirectory() as name:
         ran = subprocess.run(
@@ -102,7 +104,7 @@ def main() -> int:
             env={**os.environ, RESULTS: name},
             check=False,
         )
-        tables = collect(Path(name), [*ALL, ROW])
+        tables = collect(Path(name), [*ALL, ROW, GROUP_ROW])
     text = README.read_text(encoding="utf-8")
     text = write(text, FEATURES, tables[FEATURES], list(CLIENTS), "")
     text = write(text, VERSIONS, tables[VERSIONS], [*CLIENTS, NAME], "API")

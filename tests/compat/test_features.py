@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from . import table
+from . import (
+    group_features,  # noqa: F401 - it adds its rows
+    table,
+)
 from .clients import CLIENTS, Unsupported
 from .conftest import EXTERNAL
 from .features import FEATURES, Bench, NeedsBarnabas
@@ -25,9 +28,10 @@ def test_a_client_at_a_feature(request: pytest.FixtureRequest, bench: Bench, fea
 
 def test_the_table_has_no_row_that_is_not_tried() -> None:
     from .test_failover import ROW
+    from .test_group_failover import ROW as GROUP_ROW
 
     rows = table.read(table.README.read_text(encoding="utf-8"), table.FEATURES)
-    assert list(rows) == [*FEATURES, ROW]
+    assert list(rows) == [*FEATURES, ROW, GROUP_ROW]
     assert all(list(cells) == list(CLIENTS) for cells in rows.values())
 
 

@@ -128,8 +128,9 @@ def relayed(
             cluster.close()
 
 
-def tour(driver: Driver, bootstrap: str) -> None:
+def tour(relayed: Relay, driver: Driver) -> None:
     """Everything that the client can be asked."""
+    bootstrap = relayed.address
     topic = f"tour-{uuid.uuid4().hex[:12]}"
 
     def ask(command: str, **arguments: object) -> None:
@@ -160,7 +161,31 @@ def tour(driver: Driver, bootstrap: str) -> None:
     ask("alter_configs", configs={"retention.ms": "3600000"})
     ask("create_partitions", total=2)
     ask("delete_records", partition=0, before=3)
+    group_tour(relayed, driver, bootstrap, topic)
     ask("delete_topic")
+
+
+def group_tour(relayed: Relay, driver: Driver, bootstrap: str, topic: str) -> None:
+    """What it can do with a group."""
+
+    def ask(command: str, **arguments: object) -> None:
+        with contextlib.suppress(Unsupported):
+            driver.ask(command, bootstrap=bootstrap, group=topic, **arguments)
+
+    def has_beaten() -> bool:
+        return any(key == ApiKey.HEARTBEAT for key, _ in relayed.seen)
+
+    driver.ask("member_start", bootstrap=bootstrap, group=topic, topics=[topic], auto_commit=True)
+    assert wait_until(lambda: len(driver.ask("member_status")["read"]) >= 18, 30)
+    assert wait_until(has_beaten, 30)
+    driver.ask("member_stop")
+    ask("describe_group")
+    ask("group_offsets", topic=topic)
+    ask("set_group_offsets", topic=topic, offsets={"0": 4})
+    ask("delete_group_offsets", topic=topic, partitions=[0])
+    ask("delete_group")
+    with contextlib.suppress(Unsupported):
+        driver.ask("list_groups", bootstrap=bootstrap)
 
 
 def java_tour(tool: Tool, bootstrap: str, folder: Path) -> None:
@@ -183,6 +208,13 @@ def java_tour(tool: Tool, bootstrap: str, folder: Path) -> None:
     tool("kafka.admin.ConfigCommand", *entity, "--alter", "--add-config", "retention.ms=3600000")
     tool(f"{tools}.DeleteRecordsCommand", *server, "--offset-json-file", str(wish))
     tool(f"{tools}.LogDirsCommand", *server, "--describe")
+    in_group = ("--group", topic, "--max-messages", "16", "--from-beginning", "--timeout-ms", "30000")
+    tool(f"{tools}.consumer.ConsoleConsumer", *of_topic, *in_group)
+    groups = (f"{tools}.consumer.group.ConsumerGroupCommand", *server)
+    tool(*groups, "--list")
+    tool(*groups, "--describe", "--group", topic)
+    tool(*groups, "--delete-offsets", "--group", topic, "--topic", f"{topic}:1")
+    tool(*groups, "--delete", "--group", topic)
     tool(f"{tools}.ClusterTool", "cluster-id", *server)
     tool(f"{tools}.TopicCommand", *of_topic, "--delete")
 
@@ -203,7 +235,7 @@ def test_the_versions_that_a_client_chooses(
         version = name.split()[1]
     else:
         driver = driver_of(name)
-        tour(driver, relayed.address)
+        tour(relayed, driver)
         version = driver.ask("hello")["version"]
     # The looks of this test itself are Metadata 4 and ApiVersions 0; each client asks for more of its own.
     chosen: dict[int, int] = {}

@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, for_code
+from aiokafka_groups import GROUP_COMMANDS
 from stdio import ClientError, Ledger, load_value, serve, to_bytes, to_text
 
 
@@ -333,4 +334,4 @@ COMMANDS = {
 }
 
 if __name__ == "__main__":
-    serve(COMMANDS, describe)
+    serve(COMMANDS | GROUP_COMMANDS, describe)

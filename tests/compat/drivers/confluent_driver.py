@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import confluent_kafka
+from confluent_groups import GROUP_COMMANDS
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -342,4 +343,4 @@ COMMANDS = {
 }
 
 if __name__ == "__main__":
-    serve(COMMANDS, describe)
+    serve(COMMANDS | GROUP_COMMANDS, describe)

@@ -10,6 +10,7 @@ import kafka
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, for_code
+from kafka_python_groups import GROUP_COMMANDS
 from stdio import ClientError, Ledger, load_value, serve, to_bytes, to_text
 
 
@@ -321,4 +322,4 @@ COMMANDS = {
 }
 
 if __name__ == "__main__":
-    serve(COMMANDS, describe)
+    serve(COMMANDS | GROUP_COMMANDS, describe)

@@ -355,12 +355,14 @@ class Load {
 
 let current = null
 
+Object.assign(commands, require('./kafkajs_groups.js')({ client, withAdmin, Unsupported }))
+
 // -- lines in, lines out -----------------------------------------------------------------------------------
 
 const describe = error => {
   // The broker's word may be wrapped several times.
   let inner = error
-  for (let next = error; next; next = next.cause ?? next.errors?.[0] ?? next.partitions?.[0]?.error) {
+  for (let next = error; next; next = next.cause ?? next.errors?.[0] ?? (next.partitions ?? next.groups)?.[0]?.error) {
     if (next.type) inner = next
   }
   return { code: inner.code ?? -1, name: inner.type ?? inner.name, text: inner.message }

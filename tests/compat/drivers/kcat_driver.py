@@ -10,6 +10,7 @@ import threading
 import time
 from typing import Any
 
+from kcat_groups import GROUP_COMMANDS
 from stdio import ClientError, Ledger, Unsupported, load_value, serve, to_bytes
 
 KCAT = os.environ.get("KCAT", "kcat")
@@ -307,4 +308,4 @@ COMMANDS = {
 }
 
 if __name__ == "__main__":
-    serve(COMMANDS, describe)
+    serve(COMMANDS | GROUP_COMMANDS, describe)

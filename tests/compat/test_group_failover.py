@@ -1,0 +1,65 @@
+"""The coordinator of groups of every client is killed (-9): each goes on, and commits."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import ExitStack
+
+import pytest
+
+from barnabas.deploy.local import LocalCluster
+
+from . import table
+from .clients import CLIENTS, Driver, Unavailable
+from .conftest import EXTERNAL, Spare, StartDriver
+from .features import Bench
+from .group_features import Member, committed, wait, wait_read, written
+
+ROW = "groups: kill -9 of the coordinator"
+PARTITIONS = 2
+
+
+def group_of(bench: Bench, coordinator: int) -> str:
+    """The name of a group that this broker coordinates."""
+    names = (bench.name() for _ in itertools.count())
+    return next(
+        name
+        for name in names
+        if bench.ask_reference("describe_group", group=name)["coordinator"] == coordinator
+    )
+
+
+@pytest.mark.skipif(bool(EXTERNAL), reason="kills brokers, and COMPAT_BOOTSTRAP names others' ones")
+def test_every_clients_group_goes_on_when_its_coordinator_is_killed(
+    start_cluster: object, driver_of: StartDriver, spare: Spare
+) -> None:
+    cluster: LocalCluster = start_cluster()  # type: ignore[operator]
+    reference: Driver = driver_of("confluent-kafka")
+    known = reference.ask("describe_cluster", bootstrap=cluster.bootstrap)
+    brokers = [broker_id for broker_id, _, _ in known["brokers"]]
+    bench = Bench(cluster.bootstrap, reference, reference, brokers, True, spare.lend, spare.give_back)
+    topic = bench.topic(PARTITIONS)
+    victim = brokers[0]
+    with ExitStack() as stack:
+        members: dict[str, Member] = {}
+        groups: dict[str, str] = {}
+        for name in CLIENTS:
+            groups[name] = group_of(bench, victim)
+            try:
+                member = Member(bench, groups[name], name, topics=[topic], auto_commit=True)
+            except Unavailable:
+                continue
+            members[name] = stack.enter_context(member)
+        places = written(bench, topic, PARTITIONS, 10)
+        for member in members.values():
+            wait_read([member], places)
+        cluster.kill(victim)
+        alive = [broker for broker in cluster.brokers if broker.id != victim]
+        bench.bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in alive)
+        places = written(bench, topic, PARTITIONS, 10)
+        for name, member in members.items():
+            wait_read([member], places)
+            wait([member], lambda member=member: len(member.assigned) == PARTITIONS, f"{name} lost its place")
+            member.stop()
+            assert committed(bench, groups[name], topic) == {"0": 20, "1": 20}, name
+            table.check(table.FEATURES, ROW, name, "yes")
