@@ -73,6 +73,7 @@ class ProducerBatch:
         "flight",
         "is_full",
         "is_oldest",
+        "is_written",
         "last_error",
         "log_append_time_ms",
         "may_be_written",
@@ -110,6 +111,8 @@ class ProducerBatch:
         """The broker that it was sent to last."""
         self.is_oldest = False
         """Whether nothing before it was on its way when it was sent last."""
+        self.is_written = False
+        """Known to be in the log, for one numbered after it is; only its own answer is missing."""
         self.may_be_written = False
         """Whether an attempt ended without telling."""
         self.is_full = builder is None

@@ -348,6 +348,10 @@ class Sender:
         For the oldest there is nothing more to come: the broker has lost what it acknowledged, or a batch
         before was given up and never written. The numbering begins anew (KIP-360).
         """
+        if batch.is_written:
+            # The broker knows only what came later: the batch is there, nobody knows where.
+            self._accumulator.delivered(queue, batch, -1, -1)
+            return
         if not batch.is_oldest:
             batch.last_error = error
             self._accumulator.put_back(queue, batch, 0.0)

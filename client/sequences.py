@@ -101,7 +101,9 @@ class Pipeline:
     def retry(self) -> ProducerBatch | None:
         """The batch to be sent again now: the oldest, if it is not in flight."""
         oldest = self.oldest
-        if oldest is None or oldest.state is BatchState.IN_FLIGHT or self.phase is Phase.RESTARTING:
+        if oldest is None or oldest.state is BatchState.IN_FLIGHT:
+            return None
+        if self.phase is Phase.RESTARTING and not oldest.is_written:
             return None
         return oldest
 
@@ -112,10 +114,11 @@ class Pipeline:
             return not self.batches
         if self.phase is Phase.UNPROVEN:
             return not self.batches
+        # A broker knows a producer's last five batches again: one that lacks its answer must stay among them.
         return (
             self.phase is Phase.STEADY
             and len(self.batches) < self._limit
-            and all(batch.state is BatchState.IN_FLIGHT for batch in self.batches)
+            and all(batch.state is BatchState.IN_FLIGHT and not batch.is_written for batch in self.batches)
         )
 
     def may_leave(self, batch: ProducerBatch) -> bool:
@@ -151,6 +154,8 @@ class Pipeline:
         """Take out a batch that was written, or a ghost that turns out to be; those before it were, too."""
         position = self.batches.index(batch)
         decided = [ghost for ghost in self.batches[: position + 1] if ghost in self.ghosts]
+        for earlier in self.batches[:position]:
+            earlier.is_written = self.is_numbered
         self.batches.remove(batch)
         for ghost in decided:
             self._forget(ghost)
@@ -200,6 +205,9 @@ class Pipeline:
             return
         live = [batch for batch in self.batches if batch not in self.ghosts]
         if any(batch.state is BatchState.IN_FLIGHT for batch in live) or self.identity is None:
+            return
+        if any(batch.is_written for batch in live):
+            # Under a new number it would be written again: its answer comes first, under the old one.
             return
         self.ghosts.clear()
         self.batches = live

@@ -478,3 +478,57 @@ def finish(pipeline: Pipeline, batch: Any) -> None:
 def give_up(pipeline: Pipeline, batch: Any) -> None:
     batch.fail(DeliveryTimedOut("over"))
     pipeline.gave_up(batch, may_be_written=True)
+
+
+def test_nothing_follows_while_one_that_was_written_lacks_its_answer() -> None:
+    """Five more would make the broker forget it, and then call its retry a gap."""
+    pipeline, (lost, later) = numbered_pipeline(2)
+    pipeline.launch(lost, 1)
+    pipeline.launch(later, 1)
+    assert pipeline.takes_new
+    pipeline.put_back(lost)
+    finish(pipeline, later)
+    assert lost.is_written
+    assert pipeline.retry is lost
+    pipeline.launch(lost, 1)
+    assert not pipeline.takes_new
+    finish(pipeline, lost)
+    assert pipeline.takes_new
+
+
+def test_a_numbering_begins_anew_only_when_what_was_written_has_its_answer() -> None:
+    pipeline, (lost, later, gap) = numbered_pipeline(3)
+    for one in (lost, later, gap):
+        pipeline.launch(one, 1)
+    pipeline.put_back(lost)
+    finish(pipeline, later)
+    number_before = lost.base_sequence
+    pipeline.put_back(gap)
+    pipeline.restart()
+    assert pipeline.phase is Phase.RESTARTING
+    assert pipeline.retry is lost
+    assert lost.base_sequence == number_before, "under another number it would be written again"
+    pipeline.launch(lost, 1)
+    finish(pipeline, lost)
+    assert pipeline.phase is Phase.UNPROVEN
+    assert gap.base_sequence == 0
+
+
+async def test_a_batch_that_the_broker_has_forgotten_is_delivered_if_a_later_one_was() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+            await producer.send_and_wait("t", number(0))
+            broker = cluster.brokers[1]
+            broker.script(
+                ApiKey.PRODUCE,
+                writing(broker, refuse(ErrorCode.REQUEST_TIMED_OUT)),
+                refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            )
+            future = await producer.send("t", number(1))
+            await until(lambda: bool(pipeline_of(producer).batches))
+            (batch,) = pipeline_of(producer).batches
+            batch.is_written = True
+            await producer.flush()
+            assert future.result().offset == -1
+        assert cluster.partition("t").values() == [number(0), number(1)]
