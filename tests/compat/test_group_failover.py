@@ -8,6 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.process import wait_until
 
 from . import table
 from .clients import CLIENTS, Driver, Unavailable
@@ -27,6 +28,10 @@ def group_of(bench: Bench, coordinator: int) -> str:
         for name in names
         if bench.ask_reference("describe_group", group=name)["coordinator"] == coordinator
     )
+
+
+def all_of(count: int) -> dict[str, int]:
+    return {str(partition): count for partition in range(PARTITIONS)}
 
 
 @pytest.mark.skipif(bool(EXTERNAL), reason="kills brokers, and COMPAT_BOOTSTRAP names others' ones")
@@ -57,9 +62,19 @@ def test_every_clients_group_goes_on_when_its_coordinator_is_killed(
         alive = [broker for broker in cluster.brokers if broker.id != victim]
         bench.bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in alive)
         places = written(bench, topic, PARTITIONS, 10)
+        total = 20
         for name, member in members.items():
             wait_read([member], places)
             wait([member], lambda member=member: len(member.assigned) == PARTITIONS, f"{name} lost its place")
+            for _ in range(3):
+                if wait_until(
+                    lambda name=name, total=total: committed(bench, groups[name], topic) == all_of(total), 10
+                ):
+                    break
+                # kafkajs gives a commit up that failed with the coordinator, until it has read more.
+                places = written(bench, topic, PARTITIONS, 10)
+                total += 10
+                wait_read([member], places)
             member.stop()
-            assert committed(bench, groups[name], topic) == {"0": 20, "1": 20}, name
+            assert committed(bench, groups[name], topic) == all_of(total), name
             table.check(table.FEATURES, ROW, name, "yes")
