@@ -69,7 +69,7 @@ class KafkaPythonMember(Member, ConsumerRebalanceListener):
 
         Up to 3.0.12, a join that only new metadata asked for does not set ``rejoin_needed``. When `poll` ends
         between its JoinGroup and its SyncGroup, what the metadata asked for is fulfilled and nothing asks for
-        the join's outcome again: no assignment, and no heartbeat, for ever, with any broker (KAFKA-9815 is the
+        the outcome again: no assignment, and no heartbeat, for ever, with any broker (KAFKA-9815 is the
         same in the Java client). Polls of 100 ms on a busy machine meet it in one of twenty joins.
         """
         coordinator = self._consumer._coordinator
