@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -110,13 +110,16 @@ class TopicAdmin:
         with _zookeeper_trouble():
             writer = self._controller.writer
             existing = set(self._store.topics())
+            # Read last: of a topic's nodes the request to delete it goes last, so what is in neither is gone.
+            leaving = set(self._store.deletion_requests())
         counts = Counter(topic.name for topic in topics)
         results = []
         for topic in {topic.name: topic for topic in topics}.values():
             try:
                 with _zookeeper_trouble():
                     _check_named_once(topic.name, counts)
-                    result = self._create(topic, existing, None if validate_only else writer)
+                    _check_not_taken(topic.name, existing, leaving)
+                    result = self._create(topic, None if validate_only else writer)
             except ApiError as error:
                 results.append(_failed(topic.name, error))
             else:
@@ -193,9 +196,7 @@ class TopicAdmin:
             ErrorCode.REQUEST_TIMED_OUT, f"topic {topic.name!r} is changed by others again and again"
         )
 
-    def _create(self, topic: CreatableTopic, existing: set[str], writer: TopicWriter | None) -> TopicResult:
-        validate_topic_name(topic.name)
-        self._check_not_taken(topic.name, existing)
+    def _create(self, topic: CreatableTopic, writer: TopicWriter | None) -> TopicResult:
         config = {one.name: one.value for one in topic.configs}
         if any(value is None for value in config.values()):
             nulls = sorted(name for name, value in config.items() if value is None)
@@ -205,15 +206,12 @@ class TopicAdmin:
         except ValueError as error:
             raise api_error(ErrorCode.INVALID_CONFIG, str(error)) from error
         replicas = self._assign(topic)
-        assignment = TopicAssignment(topic_id=TopicId(random_uuid()), replicas=replicas)
         result = TopicResult(
-            name=topic.name,
-            topic_id=assignment.topic_id,
-            num_partitions=len(replicas),
-            replication_factor=len(replicas[0]),
+            name=topic.name, num_partitions=len(replicas), replication_factor=len(replicas[0])
         )
         if writer is None:
             return result
+        assignment = TopicAssignment(topic_id=TopicId(random_uuid()), replicas=replicas)
         overrides = {name: value for name, value in config.items() if value is not None}
         if not writer.create_topic(topic.name, assignment, overrides):
             raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} exists already")
@@ -225,19 +223,7 @@ class TopicAdmin:
             result.replication_factor,
             overrides,
         )
-        return result
-
-    def _check_not_taken(self, name: str, existing: set[str]) -> None:
-        if name in existing:
-            leaving = name in self._store.deletion_requests()
-            why = "is still being deleted" if leaving else "exists already"
-            raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} {why}")
-        for other in existing:
-            if metric_name(other) == metric_name(name):
-                raise api_error(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION,
-                    f"topic {name!r} collides with {other!r}: names may not differ in '.' and '_' alone",
-                )
+        return replace(result, topic_id=assignment.topic_id)
 
     def _assign(self, topic: CreatableTopic) -> dict[int, tuple[BrokerId, ...]]:
         live = self._controller.live_brokers
@@ -267,6 +253,20 @@ class TopicAdmin:
 def _check_named_once(name: str, counts: Mapping[str, int]) -> None:
     if counts[name] > 1:
         raise api_error(ErrorCode.INVALID_REQUEST, f"topic {name!r} is named twice in one request")
+
+
+def _check_not_taken(name: str, existing: Collection[str], leaving: Collection[str]) -> None:
+    validate_topic_name(name)
+    if name in leaving:
+        raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} is still being deleted")
+    if name in existing:
+        raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
+    for other in existing:
+        if metric_name(other) == metric_name(name):
+            raise api_error(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"topic {name!r} collides with {other!r}: names may not differ in '.' and '_' alone",
+            )
 
 
 def _name_of(topic: DeleteTopicState, existing: Mapping[str, object], by_id: Mapping[TopicId, str]) -> str:

@@ -102,7 +102,9 @@ def test_an_assignment_by_hand_is_kept() -> None:
 
 def test_validation_alone_writes_nothing() -> None:
     desk = Desk()
-    assert desk.create(CreatableTopic(name="t"), validate_only=True) == [(ErrorCode.NONE, "")]
+    [result] = desk.admin.create_topics([CreatableTopic(name="t")], validate_only=True)
+    assert (result.error, result.num_partitions, result.replication_factor) == (ErrorCode.NONE, 1, 1)
+    assert result.topic_id == NO_TOPIC_ID
     assert desk.zookeeper.assignments == {}
 
 
@@ -162,6 +164,17 @@ def test_a_topic_that_exists_is_refused_and_one_being_deleted_says_so() -> None:
     refusal(desk.create(CreatableTopic(name="t")), ErrorCode.TOPIC_ALREADY_EXISTS, "exists already")
     desk.admin.delete_topics([DeleteTopicState(name="t")])
     refusal(desk.create(CreatableTopic(name="t")), ErrorCode.TOPIC_ALREADY_EXISTS, "still being deleted")
+
+
+def test_a_name_is_free_only_when_the_last_node_of_the_topic_before_is_gone() -> None:
+    """The topic's node goes first, its overrides next: a topic made in between would lose its own."""
+    desk = Desk()
+    desk.create(CreatableTopic(name="t"))
+    desk.admin.delete_topics([DeleteTopicState(name="t")])
+    del desk.zookeeper.assignments["t"]
+    refusal(desk.create(CreatableTopic(name="t")), ErrorCode.TOPIC_ALREADY_EXISTS, "still being deleted")
+    desk.controller.writer.delete_topic("t")
+    assert desk.create(CreatableTopic(name="t")) == [(ErrorCode.NONE, "")]
 
 
 def test_names_that_differ_in_dot_and_underscore_alone_collide() -> None:
