@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from barnabas.broker.config import parse_setting, usable_topic_config, validate_topic_config
+from barnabas.broker.config import parse_setting, usable_topic_config
 from barnabas.broker.config_layers import DYNAMIC_NAMES, ConfigLayers, Layer, setting_text
 from barnabas.broker.config_settings import KNOWN_NAMES, ROWS, TOPIC_ROWS
 from barnabas.broker.config_table import Boolean, ChoiceList, Integer, Kind, Row, nearest
@@ -171,14 +171,12 @@ def replacing(
 
 
 def check(kind: ConfigResourceType, settings: Mapping[str, str]) -> None:
-    """Raises INVALID_CONFIG for values out of range."""
-    if kind is ConfigResourceType.TOPIC:
-        validate_topic_config(settings)
-        return
+    """Raises INVALID_CONFIG for values out of range; names that are not known here are passed over."""
+    rows = TOPIC_ROWS if kind is ConfigResourceType.TOPIC else ROWS
     problems: list[str] = []
     for name, text in settings.items():
-        if name in ROWS:
-            parse_setting(name, ROWS[name][1], text, problems)
+        if name in rows:
+            parse_setting(name, rows[name][1], text, problems)
     if problems:
         raise api_error(ErrorCode.INVALID_CONFIG, "; ".join(problems))
 
@@ -231,7 +229,12 @@ def _changed_list(
     current: Mapping[str, str],
     layers: ConfigLayers,
 ) -> str:
-    row = (TOPIC_ROWS if kind is ConfigResourceType.TOPIC else ROWS)[name][1]
+    rows = TOPIC_ROWS if kind is ConfigResourceType.TOPIC else ROWS
+    if name not in rows:
+        raise api_error(
+            ErrorCode.INVALID_CONFIG, f"{operation.name} of {name}, which this broker does not know"
+        )
+    row = rows[name][1]
     if not isinstance(row.kind, ChoiceList):
         raise api_error(
             ErrorCode.INVALID_CONFIG,

@@ -188,5 +188,18 @@ def test_a_setting_may_be_named_once_in_a_request() -> None:
         replacing(TOPIC, [("retention.ms", None)], {})
 
 
+@pytest.mark.parametrize("kind", [TOPIC, BROKER])
+def test_what_this_broker_does_not_understand_stays_while_something_else_is_changed(
+    kind: ConfigResourceType,
+) -> None:
+    name = "retention.ms" if kind is TOPIC else "log.retention.ms"
+    changed = altered(kind, {"theirs": "1"}, [Alteration(name, SET, "5")], layers())
+    assert changed == {"theirs": "1", name: "5"}
+    assert replacing(kind, [("theirs", "2")], {"theirs": "1"}) == {"theirs": "2"}
+    with pytest.raises(ApiError, match="theirs") as caught:
+        altered(kind, {"theirs": "1"}, [Alteration("theirs", APPEND, "2")], layers())
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+
+
 def test_what_this_broker_does_not_understand_can_be_taken_away() -> None:
     assert altered(TOPIC, {"nosuch": "1"}, [Alteration("nosuch", DELETE, None)], layers()) == {}
