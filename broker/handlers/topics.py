@@ -2,12 +2,13 @@
 
 The work in ZooKeeper blocks, so it runs on the slow-work thread. Then the answer waits in the purgatory until
 this broker's metadata has a leader for every partition, or has forgotten the topic, or until the timeout.
+The brokers' own topics may be deleted, as in Apache Kafka, and are made anew when they are needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.broker import config_rules
 from barnabas.broker.clocks import monotonic_ms
@@ -39,7 +40,6 @@ from barnabas.protocol.messages.topics import (
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 _ASK_THE_CONTROLLER: Final = "this broker is not the controller; Metadata names the one that is"
-_INTERNAL: Final = "the topic belongs to the brokers themselves"
 _DISABLED_CODE_SINCE: Final = 3
 """DeleteTopics knows TOPIC_DELETION_DISABLED from this version on."""
 
@@ -83,6 +83,40 @@ def _answer_when(
     services.topic_purgatory.try_complete_else_watch(operation, list(names))
 
 
+class _Expected(NamedTuple):
+    """A topic that is to be served with so many partitions, and the result to tell otherwise by."""
+
+    result: CreatableTopicResult | CreatePartitionsTopicResult
+    topic_id: TopicId
+    num_partitions: int
+
+
+def _answer_when_served(
+    services: Services,
+    expected: Collection[_Expected],
+    timeout_ms: int,
+    answer: Callable[[], None],
+    *,
+    what_is_done: str,
+) -> None:
+    """Answer when each of these partitions has a leader, or tell of the others at the deadline."""
+
+    def waiting() -> list[_Expected]:
+        return [
+            one
+            for one in expected
+            if not _is_served(services.metadata, one.result.name, one.topic_id, one.num_partitions)
+        ]
+
+    def late() -> None:
+        for one in waiting():
+            one.result.error_code = ErrorCode.REQUEST_TIMED_OUT
+            one.result.error_message = f"{what_is_done}, but not every partition has a leader yet"
+
+    names = [one.result.name for one in expected]
+    _answer_when(services, names, timeout_ms, lambda: not waiting(), answer, late)
+
+
 def _is_served(metadata: MetadataCache, name: str, topic_id: TopicId, num_partitions: int) -> bool:
     found = metadata.current.topics.get(name)
     if found is None or found.topic_id != topic_id or len(found.partitions) < num_partitions:
@@ -113,27 +147,13 @@ def handle_create(services: Services, request: ApiRequest) -> None:
 def _create(services: Services, request: ApiRequest, body: CreateTopicsRequest) -> None:
     results = services.topics.create(body.topics, validate_only=body.validate_only)
     _describe_configs(services, body.topics, results)
-    created = {} if body.validate_only else {r.name: r for r in results if r.error_code == ErrorCode.NONE}
-
-    def waiting() -> list[CreatableTopicResult]:
-        return [
-            result
-            for result in created.values()
-            if not _is_served(services.metadata, result.name, TopicId(result.topic_id), result.num_partitions)
-        ]
-
-    def late() -> None:
-        for result in waiting():
-            result.error_code = ErrorCode.REQUEST_TIMED_OUT
-            result.error_message = "the topic is made, but not every partition has a leader yet"
-
-    _answer_when(
+    made = [] if body.validate_only else [one for one in results if one.error_code == ErrorCode.NONE]
+    _answer_when_served(
         services,
-        created,
+        [_Expected(one, TopicId(one.topic_id), one.num_partitions) for one in made],
         body.timeout_ms,
-        lambda: not waiting(),
         lambda: request.respond(CreateTopicsResponse(topics=results)),
-        late,
+        what_is_done="the topic is made",
     )
 
 
@@ -190,40 +210,28 @@ def handle_create_partitions(services: Services, request: ApiRequest) -> None:
 def _create_partitions(services: Services, request: ApiRequest, body: CreatePartitionsRequest) -> None:
     wanted = [topic for topic in body.topics if topic.name not in INTERNAL_TOPICS]
     grown = services.topics.create_partitions(wanted, validate_only=body.validate_only)
-    # Where a group is depends on their number: with more, what was committed would not be found any more.
     grown += [
-        GrownTopic(
-            CreatePartitionsTopicResult(
-                name=topic.name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=_INTERNAL
-            ),
-            NO_TOPIC_ID,
-            -1,
-        )
+        GrownTopic(_not_growing(topic.name), NO_TOPIC_ID, -1)
         for topic in body.topics
         if topic.name in INTERNAL_TOPICS
     ]
-    done = {one.result.name: one for one in grown if one.result.error_code == ErrorCode.NONE}
-    expected = {} if body.validate_only else done
-
-    def waiting() -> list[CreatePartitionsTopicResult]:
-        return [
-            one.result
-            for name, one in expected.items()
-            if not _is_served(services.metadata, name, one.topic_id, one.num_partitions)
-        ]
-
-    def late() -> None:
-        for result in waiting():
-            result.error_code = ErrorCode.REQUEST_TIMED_OUT
-            result.error_message = "the partitions are added, but not every one has a leader yet"
-
-    _answer_when(
+    done = [] if body.validate_only else [one for one in grown if one.result.error_code == ErrorCode.NONE]
+    _answer_when_served(
         services,
-        expected,
+        [_Expected(one.result, one.topic_id, one.num_partitions) for one in done],
         body.timeout_ms,
-        lambda: not waiting(),
         lambda: request.respond(CreatePartitionsResponse(results=[one.result for one in grown])),
-        late,
+        what_is_done="the partitions are added",
+    )
+
+
+def _not_growing(name: str) -> CreatePartitionsTopicResult:
+    """Apache Kafka lets them grow, and then looks for groups where they are not once it is started anew."""
+    return CreatePartitionsTopicResult(
+        name=name,
+        error_code=ErrorCode.INVALID_TOPIC_EXCEPTION,
+        error_message=f"{name} cannot grow: the number of its partitions decides where every group is, and "
+        "what was committed would not be found any more",
     )
 
 
@@ -251,23 +259,8 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _is_internal(services: Services, topic: DeleteTopicState) -> bool:
-    name = topic.name or services.metadata.current.topic_names.get(TopicId(topic.topic_id))
-    return name in INTERNAL_TOPICS
-
-
 def _delete(services: Services, request: ApiRequest, topics: list[DeleteTopicState], timeout_ms: int) -> None:
-    results = services.topics.delete([topic for topic in topics if not _is_internal(services, topic)])
-    results += [
-        DeletableTopicResult(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            error_code=ErrorCode.INVALID_TOPIC_EXCEPTION,
-            error_message=_INTERNAL,
-        )
-        for topic in topics
-        if _is_internal(services, topic)
-    ]
+    results = services.topics.delete(topics)
     if request.api_version is not None and request.api_version < _DISABLED_CODE_SINCE:
         for result in results:
             if result.error_code == ErrorCode.TOPIC_DELETION_DISABLED:

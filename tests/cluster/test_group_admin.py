@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
 from barnabas.client import blocking
 from barnabas.client.admin import Admin, NewTopic
 from barnabas.client.consumer import Consumer
@@ -110,3 +111,21 @@ def test_the_blocking_admin_asks_the_same(shared_cluster: LocalCluster) -> None:
         assert admin.describe_groups(group_id)[group_id].members == ()
         admin.delete_group_offsets(group_id, [tp])
         assert admin.group_offsets(group_id, [tp]) == {tp: None}
+
+
+def test_the_offsets_topic_may_be_deleted_and_groups_begin_anew(
+    start_cluster: Callable[..., LocalCluster],
+) -> None:
+    cluster = start_cluster()
+    tp = TopicPartition("t", 0)
+    with blocking.Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics(NewTopic("t", 1, 1))
+        admin.alter_group_offsets("g", {tp: 7})
+        admin.delete_topics(OFFSETS_TOPIC)
+        assert OFFSETS_TOPIC not in admin.list_topics(include_internal=True)
+        assert admin.group_offsets("g") == {}
+        admin.alter_group_offsets("g", {tp: 8})
+        found = admin.group_offsets("g")[tp]
+        assert found is not None
+        assert found.offset == 8
+        assert OFFSETS_TOPIC in admin.list_topics(include_internal=True)

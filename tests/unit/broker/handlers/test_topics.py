@@ -263,26 +263,10 @@ def test_refused_or_only_checked_partitions_are_not_waited_for(serving: Serving)
     assert add_partitions(serving).response.results[0].error_code == ErrorCode.NOT_CONTROLLER
 
 
-def test_the_brokers_own_topics_are_not_deleted_neither_by_name_nor_by_id(serving: Serving) -> None:
-    own = uuid.UUID(int=99)
-    serving.managed.metadata.update(metadata(LIVE, led_by(1), topic="__consumer_offsets", topic_id=own))
+def test_the_brokers_own_topics_may_be_deleted(serving: Serving) -> None:
     serving.topics.deleted = [deleted()]
-    connection = serving.send(
-        DeleteTopicsRequest(
-            topics=[
-                DeleteTopicState(name="__consumer_offsets"),
-                DeleteTopicState(name="topic"),
-                DeleteTopicState(topic_id=own),
-            ],
-            timeout_ms=0,
-        )
-    )
-    assert serving.topics.asked == [["topic"]]
-    assert codes(connection) == [
-        ErrorCode.NONE,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-    ]
+    serving.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="__consumer_offsets")], timeout_ms=0))
+    assert serving.topics.asked == [["__consumer_offsets"]]
 
 
 def test_the_brokers_own_topics_do_not_grow(serving: Serving) -> None:
