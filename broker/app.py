@@ -1,27 +1,20 @@
-"""The composition root: puts a broker together, runs it, and takes it down.
+"""The composition root: puts a broker together, starts it, and takes it down.
 
 Start, in this order: bind the ports; reach ZooKeeper; open the logs (with recovery after an unclean stop);
 let connections in; register; stand for controller. So whoever learns of this broker can reach it, and nothing
 is answered before the logs are whole.
 
-Stop (SIGTERM, SIGINT): have the controller move the leaderships away; let no more requests in and answer
-those in flight; stop following; close the logs cleanly; give the registration back. A thread that dies
-unexpectedly ends the whole process at once, as loudly as it can: what was acknowledged is safe, as after a
-kill.
+Stop: have the controller move the leaderships away; let no more requests in and answer those in flight;
+stop following; close the logs cleanly; give the registration back. Whoever runs it hears of a thread that
+died, and had better end the process (`barnabas.broker.process`).
 """
 
 from __future__ import annotations
 
-import gc
 import logging
-import os
-import signal
-import sys
-import threading
-import traceback
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from barnabas.broker.auto_topics import AutoTopicCreation
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
@@ -36,7 +29,6 @@ from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.live_settings import LiveSettings
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.broker.logging_setup import set_up_logging
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.network.request import Request
 from barnabas.broker.network.server import ListenAddress, ServerSettings, SocketServer
@@ -69,7 +61,6 @@ from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, Endpoint
 
 logger = logging.getLogger(__name__)
 
-EXIT_FATAL: Final = 70
 _DRAIN_MS: Final = 2_000
 _REMOVE_DELETED_INTERVAL_MS: Final = 1_000
 _LONGEST_INTERVAL_MS: Final = 24 * 3_600_000
@@ -139,6 +130,7 @@ class Broker:
             config_changes.start()
             self._closing("changed settings", config_changes.stop)
             self._start_scheduler(logs, replicas, groups)
+            self._start_metrics(replicas, groups)
             # Who still takes this broker for its earlier life is told otherwise from the first request on.
             earlier = self._store.brokers().get(config.broker_id)
             if earlier is not None:
@@ -410,6 +402,16 @@ class Broker:
         scheduler.start()
         self._closing("scheduler", scheduler.stop)
 
+    def _start_metrics(self, replicas: ReplicaManager, groups: GroupCoordinator) -> None:
+        config = self._config
+        if config.metrics_port < 0:
+            return
+        # Not at the top: who serves no metrics need not carry the library.
+        from barnabas.broker.metrics.serving import serve_metrics
+
+        metrics = serve_metrics(config, replicas, self.metadata, groups, on_fatal=self._on_fatal)
+        self._closing("metrics", metrics.stop)
+
     def _make_registration(self) -> BrokerRegistration:
         config = self._config
         return BrokerRegistration(
@@ -465,34 +467,3 @@ class Broker:
     def _controller_endpoint(self) -> Endpoint | None:
         current = self.metadata.current
         return current.endpoint(current.controller_id, self._config.inter_broker_listener_name)
-
-
-def _die(error: BaseException) -> NoReturn:
-    """End the process from whatever thread: a broker with a dead thread may not seem alive."""
-    print("barnabas broker: a thread died, so the broker ends", file=sys.stderr)
-    traceback.print_exception(error, file=sys.stderr)
-    for handler in [*logging.getLogger("barnabas").handlers, *logging.getLogger().handlers]:
-        handler.flush()
-    sys.stderr.flush()
-    os._exit(EXIT_FATAL)
-
-
-def run_broker(config: BrokerConfig, logs_dir: Path | None = None) -> int:
-    """Run one broker in this process until SIGTERM or SIGINT; returns its exit code."""
-    set_up_logging(logs_dir)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    broker = Broker(config, on_fatal=_die)
-    try:
-        broker.start()
-    except (BarnabasError, OSError) as error:
-        logger.error("broker %d does not start: %s", config.broker_id, error)
-        return 1
-    # What start-up made stays for good; the collector need not look at it again and again.
-    gc.collect()
-    gc.freeze()
-    stop.wait()
-    logger.info("broker %d was told to stop", config.broker_id)
-    broker.stop()
-    return 0

@@ -404,6 +404,26 @@ class BrokerConfig:
     )
     group_max_size: int = setting("group.max.size", _positive, INT_MAX, "The most members of one group.")
 
+    # Metrics
+    metrics_port: int = setting(
+        "metrics.port",
+        Integer(-1, 65_535),
+        -1,
+        "The port on which Prometheus gets metrics by HTTP; 0 any free port, -1 none: no metrics.",
+    )
+    metrics_host: str = setting(
+        "metrics.host",
+        Text(),
+        "127.0.0.1",
+        "The address of that port; 0.0.0.0 every interface. Whoever reaches it reads the names of groups.",
+    )
+    metrics_max_series: int = setting(
+        "metrics.max.series",
+        _positive,
+        10_000,
+        "Series of groups on one page; a series of the page says how many more there would be.",
+    )
+
     given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """The settings that were given, by the name that was used, as texts: all others have their defaults."""
 

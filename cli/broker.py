@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     """Check the settings, then run the broker; returns its exit code."""
     config = load_config(file=options.config, environment=os.environ, overrides=options.overrides)
     # Imported before the wait: the time that ZooKeeper takes is not lost.
-    from barnabas.broker.app import run_broker
+    from barnabas.broker.process import run_broker
 
     if options.await_zookeeper:
         servers = parse_endpoints(config.zookeeper_connect.partition("/")[0])

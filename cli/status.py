@@ -39,6 +39,7 @@ def run(options: argparse.Namespace) -> int:
                 "id": int(broker.id),
                 "state": broker.state,
                 "pid": broker.process.pid if broker.process else None,
+                "metrics": broker.metrics_url,
             }
             for broker in local
         ]
@@ -78,6 +79,7 @@ def find_problems(view: ClusterView, local: list[LocalBroker]) -> list[str]:
 
 def _print(view: ClusterView, local: list[LocalBroker], problems: list[str]) -> None:
     states: dict[int, Any] = {int(broker.id): broker for broker in local}
+    metrics = {broker.id: broker.metrics_url for broker in local if broker.metrics_url is not None}
     rows = []
     for broker in view.brokers:
         process = states.pop(broker.id, None)
@@ -92,6 +94,8 @@ def _print(view: ClusterView, local: list[LocalBroker], problems: list[str]) -> 
         )
     print(f"cluster {view.cluster_id or '(without id)'}")
     print_table(("broker", "endpoint", "state", "pid", ""), rows)
+    for broker_id, url in sorted(metrics.items()):
+        print(f"metrics of broker {broker_id}: {url}")
     if view.partitions:
         columns = ("partition", "leader", "epoch", "isr", "replicas (broker: LEO / HW)")
         print_table(columns, [_partition_row(partition) for partition in view.partitions])

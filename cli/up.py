@@ -29,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     add_dir_argument(parser)
     parser.add_argument("--brokers", type=int, default=3, metavar="N", help="how many brokers (default: 3)")
     parser.add_argument(
+        "--metrics",
+        action="store_true",
+        help="let each broker serve metrics for Prometheus, on a port of its own",
+    )
+    parser.add_argument(
         "--detach", action="store_true", help="return when the cluster is up, and let it run until `down`"
     )
     parser.add_argument(
@@ -56,7 +61,11 @@ def run(options: argparse.Namespace) -> int:
     stopping = threading.Event()
     _stop_on_signal(stopping)
     cluster = LocalCluster(
-        chosen_dir(options), brokers=options.brokers, settings=settings, detach=options.detach
+        chosen_dir(options),
+        brokers=options.brokers,
+        settings=settings,
+        metrics=options.metrics,
+        detach=options.detach,
     )
     try:
         started = time.monotonic()
@@ -122,6 +131,8 @@ def _announce(cluster: LocalCluster, options: argparse.Namespace, seconds: float
     print(f"{count} broker{'s' * (count > 1)} up and writable in {seconds:.1f} s")
     print(f"  bootstrap  {cluster.bootstrap}")
     print(f"  zookeeper  {cluster.zookeeper_connect}")
+    if options.metrics:
+        print(f"  metrics    {' '.join(broker.metrics_url or '-' for broker in cluster.brokers)}")
     print(f"  dir        {cluster.directory}")
     if options.detach:
         print(f"stop it with: barnabas down --dir {cluster.directory}", flush=True)

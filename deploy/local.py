@@ -52,6 +52,7 @@ class LocalCluster(RunningCluster):
         settings: Mapping[str, str] | None = None,
         broker_settings: Mapping[int, Mapping[str, str]] | None = None,
         zookeeper: str | None = None,
+        metrics: bool = False,
         detach: bool = False,
         command: Command = broker_command,
         ready: ReadyCheck = wait_ready,
@@ -60,7 +61,8 @@ class LocalCluster(RunningCluster):
 
         Broker ids count from 1. `settings` are for all brokers, `broker_settings` for one by id, in Kafka's
         names. `zookeeper`: ``host:port[/chroot]`` of one that runs already; without it that of
-        ``BARNABAS_ZOOKEEPER``, else one of our own. Ports of an earlier run are kept where they are free.
+        ``BARNABAS_ZOOKEEPER``, else one of our own. With `metrics` each broker serves metrics on a port of
+        its own (`LocalBroker.metrics_url`). Ports of an earlier run are kept where they are free.
         Raises DeployError when another program runs a cluster in the directory, for a setting that the
         cluster decides itself, and for a `zookeeper` that is none; ValueError when `brokers` is below 1.
         """
@@ -68,12 +70,14 @@ class LocalCluster(RunningCluster):
             raise ValueError(f"brokers={brokers}: expected at least 1")
         self._broker_settings = {id: dict(own) for id, own in (broker_settings or {}).items()}
         for chosen in (settings or {}, *self._broker_settings.values()):
-            check_settings(chosen)
+            check_settings(chosen, metrics=metrics)
         folder = Path(directory).absolute()
+        self._has_metrics = metrics
         self._lock = DirectoryLock(folder)
         try:
             earlier = _earlier_record(folder)
             ports = {broker.id: broker.port for broker in earlier.brokers} if earlier else {}
+            metrics_ports = {broker.id: broker.metrics_port for broker in earlier.brokers} if earlier else {}
             super().__init__(
                 folder,
                 _zookeeper(folder, zookeeper, earlier, detach),
@@ -83,6 +87,7 @@ class LocalCluster(RunningCluster):
                         folder / f"broker-{broker_id}",
                         host=_HOST,
                         port=_port(ports.get(broker_id)),
+                        metrics_port=_port(metrics_ports.get(broker_id)) if metrics else None,
                         command=command,
                         die_with_parent=not detach,
                     )
@@ -117,13 +122,13 @@ class LocalCluster(RunningCluster):
 
     def change_settings(self, broker_id: int, settings: Mapping[str, str]) -> None:
         """Give a broker other settings, from its next start on; raises DeployError for those fixed here."""
-        check_settings(settings)
+        check_settings(settings, metrics=self._has_metrics)
         self._broker_settings.setdefault(self.broker(broker_id).id, {}).update(settings)
 
     def close(self) -> None:
         """Release the directory and the ports; what was started with ``detach`` goes on running."""
         for broker in self.brokers:
-            broker.release_port()
+            broker.release_ports()
         if isinstance(self.zookeeper, ZooKeeper):
             self.zookeeper.release_port()
         self._lock.release()

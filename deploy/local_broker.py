@@ -36,6 +36,7 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
 """What a cluster on one machine sets apart from Kafka's defaults; ``--set`` wins over it."""
 
 _FIXED: Final = ("broker.id", "listeners", "log.dirs", "zookeeper.connect")
+_FIXED_WITH_METRICS: Final = ("metrics.port", "metrics.host")
 
 
 def broker_command(settings_file: Path) -> list[str]:
@@ -53,9 +54,13 @@ def broker_command(settings_file: Path) -> list[str]:
     ]
 
 
-def check_settings(settings: Mapping[str, str]) -> None:
+def _fixed(metrics: bool) -> tuple[str, ...]:
+    return (*_FIXED, *_FIXED_WITH_METRICS) if metrics else _FIXED
+
+
+def check_settings(settings: Mapping[str, str], *, metrics: bool = False) -> None:
     """Refuse what the cluster itself decides; raises DeployError naming the setting."""
-    for name in _FIXED:
+    for name in _fixed(metrics):
         if name in settings:
             raise DeployError(f"{name} differs from broker to broker and is set by the cluster itself")
 
@@ -71,9 +76,9 @@ def to_properties(settings: Mapping[str, str]) -> str:
     return "".join(lines)
 
 
-def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def child_environment(environment: Mapping[str, str], *, metrics: bool = False) -> dict[str, str]:
     """The environment of a broker: ours without what belongs to this command or is fixed per broker."""
-    fixed = {_ENVIRONMENT_PREFIX + name.upper().replace(".", "_") for name in _FIXED}
+    fixed = {_ENVIRONMENT_PREFIX + name.upper().replace(".", "_") for name in _fixed(metrics)}
     fixed |= {"BARNABAS_ZOOKEEPER", "BARNABAS_ZOOKEEPER_JARS", "BARNABAS_DIR"}
     return {name: value for name, value in environment.items() if name not in fixed}
 
@@ -88,16 +93,21 @@ class LocalBroker:
         *,
         host: str,
         port: int | ReservedPort,
+        metrics_port: int | ReservedPort | None = None,
         process: ManagedProcess | None = None,
         command: Command = broker_command,
         die_with_parent: bool = True,
     ) -> None:
-        """A broker in `directory`; `process` is what it runs as already, if it does."""
+        """A broker in `directory`; `process` is what it runs as already, if it does.
+
+        Without `metrics_port` it serves metrics only where the settings say so.
+        """
         self.id = broker_id
         self.directory = directory
         self.host = host
-        self._reserved = port if isinstance(port, ReservedPort) else None
+        self._reserved = [one for one in (port, metrics_port) if isinstance(one, ReservedPort)]
         self.port = port.port if isinstance(port, ReservedPort) else port
+        self.metrics_port = metrics_port.port if isinstance(metrics_port, ReservedPort) else metrics_port
         self.process = process
         self._command = command
         self._die_with_parent = die_with_parent
@@ -111,6 +121,7 @@ class LocalBroker:
             Path(record.directory),
             host=host,
             port=record.port,
+            metrics_port=record.metrics_port,
             process=process,
             die_with_parent=False,
         )
@@ -118,6 +129,11 @@ class LocalBroker:
     @property
     def endpoint(self) -> Endpoint:
         return Endpoint(self.host, self.port)
+
+    @property
+    def metrics_url(self) -> str | None:
+        """The page that Prometheus scrapes, if the cluster gave it a port."""
+        return None if self.metrics_port is None else f"http://{self.host}:{self.metrics_port}/metrics"
 
     @property
     def log_dirs(self) -> list[Path]:
@@ -157,19 +173,24 @@ class LocalBroker:
             "listeners": f"PLAINTEXT://{self.endpoint}",
             "log.dirs": ",".join(map(str, self.log_dirs)),
         }
+        if self.metrics_port is not None:
+            own |= {"metrics.port": str(self.metrics_port), "metrics.host": self.host}
         self.settings_file.write_text(to_properties({**LOCAL_SETTINGS, **settings, **own}))
 
     def launch(self) -> None:
         """Start the process without waiting for it; raises DeployError (running already, port in use)."""
         if self.is_alive:
             raise DeployError(f"broker {self.id} is already running (pid {self.running_process.pid})")
-        if not is_free(self.port, self.host):
-            raise DeployError(f"broker {self.id} cannot listen on {self.endpoint}: the port is in use")
+        for port in (self.port, self.metrics_port):
+            if port is not None and not is_free(port, self.host):
+                raise DeployError(
+                    f"broker {self.id} cannot listen on {Endpoint(self.host, port)}: the port is in use"
+                )
         self.process = ManagedProcess.spawn(
             f"broker {self.id}",
             self._command(self.settings_file),
             log_file=self.log_file,
-            env=child_environment(os.environ),
+            env=child_environment(os.environ, metrics=self.metrics_port is not None),
             die_with_parent=self._die_with_parent,
         )
 
@@ -181,11 +202,10 @@ class LocalBroker:
                 f"the end of {self.log_file}:\n{tail(self.log_file)}"
             )
 
-    def release_port(self) -> None:
-        """Give up the reservation of the port, once the broker will not be started again from here."""
-        if self._reserved is not None:
-            self._reserved.close()
-            self._reserved = None
+    def release_ports(self) -> None:
+        """Give up the reservations, once the broker will not be started again from here."""
+        while self._reserved:
+            self._reserved.pop().close()
 
     def record(self) -> BrokerRecord:
         """What others need to find it."""
@@ -195,4 +215,5 @@ class LocalBroker:
             directory=str(self.directory),
             log_dirs=[str(folder) for folder in self.log_dirs],
             process=None if self.process is None else self.process.identity,
+            metrics_port=self.metrics_port,
         )

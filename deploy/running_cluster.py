@@ -130,6 +130,7 @@ class RunningCluster:
                 {
                     "id": int(broker.id),
                     "port": broker.port,
+                    "metrics": broker.metrics_url,
                     "pid": broker.process.pid if broker.process and broker.is_alive else None,
                     "log_dirs": [str(folder) for folder in broker.log_dirs],
                 }

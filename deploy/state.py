@@ -25,13 +25,17 @@ _FORMAT: Final = 1
 
 @dataclass(kw_only=True)
 class BrokerRecord:
-    """One broker: where it listens, what it runs as (None: never started), where its data lies."""
+    """One broker: where it listens, what it runs as (None: never started), where its data lies.
+
+    `metrics_port` is None unless the cluster gave it one.
+    """
 
     id: int
     port: int
     directory: str
     log_dirs: list[str]
     process: ProcessId | None = None
+    metrics_port: int | None = None
 
 
 @dataclass(kw_only=True)

@@ -49,6 +49,10 @@ class CommittedOffsets:
         found = self._committed.get(partition)
         return found.value if found is not None else None
 
+    def copy(self) -> dict[TopicPartition, Committed]:
+        """What is committed now. For any thread, and without the lock: it is one step of the interpreter."""
+        return self._committed.copy()
+
     def load(self, partition: TopicPartition, value: OffsetAndMetadata, record_offset: int) -> None:
         """Take what the log has; a later record of the same partition replaces it."""
         self._put(partition, Committed(value, record_offset))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +30,7 @@ MAY_IMPORT_INSIDE_BROKER: dict[str, frozenset[str]] = {
     "replication": frozenset({"log"}),
     "coordinators": frozenset({"replication", "log"}),
     "handlers": frozenset({"network", "coordinators", "replication", "log"}),
+    "metrics": frozenset({"network", "coordinators", "replication", "log"}),
 }
 """Folder of broker/ → the other folders of broker/ that it may import: downward only."""
 
@@ -133,6 +136,21 @@ def test_the_brokers_side_imports_nothing_heavy(package: str) -> None:
         if name.split(".")[0] in HEAVY
     ]
     assert problems == []
+
+
+def test_a_broker_without_metrics_does_not_load_their_library() -> None:
+    """Some megabytes in every broker, for those few that are scraped."""
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, barnabas.broker.process; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout.split()
+    assert "barnabas.broker.app" in loaded
+    assert [
+        name for name in loaded if name.startswith(("prometheus_client", "barnabas.broker.metrics"))
+    ] == []
 
 
 def test_the_check_sees_a_forbidden_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

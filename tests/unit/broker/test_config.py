@@ -200,3 +200,22 @@ def test_wrong_topic_overrides_are_refused_by_name() -> None:
     assert caught.value.code is ErrorCode.INVALID_CONFIG
     assert "retention.m='5'; did you mean \"retention.ms\"?" in str(caught.value)
     assert "segment.bytes='0': expected a whole number, at least 14" in str(caught.value)
+
+
+def test_metrics_are_off_and_local_unless_asked_for() -> None:
+    made = config()
+    assert (made.metrics_port, made.metrics_host, made.metrics_max_series) == (-1, "127.0.0.1", 10_000)
+    assert config(metrics_port="0").metrics_port == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("metrics.port", "-2", "a whole number from -1 to 65535"),
+        ("metrics.port", "65536", "a whole number from -1 to 65535"),
+        ("metrics.host", " ", "a text that is not empty"),
+        ("metrics.max.series", "0", "a whole number, at least 1"),
+    ],
+)
+def test_settings_of_metrics_out_of_range_are_refused(name: str, text: str, expected: str) -> None:
+    assert f"{name}={text!r}: expected {expected}" in refusal({name: text})

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.config import load_config
+from barnabas.broker.config import BrokerConfig, load_config
 from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.process import DeployError, ProcessId, wait_until
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import read_record
@@ -206,6 +207,41 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(make: Make) -> None:
         again = make()
         assert [broker.port for broker in again.brokers][1:] == ports[1:]
         assert again.broker(1).port != ports[0]
+
+
+def test_brokers_with_metrics_have_a_port_each_for_them_and_keep_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BARNABAS_METRICS_PORT", "1")
+    cluster = make(metrics=True, brokers=2)
+    cluster.start()
+    urls = [broker.metrics_url for broker in cluster.brokers]
+    for broker in cluster.brokers:
+        config = load_config(file=broker.settings_file)
+        assert broker.metrics_url == f"http://{config.metrics_host}:{config.metrics_port}/metrics"
+        assert broker.process is not None
+        environment = Path(f"/proc/{broker.process.pid}/environ").read_bytes()
+        assert b"BARNABAS_METRICS_PORT" not in environment
+    assert len({config.metrics_port for config in map(_config, cluster.brokers)}) == 2
+    found = RunningCluster.open(cluster.directory)
+    assert [broker["metrics"] for broker in found.describe()["brokers"]] == urls
+    cluster.stop()
+    cluster.close()
+    again = make(metrics=True, brokers=2)
+    assert [broker.metrics_url for broker in again.brokers] == urls
+    again.close()
+    assert [broker.metrics_url for broker in make(brokers=2).brokers] == [None, None]
+
+
+def _config(broker: LocalBroker) -> BrokerConfig:
+    return load_config(file=broker.settings_file)
+
+
+@pytest.mark.parametrize("name", ["metrics.port", "metrics.host"])
+def test_where_metrics_are_is_the_users_choice_unless_the_cluster_chooses(make: Make, name: str) -> None:
+    with pytest.raises(DeployError, match=name):
+        make(metrics=True, settings={name: "1"})
+    make(settings={name: "1"})
 
 
 @pytest.mark.parametrize("name", ["broker.id", "listeners", "log.dirs", "zookeeper.connect"])

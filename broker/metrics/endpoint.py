@@ -1,0 +1,215 @@
+"""The HTTP endpoint that Prometheus scrapes: GET /metrics, and nothing else.
+
+One thread accepts; each scrape has a thread of its own, at most `MAX_SCRAPES` at a time: one more is told so
+and sent away. A scrape that is not over after `SCRAPE_TIMEOUT_S` is cut off, whether it asks slowly or reads
+slowly. None of this touches the threads that serve clients. A page that cannot be made is a logged error and
+the answer 500; when the accepting thread dies, `on_fatal` hears of it.
+
+There is no authentication and no encryption: bind it to an address that only those who may know the names of
+groups and topics can reach.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import socketserver
+import sys
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from barnabas.broker.network.server import CannotBind
+from barnabas.protocol.ids import Endpoint
+
+logger = logging.getLogger(__name__)
+
+PATH: Final = "/metrics"
+MAX_SCRAPES: Final = 4
+SCRAPE_TIMEOUT_S: Final = 10.0
+_LOOK_INTERVAL_S: Final = 0.2
+_BUSY: Final = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\n\r\n"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one request, then the connection closes."""
+
+    server: _Server
+
+    def version_string(self) -> str:
+        return "barnabas"
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != PATH:
+            self.send_error(HTTPStatus.NOT_FOUND, f"expected {PATH}")
+            return
+        try:
+            text = self.server.page()
+        except Exception:
+            logger.exception("the metrics could not be collected")
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, "the broker's log says why")
+            return
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", self.server.content_type)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        logger.debug("%s: " + format, self.address_string(), *args)
+
+
+class _Server(ThreadingHTTPServer):
+    """The library's server with bounds: of how many are served at a time, and of how long each may take."""
+
+    daemon_threads = True
+
+    def __init__(
+        self,
+        family: socket.AddressFamily,
+        address: Any,
+        page: Callable[[], bytes],
+        content_type: str,
+        max_scrapes: int,
+        timeout_s: float,
+    ) -> None:
+        self.address_family = family
+        self.page = page
+        self.content_type = content_type
+        self._timeout_s = timeout_s
+        self._places = threading.BoundedSemaphore(max_scrapes)
+        self._lock = threading.Lock()
+        self._deadlines: dict[socket.socket, float] = {}
+        """Of the scrapes that are being served; who removes one gives its place back."""
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        # Not the one between, which looks the host's name up and may take seconds for it.
+        socketserver.TCPServer.server_bind(self)
+
+    def get_request(self) -> tuple[Any, Any]:
+        try:
+            return super().get_request()
+        except OSError as error:
+            # Out of descriptors, say: the connection stays in line, and would be tried again without a pause.
+            logger.warning("cannot accept a scrape: %s", error)
+            time.sleep(_LOOK_INTERVAL_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._places.acquire(blocking=False):
+            logger.warning("a scrape from %s is refused: %s", client_address[0], "too many are being served")
+            _send_at_once(request, _BUSY)
+            self.shutdown_request(request)
+            return
+        request.settimeout(self._timeout_s)
+        with self._lock:
+            self._deadlines[request] = time.monotonic() + self._timeout_s
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError as error:
+            # There are no more threads to be had.
+            logger.warning("a scrape from %s is refused: %s", client_address[0], error)
+            self._over(request)
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._over(request)
+        super().shutdown_request(request)
+
+    def _over(self, request: socket.socket) -> None:
+        with self._lock:
+            was_served = self._deadlines.pop(request, None) is not None
+        if was_served:
+            self._places.release()
+
+    def service_actions(self) -> None:
+        """Called again and again by the accepting thread: cut off what has taken too long."""
+        self.cut_off(time.monotonic())
+
+    def cut_off(self, now: float) -> None:
+        """End the scrapes whose deadline has passed; their threads then find the connection gone."""
+        with self._lock:
+            for request, deadline in self._deadlines.items():
+                if deadline <= now:
+                    _break(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        error = sys.exception()
+        if isinstance(error, OSError):
+            logger.debug("a scrape from %s ended early: %s", client_address[0], error)
+        else:
+            logger.error("a scrape from %s failed", client_address[0], exc_info=error)
+
+
+class MetricsEndpoint:
+    """See the module. ``page`` makes what is answered; it is called on the threads of scrapes.
+
+    Bound at once; raises CannotBind.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        page: Callable[[], bytes],
+        *,
+        content_type: str,
+        on_fatal: Callable[[BaseException], None],
+        max_scrapes: int = MAX_SCRAPES,
+        scrape_timeout_s: float = SCRAPE_TIMEOUT_S,
+    ) -> None:
+        self._on_fatal = on_fatal
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, _, _, _, address = found[0]
+            self._server = _Server(family, address, page, content_type, max_scrapes, scrape_timeout_s)
+        except OSError as error:
+            raise CannotBind(
+                f"metrics.host={host!r}, metrics.port={port}: cannot bind: {error.strerror or error}"
+            ) from error
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it listens: a port 0 has become the one that was picked."""
+        host, port, *_ = self._server.server_address
+        return Endpoint(str(host), int(port))
+
+    def start(self) -> None:
+        self._thread.start()
+        logger.info("metrics are served at http://%s%s", self.endpoint, PATH)
+
+    def stop(self) -> None:
+        """Close the port and break off what is being served."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.cut_off(float("inf"))
+        self._server.server_close()
+
+    def _run(self) -> None:
+        try:
+            self._server.serve_forever(_LOOK_INTERVAL_S)
+        except BaseException as error:
+            logger.critical("the metrics thread died", exc_info=True)
+            self._on_fatal(error)
+
+
+def _send_at_once(request: socket.socket, text: bytes) -> None:
+    """Send what fits without waiting."""
+    try:
+        request.setblocking(False)
+        request.send(text)
+    except OSError as error:
+        logger.debug("not sent: %s", error)
+
+
+def _break(request: socket.socket) -> None:
+    try:
+        request.shutdown(socket.SHUT_RDWR)
+    except OSError as error:
+        logger.debug("gone already: %s", error)

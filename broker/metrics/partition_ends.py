@@ -1,0 +1,154 @@
+"""Where partitions end for a consumer: by this broker's own replicas, else as their leaders say.
+
+A leader's high watermark here counts, and a follower's while it is in sync: that one is late by a fetch, not
+more. For other partitions each leader is asked once, for all of them together, and all leaders at the same
+time. What has not come after `TIMEOUT_MS` is not known; nothing is guessed.
+
+Called on the threads that serve metrics; blocks that long at most. Takes no lock but a partition's, for a
+moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.replication.replica_views import Role
+from barnabas.protocol.channel import Channel
+from barnabas.protocol.errors import ApiError, ErrorCode, LocalError
+from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, Offset, TopicPartition
+from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition
+from barnabas.protocol.messages.list_offsets import (
+    LATEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_MS: Final = 2_000
+MAX_PARTITIONS_PER_REQUEST: Final = 1_000
+"""So that no request keeps a thread of its leader busy for long."""
+
+
+class Led(NamedTuple):
+    """A partition that another broker leads, in the epoch that is known here: an older leader is refused."""
+
+    name: TopicPartition
+    leader_epoch: LeaderEpoch
+
+
+class PartitionEnds:
+    """See the module. ``listener`` is the one that brokers use among themselves."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        metadata: MetadataCache,
+        *,
+        listener: str,
+        timeout_ms: int = TIMEOUT_MS,
+    ) -> None:
+        self._replicas = replicas
+        self._metadata = metadata
+        self._listener = listener
+        self._timeout_ms = timeout_ms
+
+    def find(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Offset | None]:
+        """The high watermarks: None for one that is not known now; a partition that does not exist is left
+        out."""
+        ends, elsewhere = self._look_here(wanted)
+        asked = {
+            endpoint: led
+            for leader, led in elsewhere.items()
+            if (endpoint := self._metadata.current.endpoint(leader, self._listener)) is not None
+        }
+        if asked:
+            ends.update(asyncio.run(self._ask_all(asked)))
+        return ends
+
+    def _look_here(
+        self, wanted: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, Offset | None], dict[BrokerId, list[Led]]]:
+        """What is known here, and whom to ask for the rest."""
+        me, current = self._replicas.broker_id, self._metadata.current
+        here = {partition.partition: partition for partition in self._replicas.partitions()}
+        ends: dict[TopicPartition, Offset | None] = {}
+        elsewhere: dict[BrokerId, list[Led]] = {}
+        for name in wanted:
+            state = current.partitions_of(name.topic).get(name.partition)
+            replica = here.get(name)
+            if state is None and replica is None:
+                continue
+            ends[name] = None if replica is None else _end_of(replica, state, me)
+            if state is None or ends[name] is not None:
+                continue
+            leader, leader_epoch = self._metadata.leader_of(state)
+            if leader >= 0 and leader != me:
+                elsewhere.setdefault(leader, []).append(Led(name, leader_epoch))
+        return ends, elsewhere
+
+    async def _ask_all(self, asked: dict[Endpoint, list[Led]]) -> dict[TopicPartition, Offset]:
+        found: dict[TopicPartition, Offset] = {}
+        await asyncio.gather(*(self._ask(endpoint, led, found) for endpoint, led in asked.items()))
+        return found
+
+    async def _ask(self, endpoint: Endpoint, led: Sequence[Led], found: dict[TopicPartition, Offset]) -> None:
+        """Add to what was found what one leader says."""
+        client_id = f"broker-{self._replicas.broker_id}-metrics"
+        channel = Channel(endpoint, client_id=client_id, request_timeout_ms=self._timeout_ms)
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                for start in range(0, len(led), MAX_PARTITIONS_PER_REQUEST):
+                    part = led[start : start + MAX_PARTITIONS_PER_REQUEST]
+                    asked = {one.name for one in part}
+                    answer = await channel.request(_request(part))
+                    found.update((name, end) for name, end in _ends_in(answer) if name in asked)
+        except (LocalError, ApiError, TimeoutError) as error:
+            missing = sum(one.name not in found for one in led)
+            logger.warning("the ends of %d partitions are not known to metrics: %s", missing, error)
+        finally:
+            channel.close()
+
+
+def _end_of(replica: Partition, state: UpdateMetadataPartition | None, me: BrokerId) -> Offset | None:
+    """What our own replica tells for certain, or None."""
+    role = replica.role
+    if role is Role.LEADER:
+        try:
+            return replica.latest_offset(-1)
+        except ApiError as error:
+            logger.debug("the end of %s is not known: %s", replica.partition, error)
+            return None
+    if role is Role.FOLLOWER and state is not None and me in state.isr:
+        return replica.high_watermark
+    return None
+
+
+def _request(asked: Sequence[Led]) -> ListOffsetsRequest:
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for name, leader_epoch in asked:
+        topics.setdefault(name.topic, []).append(
+            ListOffsetsPartition(
+                partition_index=name.partition,
+                current_leader_epoch=leader_epoch,
+                timestamp=LATEST_TIMESTAMP,
+            )
+        )
+    return ListOffsetsRequest(
+        topics=[ListOffsetsTopic(name=topic, partitions=partitions) for topic, partitions in topics.items()]
+    )
+
+
+def _ends_in(answer: ListOffsetsResponse) -> Iterator[tuple[TopicPartition, Offset]]:
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            if partition.error_code == ErrorCode.NONE and partition.offset >= 0:
+                yield TopicPartition(topic.name, partition.partition_index), Offset(partition.offset)

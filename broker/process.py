@@ -1,0 +1,56 @@
+"""A broker as a process: run until a signal says stop, and end at once, loudly, when one of its threads dies.
+
+What was acknowledged is safe then, as after a kill. The main thread only waits.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Final, NoReturn
+
+from barnabas.broker.app import Broker
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.logging_setup import set_up_logging
+from barnabas.protocol.errors import BarnabasError
+
+logger = logging.getLogger(__name__)
+
+EXIT_FATAL: Final = 70
+
+
+def _die(error: BaseException) -> NoReturn:
+    """End the process from whatever thread: a broker with a dead thread may not seem alive."""
+    print("barnabas broker: a thread died, so the broker ends", file=sys.stderr)
+    traceback.print_exception(error, file=sys.stderr)
+    for handler in [*logging.getLogger("barnabas").handlers, *logging.getLogger().handlers]:
+        handler.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_FATAL)
+
+
+def run_broker(config: BrokerConfig, logs_dir: Path | None = None) -> int:
+    """Run one broker in this process until SIGTERM or SIGINT; returns its exit code."""
+    set_up_logging(logs_dir)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    broker = Broker(config, on_fatal=_die)
+    try:
+        broker.start()
+    except (BarnabasError, OSError) as error:
+        logger.error("broker %d does not start: %s", config.broker_id, error)
+        return 1
+    # What start-up made stays for good; the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    stop.wait()
+    logger.info("broker %d was told to stop", config.broker_id)
+    broker.stop()
+    return 0

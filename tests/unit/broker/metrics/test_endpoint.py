@@ -1,0 +1,235 @@
+"""The HTTP endpoint of metrics: what it answers, and that nobody who asks can hold it up."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from barnabas.broker.metrics.endpoint import MetricsEndpoint
+from barnabas.broker.network.server import CannotBind
+from barnabas.deploy.process import wait_until
+
+DEADLINE_S = 10.0
+Make = Callable[..., MetricsEndpoint]
+
+
+class Fatal:
+    def __init__(self) -> None:
+        self.told = threading.Event()
+        self.errors: list[BaseException] = []
+
+    def __call__(self, error: BaseException) -> None:
+        self.errors.append(error)
+        self.told.set()
+
+
+@pytest.fixture
+def fatal() -> Fatal:
+    return Fatal()
+
+
+@pytest.fixture
+def make(fatal: Fatal) -> Iterator[Make]:
+    """Makes endpoints that run on a free port."""
+    made: list[MetricsEndpoint] = []
+
+    def start(page: Callable[[], bytes] = lambda: b"m 1\n", **arguments: Any) -> MetricsEndpoint:
+        endpoint = MetricsEndpoint(
+            arguments.pop("host", "127.0.0.1"),
+            arguments.pop("port", 0),
+            page,
+            content_type="text/plain; version=0.0.4",
+            on_fatal=fatal,
+            **arguments,
+        )
+        endpoint.start()
+        made.append(endpoint)
+        return endpoint
+
+    yield start
+    for endpoint in made:
+        endpoint.stop()
+    assert fatal.errors == []
+
+
+def get(endpoint: MetricsEndpoint, path: str = "/metrics", method: str = "GET") -> http.client.HTTPResponse:
+    """One request; the body has been read."""
+    connection = http.client.HTTPConnection(*endpoint.endpoint, timeout=DEADLINE_S)
+    with closing(connection):
+        connection.request(method, path)
+        answer = connection.getresponse()
+        answer.body = answer.read()  # type: ignore[attr-defined] - kept with the answer
+        return answer
+
+
+def connected(endpoint: MetricsEndpoint) -> socket.socket:
+    return socket.create_connection(endpoint.endpoint, timeout=DEADLINE_S)
+
+
+def test_a_scrape_gets_the_page_with_its_type_and_length(make: Make) -> None:
+    answer = get(make(), "/metrics?name=x")
+    assert (answer.status, answer.body) == (200, b"m 1\n")  # type: ignore[attr-defined] - see `get`
+    assert answer.getheader("Content-Type") == "text/plain; version=0.0.4"
+    assert answer.getheader("Content-Length") == "4"
+    assert answer.getheader("Server") == "barnabas"
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [("/", "GET", 404), ("/metricsx", "GET", 404), ("/metrics", "POST", 501), ("/metrics", "HEAD", 501)],
+)
+def test_nothing_else_is_answered(make: Make, path: str, method: str, status: int) -> None:
+    assert get(make(), path, method).status == status
+
+
+def test_a_page_that_cannot_be_made_is_an_error_of_this_scrape_alone(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    pages = iter([ValueError("broken"), b"m 2\n"])
+
+    def page() -> bytes:
+        found = next(pages)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    endpoint = make(page)
+    assert get(endpoint).status == 500
+    assert "the metrics could not be collected" in caplog.text
+    assert "broken" in caplog.text
+    assert get(endpoint).status == 200
+
+
+@pytest.mark.parametrize("sent", [b"\x00\xff\r\n\r\n", b"GET\r\n\r\n", b"GET /" + b"x" * 100_000])
+def test_what_is_no_request_ends_its_own_connection_alone(make: Make, sent: bytes) -> None:
+    endpoint = make()
+    with connected(endpoint) as client:
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+        while client.recv(65_536):
+            pass
+    assert get(endpoint).status == 200
+
+
+def test_one_scrape_too_many_is_sent_away_and_the_next_is_served(make: Make) -> None:
+    may_go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def page() -> bytes:
+        begun.release()
+        assert may_go_on.wait(DEADLINE_S)
+        return b"m 1\n"
+
+    endpoint = make(page, max_scrapes=2)
+    clients = [connected(endpoint) for _ in range(2)]
+    try:
+        for client in clients:
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert begun.acquire(timeout=DEADLINE_S)
+        with connected(endpoint) as refused:
+            assert refused.recv(1000).startswith(b"HTTP/1.0 503 ")
+        may_go_on.set()
+        for client in clients:
+            assert client.makefile("rb").read().endswith(b"m 1\n")
+    finally:
+        for client in clients:
+            client.close()
+    assert wait_until(lambda: _status(endpoint) == 200, DEADLINE_S)
+
+
+def _status(endpoint: MetricsEndpoint) -> int:
+    """503 also while those before are still being taken leave of."""
+    try:
+        return get(endpoint).status
+    except OSError:
+        return 503
+
+
+def test_who_asks_slowly_is_cut_off(make: Make) -> None:
+    endpoint = make(scrape_timeout_s=0.3, max_scrapes=1)
+    with connected(endpoint) as client:
+        client.sendall(b"GET /metr")
+        assert client.recv(1000) == b""
+    assert wait_until(lambda: _status(endpoint) == 200, DEADLINE_S)
+
+
+def test_who_never_stops_asking_is_cut_off(make: Make) -> None:
+    endpoint = make(scrape_timeout_s=0.5, max_scrapes=1)
+    with connected(endpoint) as client:
+        client.sendall(b"GET /metrics HTTP/1.0\r\n")
+
+        def is_cut_off() -> bool:
+            try:
+                client.sendall(b"a: b\r\n")
+            except OSError:
+                return True
+            return False
+
+        assert wait_until(is_cut_off, DEADLINE_S, 0.05)
+    assert wait_until(lambda: _status(endpoint) == 200, DEADLINE_S)
+
+
+def test_who_does_not_read_is_cut_off(make: Make) -> None:
+    endpoint = make(lambda: b"x" * 50_000_000, scrape_timeout_s=0.3, max_scrapes=1)
+    with connected(endpoint) as client:
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert wait_until(lambda: _is_free(endpoint), DEADLINE_S)
+
+
+def _is_free(endpoint: MetricsEndpoint) -> bool:
+    with connected(endpoint) as client:
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        try:
+            return client.recv(12) == b"HTTP/1.0 404"
+        except OSError:
+            return False
+
+
+def test_a_port_that_is_taken_is_told_by_the_names_of_the_settings(make: Make) -> None:
+    taken = make().endpoint
+    with pytest.raises(CannotBind, match=f"metrics.host='127.0.0.1', metrics.port={taken.port}: cannot bind"):
+        make(port=taken.port)
+
+
+def test_a_host_that_does_not_exist_is_told(make: Make) -> None:
+    with pytest.raises(CannotBind, match=r"metrics\.host='no\.such\.host\.invalid'"):
+        make(host="no.such.host.invalid")
+
+
+def test_stopping_closes_the_port_and_breaks_off_what_is_served(fatal: Fatal) -> None:
+    endpoint = MetricsEndpoint(
+        "127.0.0.1", 0, lambda: b"x" * 50_000_000, content_type="text/plain", on_fatal=fatal
+    )
+    endpoint.start()
+    with connected(endpoint) as client:
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert client.recv(10)
+        endpoint.stop()
+        try:
+            while client.recv(1 << 20):
+                pass
+        except ConnectionResetError:
+            logging.getLogger(__name__).debug("reset: broken off all the same")
+    with pytest.raises(ConnectionRefusedError):
+        connected(endpoint)
+    assert fatal.errors == []
+
+
+def test_a_dying_thread_is_loud(fatal: Fatal, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint = MetricsEndpoint("127.0.0.1", 0, lambda: b"", content_type="text/plain", on_fatal=fatal)
+
+    def die(now: float) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(endpoint._server, "cut_off", die)
+    endpoint.start()
+    assert fatal.told.wait(DEADLINE_S)
+    monkeypatch.undo()
+    endpoint.stop()
+    assert [str(error) for error in fatal.errors] == ["a bug"]

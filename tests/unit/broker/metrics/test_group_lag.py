@@ -1,0 +1,203 @@
+"""From commits and the ends of partitions to samples: lag, what is not known, what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from barnabas.broker.metrics.group_lag import (
+    MAX_GROUP_ID_CHARS,
+    Ends,
+    GroupSnapshot,
+    group_lag,
+    group_metrics,
+)
+from barnabas.protocol.ids import Offset, TopicPartition
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+PLENTY = 10_000
+
+Series = dict[tuple[str, ...], float]
+
+
+def group(name: str = "g", state: str = "Stable", members: int = 2, **committed: int) -> GroupSnapshot:
+    """``t0=5`` commits 5 of partition 0 of topic t."""
+    return GroupSnapshot(
+        name,
+        state,
+        members,
+        {TopicPartition(key[0], int(key[1:])): value for key, value in committed.items()},
+    )
+
+
+def ends(**found: int | None) -> Ends:
+    return {
+        TopicPartition(key[0], int(key[1:])): None if value is None else Offset(value)
+        for key, value in found.items()
+    }
+
+
+class Collected:
+    """What the library made of the metrics, read by its own parser."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        found = list(metrics)
+
+        class Ready:
+            def collect(self) -> list[Metric]:
+                return found
+
+        registry = CollectorRegistry()
+        registry.register(Ready())
+        self.text = generate_latest(registry).decode()
+        self.samples: dict[str, Series] = {}
+        for family in text_string_to_metric_families(self.text):
+            for sample in family.samples:
+                labels = tuple(sample.labels[name] for name in _in_order(sample.labels))
+                self.samples.setdefault(sample.name, {})[labels] = sample.value
+
+    def of(self, name: str) -> Series:
+        return self.samples.get(f"kafka_consumergroup_{name}", {})
+
+    @property
+    def count(self) -> int:
+        """Series of groups that are shown."""
+        return sum(len(series) for series in self.samples.values()) - 1
+
+
+def _in_order(labels: Mapping[str, str]) -> list[str]:
+    return [name for name in ("consumergroup", "state", "topic", "partition") if name in labels]
+
+
+def collected(*groups: GroupSnapshot, known: Ends, max_series: int = PLENTY) -> Collected:
+    return Collected(group_metrics(groups, known, max_series))
+
+
+def test_a_group_is_told_with_its_lag_by_partition_their_sum_and_the_worst() -> None:
+    found = collected(group(t0=5, t1=90, u0=7), known=ends(t0=10, t1=100, u0=7))
+    assert found.of("members") == {("g",): 2}
+    assert found.of("state") == {("g", "Stable"): 1}
+    assert found.of("current_offset") == {("g", "t", "0"): 5, ("g", "t", "1"): 90, ("g", "u", "0"): 7}
+    assert found.of("lag") == {("g", "t", "0"): 5, ("g", "t", "1"): 10, ("g", "u", "0"): 0}
+    assert found.of("lag_sum") == {("g",): 15}
+    assert found.of("lag_max") == {("g",): 10}
+    assert found.of("unknown_lag_partitions") == {("g",): 0}
+    assert found.of("series_left_out") == {(): 0}
+
+
+def test_a_commit_beyond_the_end_is_no_negative_lag() -> None:
+    found = collected(group(t0=12, t1=1), known=ends(t0=10, t1=4))
+    assert found.of("lag") == {("g", "t", "0"): 0, ("g", "t", "1"): 3}
+    assert found.of("lag_sum") == {("g",): 3}
+
+
+def test_an_unknown_end_leaves_out_the_lag_there_the_sum_and_the_maximum() -> None:
+    found = collected(group(t0=5, t1=90), known=ends(t0=10, t1=None))
+    assert found.of("lag") == {("g", "t", "0"): 5}
+    assert found.of("current_offset")[("g", "t", "1")] == 90
+    assert found.of("unknown_lag_partitions") == {("g",): 1}
+    assert found.of("lag_sum") == found.of("lag_max") == {}
+
+
+def test_a_partition_that_exists_no_longer_does_not_hide_the_lag_of_the_others() -> None:
+    found = collected(group(t0=5, u0=90), known=ends(t0=10))
+    assert found.of("lag_sum") == {("g",): 5}
+    assert found.of("unknown_lag_partitions") == {("g",): 0}
+    assert set(found.of("current_offset")) == {("g", "t", "0"), ("g", "u", "0")}
+
+
+def test_a_group_that_committed_nothing_has_members_and_no_lag() -> None:
+    found = collected(group(), known={})
+    assert found.of("members") == {("g",): 2}
+    assert found.of("lag_sum") == found.of("lag_max") == {}
+
+
+def test_no_group_is_no_sample_but_the_number_of_those_left_out() -> None:
+    assert collected(known={}).samples == {"kafka_consumergroup_series_left_out": {(): 0}}
+
+
+def test_names_are_anybodys_and_the_page_stays_readable() -> None:
+    names = ['quote " brace }', "line\nbreak", "back\\slash\\n", "юникод \u2028 \x00", "# HELP x", ""]
+    found = collected(*(group(name, t0=1) for name in names), known=ends(t0=3))
+    assert {labels[0] for labels in found.of("lag")} == set(names)
+    assert set(found.of("lag").values()) == {2}
+    assert set(found.samples) <= {
+        f"kafka_consumergroup_{name}"
+        for name in (
+            "members",
+            "state",
+            "unknown_lag_partitions",
+            "lag_sum",
+            "lag_max",
+            "current_offset",
+            "lag",
+            "series_left_out",
+        )
+    }
+
+
+def test_a_group_with_an_overlong_name_is_left_out_whole() -> None:
+    longest, longer = "x" * MAX_GROUP_ID_CHARS, "x" * (MAX_GROUP_ID_CHARS + 1)
+    found = collected(group(longest, t0=1), group(longer, t0=1), known=ends(t0=3))
+    assert set(found.of("members")) == {(longest,)}
+    assert found.of("series_left_out") == {(): 7}
+
+
+def test_partitions_give_way_before_groups_and_a_group_has_all_of_its_partitions_or_none() -> None:
+    groups = [group("a", t0=1, t1=1), group("b", t0=1), group("c", t0=1)]
+    known = ends(t0=3, t1=3)
+    # Three times five series for the groups; then there is room for five more.
+    found = collected(*reversed(groups), known=known, max_series=20)
+    assert set(found.of("lag_sum")) == {("a",), ("b",), ("c",)}
+    assert set(found.of("lag")) == {("a", "t", "0"), ("a", "t", "1")}
+    assert (found.count, found.of("series_left_out")) == (19, {(): 4})
+    found = collected(*groups, known=known, max_series=18)
+    assert set(found.of("lag")) == {("b", "t", "0")}
+    found = collected(*groups, known=known, max_series=12)
+    assert set(found.of("members")) == {("a",), ("b",)}
+    assert (found.count, found.of("series_left_out")) == (12, {(): 11})
+
+
+names = st.text(st.characters(codec="utf-8"), max_size=MAX_GROUP_ID_CHARS + 2)
+partitions = st.builds(TopicPartition, st.sampled_from("tu"), st.integers(0, 3))
+snapshots = st.builds(
+    GroupSnapshot,
+    names,
+    st.sampled_from(["Empty", "Stable"]),
+    st.integers(0, 5),
+    st.dictionaries(partitions, st.integers(0, 50), max_size=5),
+)
+
+
+@given(
+    st.lists(snapshots, max_size=5, unique_by=lambda group: group.group_id),
+    st.dictionaries(partitions, st.none() | st.integers(0, 50)),
+    st.integers(1, 60),
+)
+def test_what_is_shown_is_true_and_what_is_left_out_is_counted(
+    groups: list[GroupSnapshot], known: dict[TopicPartition, Offset | None], max_series: int
+) -> None:
+    shown = collected(*groups, known=known, max_series=max_series)
+    assert shown.count <= max_series
+    everything = sum(
+        3 + 2 * found.is_complete + len(one.committed) + len(found.partitions)
+        for one in groups
+        for found in [group_lag(one.committed, known)]
+    )
+    assert shown.count + shown.of("series_left_out")[()] == everything
+    committed = {one.group_id: one.committed for one in groups}
+    for (name, topic, partition), lag in shown.of("lag").items():
+        tp = TopicPartition(topic, int(partition))
+        end = known[tp]
+        assert end is not None
+        assert lag == max(0, end - committed[name][tp])
+    for (name,), total in shown.of("lag_sum").items():
+        both = known.keys() & committed[name].keys()
+        lags = [max(0, (known[tp] or 0) - committed[name][tp]) for tp in both]
+        assert None not in {known[tp] for tp in both}
+        assert (total, shown.of("lag_max")[(name,)]) == (sum(lags), max(lags))
