@@ -8,6 +8,10 @@ answered, while their frames exceed `max_in_flight_bytes`, while the request que
 does not read its responses. In the last case no further request is run either, so a slow reader holds twice
 `max_unwritten_bytes` and two responses at most, however much it asks for.
 
+A peer that ends its side has sent all it had to say: what has come of it is run all the same, for a producer
+with acks=0 writes, closes and trusts that. Then the connection is closed; what is still unanswered is not
+waited for, as with Apache Kafka.
+
 Threads: the protocol callbacks, `flush` and `close` run on the network thread that owns the connection;
 `answer`, `answer_with_close`, `take_request` and `request_done` on any thread. The lock guards what both
 touch and is never held while bytes are sent or anything else is called that could wait; the queue's own short
@@ -23,7 +27,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from barnabas.broker.network.request import Buffers, Request
 from barnabas.broker.network.request_queue import RequestQueue
@@ -33,6 +37,8 @@ from barnabas.protocol.frames import BufferPool, FrameReceiver
 from barnabas.protocol.invariants import invariant
 
 logger = logging.getLogger(__name__)
+
+_ENDED: Final = "closed by the peer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_bytes = 0
         self._peer_is_slow = False
         self._closed = False
+        self._peer_has_ended = False
         # The request that is answered by closing, when its turn comes; none after it is run.
         self._closing_request: Request | None = None
         self._wanted_close = ""
@@ -171,8 +178,16 @@ class Connection(asyncio.BufferedProtocol):
             runner.on_fatal(error)
 
     def eof_received(self) -> bool:
-        self._close_reason = self._close_reason or "closed by the peer"
-        return False
+        """Keep the socket for as long as something that came before the end is still to be run."""
+        with self._lock:
+            self._peer_has_ended = True
+            is_idle = not self._scheduled and not self._pending
+        if is_idle:
+            self._close_reason = self._close_reason or _ENDED
+            return False
+        # It finds out whether what is left may be run.
+        self._owner.wake_for(self)
+        return True
 
     def pause_writing(self) -> None:
         with self._lock:
@@ -193,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
             # While scheduled, the workers empty it and drop each request, because the queue has counted them.
             if not self._scheduled:
                 self._pending.clear()
-        reason = self._close_reason or (f"connection lost: {exc}" if exc else "closed by the peer")
+        reason = self._close_reason or (f"connection lost: {exc}" if exc else _ENDED)
         logger.info("connection %s on %s closed: %s", self.id, self.listener_name, reason)
         self._transport = None
         self._owner.lost(self)
@@ -219,6 +234,7 @@ class Connection(asyncio.BufferedProtocol):
             self._unsent_bytes -= sum(map(len, out))
             self._schedule_if_possible()
             idle = not slots
+            is_over = self._peer_has_ended and not self._scheduled
         if out:
             self.last_active_ns = time.monotonic_ns()
             if len(out) == 1:
@@ -227,6 +243,9 @@ class Connection(asyncio.BufferedProtocol):
                 transport.writelines(out)
         if closes:
             self._close_gently(self._wanted_close)
+            return
+        if is_over:
+            self._close_gently(_ENDED)
             return
         if not self._reading:
             self._set_reading()
@@ -280,7 +299,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing():
             return
         with self._lock:
-            wanted = self._may_read()
+            wanted = self._may_read() and not self._peer_has_ended
         wanted = wanted and not self._queue_full and not self._closing_when_idle
         if wanted != self._reading:
             self._reading = wanted
@@ -298,10 +317,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def request_done(self) -> bool:
         with self._lock:
-            self._scheduled = bool(self._pending) and self._may_run()
-            if self._scheduled or not self._pending:
-                return self._scheduled
-            blocked = len(self._pending)
+            scheduled = self._scheduled = bool(self._pending) and self._may_run()
+            blocked = 0 if scheduled else len(self._pending)
+            is_over = self._peer_has_ended and not scheduled
+        if is_over:
+            self._owner.wake_for(self)
+        if not blocked:
+            return scheduled
         # They wait for their own peer and must not keep others out of the queue.
         self._queue.discount(blocked)
         return False

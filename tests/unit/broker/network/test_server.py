@@ -475,6 +475,42 @@ def test_connections_above_the_maximum_per_address_are_refused(
     assert "refused: max.connections.per.ip=1 are open from 127.0.0.1" in caplog.text
 
 
+@pytest.mark.parametrize("count", [2, 99, 1000])
+def test_what_came_before_the_peer_ended_is_run(serve: Serve, count: int) -> None:
+    """A producer with acks=0 writes, closes, and trusts that."""
+    ran: list[bytes] = []
+
+    def process(request: Request) -> None:
+        ran.append(bytes(request.frame.view))
+        request.respond_nothing()
+
+    served = serve(process)
+    sent = [b"%d" % number for number in range(count)]
+    client = served.client()
+    client.send(*sent)
+    client.socket.close()
+    wait_for(lambda: len(ran) == count, "all requests to be run")
+    assert ran == sent
+    wait_for(lambda: served.server.connection_count == 0, "the connection to be gone")
+    assert served.server.queued_requests == 0
+
+
+def test_a_peer_that_ended_is_not_kept_for_what_waits(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    holding = Holding()
+    served = serve(holding)
+    client = served.client()
+    client.send(*[b"%d" % number for number in range(7)])
+    client.socket.shutdown(socket.SHUT_WR)
+    holding.held(7)
+    wait_for(lambda: served.server.connection_count == 0, "the connection to be gone")
+    assert client.is_closed_by_server()
+    assert "closed: closed by the peer" in caplog.text
+    for request in holding.requests:
+        request.respond((frame(b"too late"),))
+    assert served.server.queued_requests == 0
+
+
 def test_a_peer_that_resets_in_the_middle_leaves_nothing_behind(serve: Serve) -> None:
     holding = Holding()
     served = serve(holding)
