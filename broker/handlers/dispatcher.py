@@ -25,6 +25,8 @@ from barnabas.protocol.schema import APIS, ApiKey
 _NATIVE_KEY_AT: Final = 6
 _KAFKA_KEY_AT: Final = 1
 _SHORT: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA})
+_SHORT_UP_TO_BYTES: Final = 32 * 1024
+"""But for what is produced: more bytes are more records there, and more partitions elsewhere."""
 
 
 def is_short(request: Request) -> bool:
@@ -33,11 +35,14 @@ def is_short(request: Request) -> bool:
     Keys up to 127 are a byte of their own in both codecs, so one look is enough.
     """
     view = request.frame.view
-    if len(view) <= _NATIVE_KEY_AT:
+    size = len(view)
+    if size <= _NATIVE_KEY_AT:
         return False
-    if view[0] == 0:
-        return view[_KAFKA_KEY_AT] in _SHORT
-    return view[_NATIVE_KEY_AT] in _SHORT and codec_msgpack.is_native(view)
+    is_kafka = view[0] == 0
+    key = view[_KAFKA_KEY_AT if is_kafka else _NATIVE_KEY_AT]
+    if key not in _SHORT or (size > _SHORT_UP_TO_BYTES and key != ApiKey.PRODUCE):
+        return False
+    return is_kafka or codec_msgpack.is_native(view)
 
 
 class Dispatcher:

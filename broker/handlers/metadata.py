@@ -45,6 +45,9 @@ def handle(services: Services, request: ApiRequest) -> None:
     by its timer, a second later. So one that asks on a connection of some age waits for a moment, and then,
     if a leader is dead or suspected, for the new one. Who has just connected is answered at once.
     """
+    body: MetadataRequest = request.body
+    if body.topics is not None:
+        body.topics = _each_once(body.topics)
     if request.api_version is None:
         _answer(services, request)
     elif request.connection_age_ms < _SETTLED_AFTER_MS:
@@ -159,6 +162,11 @@ def _asked(
             for topic in unknown:
                 topic.error_code = answers[topic.name or ""]
     return found
+
+
+def _each_once(topics: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
+    """As in Apache Kafka: an answer may not be so many times as long as its request."""
+    return list({(topic.topic_id, topic.name): topic for topic in topics}.values())
 
 
 def _find(cache: MetadataCache, current: ClusterMetadata, asked: MetadataRequestTopic) -> MetadataTopic:

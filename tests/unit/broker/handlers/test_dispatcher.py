@@ -22,8 +22,8 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from barnabas.protocol.messages.metadata import MetadataRequest
-from barnabas.protocol.messages.produce import ProduceRequest
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.schema import APIS, ApiKey, Buffer
 from tests.unit.broker.handlers.serving import CORRELATION_ID, EXTERNAL, INTERNAL, Connection, Serving
 
@@ -99,6 +99,17 @@ def test_short_requests_are_known_by_their_key_in_both_codecs(body: Any) -> None
         assert is_short(request_of(buffers))
     others = (codec_msgpack.encode_request(1, "c", SOFTWARE), codec_kafka.encode_request(3, 1, "c", SOFTWARE))
     assert not any(is_short(request_of(buffers)) for buffers in others)
+
+
+def test_what_names_much_is_not_short_but_what_produces_much_is() -> None:
+    many = MetadataRequest(topics=[MetadataRequestTopic(name=f"topic-{number}") for number in range(4_000)])
+    data = PartitionProduceData(index=0, records=bytes(100_000))
+    large = ProduceRequest(
+        acks=1, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=[data])]
+    )
+    for body, expected in ((many, False), (large, True)):
+        assert is_short(request_of(codec_msgpack.encode_request(1, "c", body))) is expected
+        assert is_short(request_of(codec_kafka.encode_request(9, 1, "c", body))) is expected
 
 
 def request_of(buffers: list[Buffer]) -> Request:
