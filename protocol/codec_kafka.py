@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import barnabas.protocol.messages  # noqa: F401 - importing the declarations fills APIS
 from barnabas.protocol.codec_kafka_decoder import Decoder, compile_decoder, read_uvarint, skip_tagged_field
 from barnabas.protocol.codec_kafka_encoder import Encoder, compile_encoder
+from barnabas.protocol.codec_msgpack import MAX_ARRAY_LENGTH
 from barnabas.protocol.errors import LocalError, MalformedFrame, MessageTooComplex, Unencodable
 from barnabas.protocol.schema import APIS, NATIVE_ONLY, ApiKey, Buffer, RequestOf
 
@@ -224,6 +225,8 @@ def _after_tags(view: memoryview, position: int) -> int:
     """The position after the tagged fields of a header, all of which are ignored."""
     try:
         count, position = read_uvarint(view, position)
+        if count > MAX_ARRAY_LENGTH:
+            raise MalformedFrame(f"a header claims {count} tagged fields; {MAX_ARRAY_LENGTH} may be")
         for _ in range(count):
             position = skip_tagged_field(view, position, len(view))
     except IndexError:

@@ -1,10 +1,10 @@
 """Compiles a declared class, at one version of Kafka's protocol, into the Python that decodes it.
 
 A decoder trusts nothing. Counts are refused when the bytes that remain could not hold the elements, and above
-`MAX_ARRAY_LENGTH`, before anything is allocated; what a message takes without its records is bounded by
-`MAX_HEAD_BYTES`; the declarations are finite, and depth with them. Unknown tagged fields are skipped, fields
-that the version lacks take their defaults, bytes behind the message are ignored. Whatever the bytes are, the
-outcome is a message or `MalformedFrame`.
+`MAX_ARRAY_LENGTH`, before anything is allocated; so are more tagged fields than that. What a message takes
+without its records is bounded by `MAX_HEAD_BYTES`; the declarations are finite, and depth with them. Unknown
+tagged fields are skipped, fields that the version lacks take their defaults, bytes behind the message are
+ignored. Whatever the bytes are, the outcome is a message or `MalformedFrame`.
 
 A message without records is decoded from a copy as bytes, which are read faster than a view. Records are
 views of the frame.
@@ -283,6 +283,11 @@ class _DecoderMaker(SourceMaker):
         self._flush()
         with self.block(f"if {n}:"):
             self.line(f"if {n} > 127: {n}, p = _uvarint(v, p - 1)")
+            head = f" or p - taken > {MAX_HEAD_BYTES}" if self._with_records else ""
+            self.line(
+                f"if {n} > {MAX_ARRAY_LENGTH}{head}:"
+                f" raise _bad({cls.__name__!r}, f'{{{n}}} tagged fields', p)"
+            )
             with self.block(f"for _ in range({n}):"):
                 if not tagged:
                     self.line("p = _skip(v, p, end)")

@@ -316,6 +316,27 @@ def test_tags_that_claim_too_much_are_malformed(tags: bytes) -> None:
     refusal(tagged_topics(tags))
 
 
+TOO_MANY_TAGS = b"\x81\x80\x08" + bytes(2 * (MAX_ARRAY_LENGTH + 1))
+
+
+def test_more_tags_than_anything_may_have_are_refused_although_they_came() -> None:
+    assert f"{MAX_ARRAY_LENGTH + 1} tagged fields" in refusal(tagged_topics(TOO_MANY_TAGS))
+    data = request_bytes(MetadataRequest(topics=[]), 9)
+    head = struct.calcsize(">hhih") + 1
+    in_header = data[:head] + TOO_MANY_TAGS + data[head + 1 :]
+    assert f"a header claims {MAX_ARRAY_LENGTH + 1} tagged fields" in refusal(in_header)
+
+
+def test_tags_count_for_the_bound_of_a_message_with_records() -> None:
+    one = struct.pack(">i", 0) + b"\x02r" + b"\x80\x80\x04" + bytes(2 * (1 << 16))
+    count = MAX_HEAD_BYTES // len(one) + 2
+    start = request_bytes(produce(b"r"), 9)
+    tail = struct.pack(">i", 0) + b"\x02r" + b"\x00\x00\x00"
+    assert start.endswith(b"\x02" + tail)
+    many = start[: -len(tail) - 1] + bytes([count + 1]) + one * count + b"\x00\x00"
+    assert "tagged fields" in refusal(many)
+
+
 @pytest.mark.parametrize(("size", "content"), [(3, b"\x00\x00\x00"), (2, b"\x01\x01\x01"), (0, b"")])
 def test_a_known_tag_of_a_wrong_size_is_malformed(size: int, content: bytes) -> None:
     data = bytes(
