@@ -32,8 +32,7 @@ from barnabas.client.bulk_decode_columns import (
 from barnabas.protocol.compression import Compression, decompress
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader
-from barnabas.protocol.records import MIN_RECORD_BYTES
+from barnabas.protocol.record_batch import HEADER_BYTES, MIN_RECORD_BYTES, BatchHeader
 
 Table = npt.NDArray[np.int64]
 """Two dimensions; the constants of the kernel name its rows or columns."""

@@ -40,6 +40,9 @@ MAX_TIMESTAMP_OFFSET: Final = 35
 PRODUCER_OFFSET: Final = 43
 MIN_BATCH_LENGTH: Final = HEADER_BYTES - LOG_OVERHEAD_BYTES
 
+MIN_RECORD_BYTES: Final = 7
+"""Length, attributes, two deltas, two lengths, header count: one byte each at the least."""
+
 NO_TIMESTAMP: Final = -1
 
 COMPRESSION_MASK: Final = 0x07
@@ -186,8 +189,9 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
 def check_produced_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
     """`check_batch` and what a batch fresh from a producer must fulfil besides.
 
-    It has at least one record, its offsets have no gaps, and it is no control batch (the broker alone
-    writes those). Raises as `check_batch`, and INVALID_RECORD for these.
+    It has at least one record, and not more than its bytes can be, its offsets have no gaps, and it is no
+    control batch (the broker alone writes those). What compressed bytes unfold to is not known here. Raises
+    as `check_batch`, and INVALID_RECORD for these.
     """
     header = check_batch(buffer, position)
     if header.record_count < 1:
@@ -198,6 +202,9 @@ def check_produced_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
             f"a produced batch of {header.record_count} records must end at offset delta "
             f"{header.record_count - 1}, not {header.last_offset_delta}",
         )
+    room = header.size_bytes - HEADER_BYTES
+    if header.record_count * MIN_RECORD_BYTES > room and not header.attributes & COMPRESSION_MASK:
+        raise api_error(ErrorCode.INVALID_RECORD, f"{room} bytes cannot hold {header.record_count} records")
     if header.attributes & (CONTROL_MASK | DELETE_HORIZON_MASK):
         raise api_error(
             ErrorCode.INVALID_RECORD, f"a producer may not set the attributes {header.attributes:#x}"

@@ -14,12 +14,13 @@ Source: https://kafka.apache.org/documentation/#record.
 from __future__ import annotations
 
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Compression, decompress
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.record_batch import (
     HEADER_BYTES,
+    MIN_RECORD_BYTES,
     BatchHeader,
     Buffer,
     TimestampType,
@@ -31,9 +32,6 @@ from barnabas.protocol.varint import decode_varint
 Headers = tuple[tuple[str, bytes | None], ...]
 RecordFields = tuple[int, int, bytes | None, bytes | None, Headers]
 """offset, timestamp in ms, key, value, headers: a `Record` without its names, which is cheaper to make."""
-
-MIN_RECORD_BYTES: Final = 7
-"""Length, attributes, two deltas, two lengths, header count: one byte each at the least."""
 
 
 class Record(NamedTuple):

@@ -131,7 +131,7 @@ class ProducerStates:
         ahead: dict[int, tuple[int, int]] | None = None
         for index, (_, header) in enumerate(batches):
             producer_id = header.producer_id
-            if producer_id < 0:
+            if producer_id < 0 and not header.attributes & TRANSACTIONAL_MASK:
                 continue
             if (
                 header.base_sequence < 0
@@ -245,7 +245,7 @@ def _refusal(header: BatchHeader, epoch: int, last_sequence: int) -> ApiError:
 
 
 def _nonsense(header: BatchHeader) -> ApiError:
-    if header.base_sequence < 0 or header.producer_epoch < 0:
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         return api_error(
             ErrorCode.INVALID_RECORD,
             f"{_batch(header)}: with a producer id, neither epoch nor sequence may be below 0",

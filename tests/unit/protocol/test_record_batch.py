@@ -208,6 +208,8 @@ def test_every_flipped_bit_behind_the_leader_epoch_is_found() -> None:
         ({"record_count": 2}, ErrorCode.INVALID_RECORD),
         ({"last_offset_delta": 5}, ErrorCode.INVALID_RECORD),
         ({"last_offset_delta": -1}, ErrorCode.INVALID_RECORD),
+        ({"record_count": 2, "last_offset_delta": 1}, ErrorCode.INVALID_RECORD),
+        ({"record_count": 0x7FFFFFFF, "last_offset_delta": 0x7FFFFFFE}, ErrorCode.INVALID_RECORD),
     ],
 )
 def test_a_produced_batch_with_a_wrong_header_is_refused(fields: dict[str, int], code: ErrorCode) -> None:

@@ -120,6 +120,7 @@ def test_a_request_may_begin_with_duplicates_and_go_on_with_news() -> None:
         (produced(-1), ErrorCode.INVALID_RECORD),
         (produced(0, epoch=-1), ErrorCode.INVALID_RECORD),
         (produced(0, is_transactional=True), ErrorCode.INVALID_TXN_STATE),
+        (produced(-1, producer_id=-1, epoch=-1, is_transactional=True), ErrorCode.INVALID_TXN_STATE),
     ],
 )
 def test_fields_that_make_no_sense_are_refused(batch: bytearray, code: ErrorCode) -> None:
