@@ -3,6 +3,8 @@
 ``server.log`` has everything but what the other two have: ``controller.log`` what the controller decided and
 why, ``state-change.log`` each change of a partition's or replica's state. Files are rotated, so their size is
 bounded.
+
+A message is one line, of a bounded length, whatever the names that peers made up and it quotes.
 """
 
 from __future__ import annotations
@@ -23,12 +25,29 @@ _FILES: Final = {
 }
 
 
+MAX_LINE_LENGTH: Final = 4_000
+"""Characters of one message; what is longer is cut."""
+
+
+class _OneLine(logging.Formatter):
+    """Writes what would end or hide a line as its escape; a traceback, which follows, stays as it is."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        text = record.message
+        if len(text) > MAX_LINE_LENGTH:
+            text = f"{text[:MAX_LINE_LENGTH]}… ({len(text)} characters)"
+        if not text.isprintable():
+            text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+        record.message = text
+        return super().formatMessage(record)
+
+
 def set_up_logging(logs_dir: Path | None) -> None:
     """Write to files in ``logs_dir`` (made if missing), or to standard error when it is None.
 
     Warnings and worse go to standard error in either case, so that whoever starts a broker sees why it fails.
     """
-    formatter = logging.Formatter(_FORMAT, _DATE_FORMAT)
+    formatter = _OneLine(_FORMAT, _DATE_FORMAT)
     terminal = logging.StreamHandler()
     terminal.setFormatter(formatter)
     root = logging.getLogger("barnabas")

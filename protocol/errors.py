@@ -11,7 +11,7 @@ Source: the error table of https://kafka.apache.org/protocol#protocol_error_code
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 
 class BarnabasError(Exception):
@@ -258,12 +258,18 @@ _MEANINGS: dict[ErrorCode, _Meaning] = {
 }
 
 
+MAX_TEXT_LENGTH: Final = 2_000
+"""Characters. A text may quote what a peer sent, and must still fit into a string of an answer."""
+
+
 class ApiError(BarnabasError):
-    """An error that has a code on the wire; `exception_for` makes the class that fits."""
+    """An error that has a code on the wire; `api_error` makes the class that fits."""
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
 
     def __init__(self, message: str = "") -> None:
+        if len(message) > MAX_TEXT_LENGTH:
+            message = f"{message[:MAX_TEXT_LENGTH]}… ({len(message)} characters)"
         super().__init__(message or _MEANINGS[self.code].text)
 
     @property

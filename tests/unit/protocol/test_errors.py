@@ -116,3 +116,10 @@ def test_local_faults_have_no_code(kind: type[LocalError], retriable: bool) -> N
 def test_a_refused_connection_is_a_closed_one_and_a_bad_setting_a_value_error() -> None:
     assert issubclass(ConnectionRefused, ConnectionClosed)
     assert issubclass(InvalidConfiguration, ValueError)
+
+
+def test_a_text_that_quotes_too_much_is_cut_so_that_an_answer_can_hold_it() -> None:
+    error = api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, "no topic " + "\N{SNOWMAN}" * 10_922)
+    assert error.text.startswith("no topic \N{SNOWMAN}")
+    assert error.text.endswith("… (10931 characters)")
+    assert len(error.text.encode()) < 32_767
