@@ -8,27 +8,14 @@ from typing import Any
 
 import aiokafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.admin import NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError, for_code
-from aiokafka_groups import GROUP_COMMANDS
-from stdio import ClientError, Ledger, load_value, serve, to_bytes, to_text
+from aiokafka.errors import KafkaError
+from aiokafka_groups import GROUP_COMMANDS, Admin, raise_for
+from load import Load, load_commands, load_value
+from stdio import by_name, describing, error_as_json, record_as_json, serve, to_bytes
 
-
-def describe(error: BaseException) -> ClientError | None:
-    if isinstance(error, KafkaError):
-        return ClientError(getattr(error, "errno", None) or -1, type(error).__name__, str(error))
-    return None
-
-
-def client_error(error: BaseException) -> dict[str, Any]:
-    known = describe(error) or ClientError(-1, type(error).__name__, str(error))
-    return known.as_json()
-
-
-def raise_for(code: int, message: str | None = None) -> None:
-    if code:
-        raise for_code(code)(message)
+describe = describing(KafkaError)
 
 
 def hello() -> dict[str, str]:
@@ -85,7 +72,7 @@ async def produce(
                 )
                 results.append(found)
             except KafkaError as error:
-                results.append({"error": client_error(error)})
+                results.append({"error": error_as_json(error, describe)})
     finally:
         await producer.stop()
     return results
@@ -114,17 +101,7 @@ async def fetch(
         deadline = time.monotonic() + timeout_s
         while len(found) < count and time.monotonic() < deadline:
             for batch in (await consumer.getmany(timeout_ms=200)).values():
-                found += [
-                    {
-                        "offset": record.offset,
-                        "key": to_text(record.key),
-                        "value": to_text(record.value),
-                        "headers": [[name, to_text(value)] for name, value in record.headers],
-                        "timestamp": record.timestamp,
-                        "timestamp_type": "log_append" if record.timestamp_type == 1 else "create",
-                    }
-                    for record in batch
-                ]
+                found += map(record_as_json, batch)
     finally:
         await consumer.stop()
     return found[:count]
@@ -145,20 +122,6 @@ async def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | i
 
 
 # -- admin -------------------------------------------------------------------------------------------------
-
-
-class Admin:
-    """An admin client for one command."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._client = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=20_000)
-
-    async def __aenter__(self) -> AIOKafkaAdminClient:
-        await self._client.start()
-        return self._client
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._client.close()
 
 
 async def create_topic(
@@ -239,24 +202,30 @@ async def delete_records(bootstrap: str, topic: str, partition: int, before: int
 # -- a load that goes on until it is stopped ---------------------------------------------------------------
 
 
-class Load:
+class TaskLoad(Load):
     """Sends to every partition in turn, one round an interval, as a task of the driver's loop."""
 
-    def __init__(self, producer: AIOKafkaProducer, topic: str, partitions: int, interval_ms: float) -> None:
-        self.ledger = Ledger()
-        self._producer = producer
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, interval_ms: float, idempotent: bool | None
+    ) -> None:
+        super().__init__()
+        config = {} if idempotent is None else {"enable_idempotence": idempotent}
+        self._producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", **config)
         self._topic, self._partitions, self._interval_s = topic, partitions, interval_ms / 1000
-        self._stopped = False
+        self._is_stopping = False
+
+    async def start(self) -> None:
+        await self._producer.start()
         self._task = asyncio.create_task(self._run())
 
     async def stop(self, timeout_s: float) -> None:
-        self._stopped = True
+        self._is_stopping = True
         await asyncio.wait_for(self._task, timeout_s)
         await asyncio.wait_for(self._producer.stop(), timeout_s)
 
     async def _run(self) -> None:
         number = 0
-        while not self._stopped:
+        while not self._is_stopping:
             began = time.monotonic()
             for partition in range(self._partitions):
                 await self._send(partition, number)
@@ -284,54 +253,21 @@ class Load:
         future.add_done_callback(done)
 
 
-loads: list[Load] = []
-
-
-async def load_start(
-    bootstrap: str, topic: str, partitions: int, interval_ms: float, idempotent: bool | None = None
-) -> None:
-    config = {} if idempotent is None else {"enable_idempotence": idempotent}
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", **config)
-    await producer.start()
-    loads.append(Load(producer, topic, partitions, interval_ms))
-
-
-def load_mark(at_ns: int | None = None) -> None:
-    loads[-1].ledger.mark(at_ns)
-
-
-def load_status() -> dict[str, Any]:
-    return loads[-1].ledger.status()
-
-
-async def load_stop(path: str, timeout_s: float = 60) -> dict[str, Any]:
-    load = loads.pop()
-    await load.stop(timeout_s)
-    return load.ledger.write(path)
-
-
-COMMANDS = {
-    command.__name__: command
-    for command in (
-        hello,
-        produce,
-        fetch,
-        offsets,
-        create_topic,
-        delete_topic,
-        list_topics,
-        describe_topic,
-        describe_cluster,
-        describe_configs,
-        alter_configs,
-        create_partitions,
-        delete_records,
-        load_start,
-        load_mark,
-        load_status,
-        load_stop,
-    )
-}
+COMMANDS = by_name(
+    hello,
+    produce,
+    fetch,
+    offsets,
+    create_topic,
+    delete_topic,
+    list_topics,
+    describe_topic,
+    describe_cluster,
+    describe_configs,
+    alter_configs,
+    create_partitions,
+    delete_records,
+)
 
 if __name__ == "__main__":
-    serve(COMMANDS | GROUP_COMMANDS, describe)
+    serve(COMMANDS | load_commands(TaskLoad) | GROUP_COMMANDS, describe)

@@ -10,41 +10,50 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import for_code
-from member import HEARTBEAT_INTERVAL_MS, METADATA_MAX_AGE_MS, SESSION_TIMEOUT_MS, Notes, member_pid
-from stdio import Unsupported
+from member import (
+    HEARTBEAT_INTERVAL_MS,
+    METADATA_MAX_AGE_MS,
+    SESSION_TIMEOUT_MS,
+    Member,
+    Wish,
+    member_commands,
+)
+from stdio import Unsupported, by_name
 
 TIMEOUT_S = 20.0
 
 
-class AiokafkaMember(ConsumerRebalanceListener):
-    def __init__(
-        self,
-        bootstrap: str,
-        group: str,
-        topics: list[str] | None = None,
-        pattern: str | None = None,
-        strategy: str = "range",
-        instance: str | None = None,
-        auto_commit: bool = False,
-    ) -> None:
-        if strategy != "range":
+class AiokafkaMember(Member, ConsumerRebalanceListener):
+    def __init__(self, wish: Wish) -> None:
+        super().__init__()
+        if wish.strategy != "range":
             raise Unsupported("aiokafka has no cooperative rebalancing")
-        self.notes = Notes()
-        self.consumer = AIOKafkaConsumer(
-            bootstrap_servers=bootstrap,
-            group_id=group,
-            group_instance_id=instance,
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=wish.bootstrap,
+            group_id=wish.group,
+            group_instance_id=wish.instance,
             auto_offset_reset="earliest",
-            enable_auto_commit=auto_commit,
+            enable_auto_commit=wish.auto_commit,
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
             partition_assignment_strategy=(RangePartitionAssignor,),
         )
-        wish = {"pattern": f"^{pattern}"} if pattern else {"topics": topics}
-        self.consumer.subscribe(**wish, listener=self)
-        self._stopping = False
+        subscription = {"pattern": wish.regex} if wish.regex else {"topics": wish.topics}
+        self._consumer.subscribe(**subscription, listener=self)
+        self._is_stopping = False
+
+    def start(self) -> None:
         self._task = asyncio.create_task(self._run())
+
+    async def commit(self, how: str) -> None:
+        committing = self._consumer.commit()
+        await (committing if how == "sync" else asyncio.create_task(committing))
+
+    async def stop(self) -> dict[str, Any]:
+        self._is_stopping = True
+        await asyncio.wait_for(self._task, TIMEOUT_S * 2)
+        return self.notes.status()
 
     def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         self.notes.taken += [(one.topic, one.partition) for one in revoked]
@@ -54,45 +63,25 @@ class AiokafkaMember(ConsumerRebalanceListener):
 
     async def _run(self) -> None:
         try:
-            await self.consumer.start()
-            while not self._stopping:
-                found = await self.consumer.getmany(timeout_ms=100)
-                self.notes.assigned = [(one.topic, one.partition) for one in self.consumer.assignment()]
+            await self._consumer.start()
+            while not self._is_stopping:
+                found = await self._consumer.getmany(timeout_ms=100)
+                self.notes.assigned = [(one.topic, one.partition) for one in self._consumer.assignment()]
                 self.notes.read += [
                     (one.topic, one.partition, one.offset) for records in found.values() for one in records
                 ]
         except Exception as error:  # noqa: BLE001 - the test gets it
             self.notes.errors.append(repr(error))
         finally:
-            await self.consumer.stop()
-
-    async def stop(self) -> dict[str, Any]:
-        self._stopping = True
-        await asyncio.wait_for(self._task, TIMEOUT_S * 2)
-        return self.notes.status()
-
-
-current: list[AiokafkaMember] = []
-
-
-async def member_start(**wish: Any) -> None:
-    current.append(AiokafkaMember(**wish))
-
-
-def member_status() -> dict[str, Any]:
-    return current[-1].notes.status()
-
-
-async def member_commit(how: str) -> None:
-    committing = current[-1].consumer.commit()
-    await (committing if how == "sync" else asyncio.create_task(committing))
-
-
-async def member_stop() -> dict[str, Any]:
-    return await current.pop().stop()
+            await self._consumer.stop()
 
 
 # -- admin -------------------------------------------------------------------------------------------------
+
+
+def raise_for(code: int, message: str | None = None) -> None:
+    if code:
+        raise for_code(code)(message)
 
 
 class Admin:
@@ -118,8 +107,7 @@ async def describe_group(bootstrap: str, group: str) -> dict[str, Any]:
     async with Admin(bootstrap) as admin:
         (answer,) = await admin.describe_consumer_groups([group])
     ((code, _, state, _, _, members, *_),) = answer.groups
-    if code:
-        raise for_code(code)(group)
+    raise_for(code, group)
     return {"state": state, "members": len(members)}
 
 
@@ -149,19 +137,11 @@ def delete_group_offsets(**_: Any) -> None:
     raise Unsupported("aiokafka cannot delete offsets")
 
 
-GROUP_COMMANDS = {
-    command.__name__: command
-    for command in (
-        member_start,
-        member_status,
-        member_commit,
-        member_pid,
-        member_stop,
-        list_groups,
-        describe_group,
-        delete_group,
-        group_offsets,
-        set_group_offsets,
-        delete_group_offsets,
-    )
-}
+GROUP_COMMANDS = member_commands(AiokafkaMember) | by_name(
+    list_groups,
+    describe_group,
+    delete_group,
+    group_offsets,
+    set_group_offsets,
+    delete_group_offsets,
+)

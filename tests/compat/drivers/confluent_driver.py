@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 import time
 from typing import Any
 
 import confluent_kafka
-from confluent_groups import GROUP_COMMANDS
+from confluent_groups import GROUP_COMMANDS, admin_of
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
-    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -19,7 +16,8 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from stdio import ClientError, Ledger, load_value, serve, to_bytes, to_text
+from load import ThreadedLoad, load_commands, load_value
+from stdio import ClientError, by_name, serve, to_bytes, to_text
 
 
 def client_error(error: KafkaError) -> ClientError:
@@ -167,12 +165,6 @@ def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | int) ->
 # -- admin -------------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def admin_of(bootstrap: str) -> AdminClient:
-    """Kept: a client that is dropped while it is asked something cancels it."""
-    return AdminClient({"bootstrap.servers": bootstrap})
-
-
 def create_topic(
     bootstrap: str,
     topic: str,
@@ -244,38 +236,26 @@ def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> i
 # -- a load that goes on until it is stopped ---------------------------------------------------------------
 
 
-class Load:
-    """Sends to every partition in turn, one round an interval, from a thread of its own."""
-
+class Load(ThreadedLoad):
     def __init__(
-        self, bootstrap: str, topic: str, partitions: int, interval_ms: float, config: dict[str, Any]
+        self, bootstrap: str, topic: str, partitions: int, interval_ms: float, idempotent: bool | None
     ) -> None:
-        self.ledger = Ledger()
+        super().__init__(partitions, interval_ms)
+        config = {} if idempotent is None else {"enable.idempotence": idempotent}
         self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, **config})
-        self._topic, self._partitions, self._interval_s = topic, partitions, interval_ms / 1000
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        self._topic = topic
 
-    def stop(self, timeout_s: float) -> None:
-        self._stop.set()
-        self._thread.join()
+    def wait(self, seconds: float) -> None:
+        due = time.monotonic() + seconds
+        while (left := due - time.monotonic()) > 0:
+            self._producer.poll(min(left, 0.005))
+
+    def finish(self, timeout_s: float) -> None:
         left = self._producer.flush(timeout_s)
         if left:
             self.ledger.fail(f"{left} records were neither acknowledged nor refused in {timeout_s} s")
 
-    def _run(self) -> None:
-        number = 0
-        due = time.monotonic()
-        while not self._stop.is_set():
-            for partition in range(self._partitions):
-                self._send(partition, number)
-            number += 1
-            due = max(due + self._interval_s, time.monotonic())
-            while (left := due - time.monotonic()) > 0:
-                self._producer.poll(min(left, 0.005))
-
-    def _send(self, partition: int, number: int) -> None:
+    def send(self, partition: int, number: int) -> None:
         sent_ns = time.monotonic_ns()
 
         def delivered(error: KafkaError | None, message: confluent_kafka.Message) -> None:
@@ -295,52 +275,21 @@ class Load:
         self.ledger.sent += 1
 
 
-loads: list[Load] = []
-
-
-def load_start(
-    bootstrap: str, topic: str, partitions: int, interval_ms: float, idempotent: bool | None = None
-) -> None:
-    config = {} if idempotent is None else {"enable.idempotence": idempotent}
-    loads.append(Load(bootstrap, topic, partitions, interval_ms, config))
-
-
-def load_mark(at_ns: int | None = None) -> None:
-    loads[-1].ledger.mark(at_ns)
-
-
-def load_status() -> dict[str, Any]:
-    return loads[-1].ledger.status()
-
-
-def load_stop(path: str, timeout_s: float = 60) -> dict[str, Any]:
-    load = loads.pop()
-    load.stop(timeout_s)
-    return load.ledger.write(path)
-
-
-COMMANDS = {
-    command.__name__: command
-    for command in (
-        hello,
-        produce,
-        fetch,
-        offsets,
-        create_topic,
-        delete_topic,
-        list_topics,
-        describe_topic,
-        describe_cluster,
-        describe_configs,
-        alter_configs,
-        create_partitions,
-        delete_records,
-        load_start,
-        load_mark,
-        load_status,
-        load_stop,
-    )
-}
+COMMANDS = by_name(
+    hello,
+    produce,
+    fetch,
+    offsets,
+    create_topic,
+    delete_topic,
+    list_topics,
+    describe_topic,
+    describe_cluster,
+    describe_configs,
+    alter_configs,
+    create_partitions,
+    delete_records,
+)
 
 if __name__ == "__main__":
-    serve(COMMANDS | GROUP_COMMANDS, describe)
+    serve(COMMANDS | load_commands(Load) | GROUP_COMMANDS, describe)

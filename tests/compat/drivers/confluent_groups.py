@@ -14,44 +14,36 @@ from member import (
     HEARTBEAT_INTERVAL_MS,
     METADATA_MAX_AGE_MS,
     SESSION_TIMEOUT_MS,
-    Member,
     Place,
-    commands_of,
+    PolledMember,
+    Wish,
+    member_commands,
 )
-from stdio import Unsupported
+from stdio import Unsupported, by_name
 
 TIMEOUT_S = 20.0
 
 
-class ConfluentMember(Member):
-    def __init__(
-        self,
-        bootstrap: str,
-        group: str,
-        topics: list[str] | None = None,
-        pattern: str | None = None,
-        strategy: str = "range",
-        instance: str | None = None,
-        auto_commit: bool = False,
-    ) -> None:
+class ConfluentMember(PolledMember):
+    def __init__(self, wish: Wish) -> None:
         super().__init__()
         self._committed: list[Any] = []
         config = {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
+            "bootstrap.servers": wish.bootstrap,
+            "group.id": wish.group,
             "auto.offset.reset": "earliest",
-            "enable.auto.commit": auto_commit,
+            "enable.auto.commit": wish.auto_commit,
             "session.timeout.ms": SESSION_TIMEOUT_MS,
             "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
             "topic.metadata.refresh.interval.ms": METADATA_MAX_AGE_MS,
-            "partition.assignment.strategy": strategy,
+            "partition.assignment.strategy": wish.strategy,
             "on_commit": lambda error, partitions: self._committed.append(error),
             "log_level": 0,
         }
-        if instance is not None:
-            config["group.instance.id"] = instance
+        if wish.instance is not None:
+            config["group.instance.id"] = wish.instance
         self._consumer = confluent_kafka.Consumer(config)
-        self._consumer.subscribe([f"^{pattern}"] if pattern else topics, on_revoke=self._revoked)
+        self._consumer.subscribe([wish.regex] if wish.regex else wish.topics, on_revoke=self._revoked)
 
     def _revoked(self, _: object, partitions: list[TopicPartition]) -> None:
         self.notes.taken += [(one.topic, one.partition) for one in partitions]
@@ -61,7 +53,7 @@ class ConfluentMember(Member):
         self.notes.assigned = [(one.topic, one.partition) for one in self._consumer.assignment()]
         return [(one.topic(), one.partition(), one.offset()) for one in messages if one.error() is None]
 
-    def commit(self, how: str) -> None:
+    def commit_now(self, how: str) -> None:
         if how == "sync":
             self._consumer.commit(asynchronous=False)
             return
@@ -81,6 +73,7 @@ class ConfluentMember(Member):
 
 @functools.cache
 def admin_of(bootstrap: str) -> AdminClient:
+    """Kept: a client that is dropped while it is asked something cancels it."""
     return AdminClient({"bootstrap.servers": bootstrap})
 
 
@@ -126,14 +119,11 @@ def delete_group_offsets(**_: Any) -> None:
     raise Unsupported("confluent-kafka cannot delete single offsets")
 
 
-GROUP_COMMANDS = commands_of(ConfluentMember) | {
-    command.__name__: command
-    for command in (
-        list_groups,
-        describe_group,
-        delete_group,
-        group_offsets,
-        set_group_offsets,
-        delete_group_offsets,
-    )
-}
+GROUP_COMMANDS = member_commands(ConfluentMember) | by_name(
+    list_groups,
+    describe_group,
+    delete_group,
+    group_offsets,
+    set_group_offsets,
+    delete_group_offsets,
+)

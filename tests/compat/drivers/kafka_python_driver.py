@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
 import kafka
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, for_code
-from kafka_python_groups import GROUP_COMMANDS
-from stdio import ClientError, Ledger, load_value, serve, to_bytes, to_text
+from kafka_python_groups import GROUP_COMMANDS, admin_of
+from load import ThreadedLoad, load_commands, load_value
+from stdio import ClientError, by_name, describing, error_as_json, record_as_json, serve, to_bytes
 
-
-def describe(error: BaseException) -> ClientError | None:
-    if isinstance(error, KafkaError):
-        return ClientError(getattr(error, "errno", None) or -1, type(error).__name__, str(error))
-    return None
-
-
-def client_error(error: BaseException) -> dict[str, Any]:
-    known = describe(error) or ClientError(-1, type(error).__name__, str(error))
-    return known.as_json()
+describe = describing(KafkaError)
 
 
 def hello() -> dict[str, str]:
@@ -77,7 +68,7 @@ def produce(
                 metadata = future.get(timeout_s)
                 results.append({"partition": metadata.partition, "offset": metadata.offset})
             except KafkaError as error:
-                results.append({"error": client_error(error)})
+                results.append({"error": error_as_json(error, describe)})
     finally:
         producer.close(timeout_s)
     return results
@@ -115,17 +106,7 @@ def fetch(
         deadline = time.monotonic() + timeout_s
         while len(found) < count and time.monotonic() < deadline:
             for batch in consumer.poll(timeout_ms=200).values():
-                found += [
-                    {
-                        "offset": record.offset,
-                        "key": to_text(record.key),
-                        "value": to_text(record.value),
-                        "headers": [[name, to_text(value)] for name, value in record.headers],
-                        "timestamp": record.timestamp,
-                        "timestamp_type": "log_append" if record.timestamp_type == 1 else "create",
-                    }
-                    for record in batch
-                ]
+                found += map(record_as_json, batch)
     finally:
         consumer.close()
     return found[:count]
@@ -145,10 +126,6 @@ def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | int) ->
 
 
 # -- admin -------------------------------------------------------------------------------------------------
-
-
-def admin_of(bootstrap: str) -> KafkaAdminClient:
-    return KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=20_000)
 
 
 def create_topic(
@@ -232,35 +209,20 @@ def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> i
 # -- a load that goes on until it is stopped ---------------------------------------------------------------
 
 
-class Load:
-    """Sends to every partition in turn, one round an interval, from a thread of its own."""
-
+class Load(ThreadedLoad):
     def __init__(
-        self, bootstrap: str, topic: str, partitions: int, interval_ms: float, config: dict[str, Any]
+        self, bootstrap: str, topic: str, partitions: int, interval_ms: float, idempotent: bool | None
     ) -> None:
-        self.ledger = Ledger()
+        super().__init__(partitions, interval_ms)
+        config = {} if idempotent is None else {"enable_idempotence": idempotent}
         self._producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", **config)
-        self._topic, self._partitions, self._interval_s = topic, partitions, interval_ms / 1000
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        self._topic = topic
 
-    def stop(self, timeout_s: float) -> None:
-        self._stop.set()
-        self._thread.join()
+    def finish(self, timeout_s: float) -> None:
         self._producer.flush(timeout_s)
         self._producer.close(timeout_s)
 
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.is_set():
-            began = time.monotonic()
-            for partition in range(self._partitions):
-                self._send(partition, number)
-            number += 1
-            self._stop.wait(max(0.0, began + self._interval_s - time.monotonic()))
-
-    def _send(self, partition: int, number: int) -> None:
+    def send(self, partition: int, number: int) -> None:
         sent_ns = time.monotonic_ns()
         try:
             future = self._producer.send(self._topic, load_value(partition, number), partition=partition)
@@ -274,52 +236,21 @@ class Load:
         future.add_errback(self.ledger.fail)
 
 
-loads: list[Load] = []
-
-
-def load_start(
-    bootstrap: str, topic: str, partitions: int, interval_ms: float, idempotent: bool | None = None
-) -> None:
-    config = {} if idempotent is None else {"enable_idempotence": idempotent}
-    loads.append(Load(bootstrap, topic, partitions, interval_ms, config))
-
-
-def load_mark(at_ns: int | None = None) -> None:
-    loads[-1].ledger.mark(at_ns)
-
-
-def load_status() -> dict[str, Any]:
-    return loads[-1].ledger.status()
-
-
-def load_stop(path: str, timeout_s: float = 60) -> dict[str, Any]:
-    load = loads.pop()
-    load.stop(timeout_s)
-    return load.ledger.write(path)
-
-
-COMMANDS = {
-    command.__name__: command
-    for command in (
-        hello,
-        produce,
-        fetch,
-        offsets,
-        create_topic,
-        delete_topic,
-        list_topics,
-        describe_topic,
-        describe_cluster,
-        describe_configs,
-        alter_configs,
-        create_partitions,
-        delete_records,
-        load_start,
-        load_mark,
-        load_status,
-        load_stop,
-    )
-}
+COMMANDS = by_name(
+    hello,
+    produce,
+    fetch,
+    offsets,
+    create_topic,
+    delete_topic,
+    list_topics,
+    describe_topic,
+    describe_cluster,
+    describe_configs,
+    alter_configs,
+    create_partitions,
+    delete_records,
+)
 
 if __name__ == "__main__":
-    serve(COMMANDS | GROUP_COMMANDS, describe)
+    serve(COMMANDS | load_commands(Load) | GROUP_COMMANDS, describe)

@@ -14,43 +14,35 @@ from member import (
     HEARTBEAT_INTERVAL_MS,
     METADATA_MAX_AGE_MS,
     SESSION_TIMEOUT_MS,
-    Member,
     Place,
-    commands_of,
+    PolledMember,
+    Wish,
+    member_commands,
 )
-from stdio import ClientError
+from stdio import ClientError, by_name
 
 TIMEOUT_S = 20.0
 STRATEGIES = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
 
 
-class KafkaPythonMember(Member, ConsumerRebalanceListener):
-    def __init__(
-        self,
-        bootstrap: str,
-        group: str,
-        topics: list[str] | None = None,
-        pattern: str | None = None,
-        strategy: str = "range",
-        instance: str | None = None,
-        auto_commit: bool = False,
-    ) -> None:
+class KafkaPythonMember(PolledMember, ConsumerRebalanceListener):
+    def __init__(self, wish: Wish) -> None:
         super().__init__()
         self._consumer = KafkaConsumer(
-            bootstrap_servers=bootstrap.split(","),
-            group_id=group,
-            group_instance_id=instance,
+            bootstrap_servers=wish.bootstrap.split(","),
+            group_id=wish.group,
+            group_instance_id=wish.instance,
             auto_offset_reset="earliest",
-            enable_auto_commit=auto_commit,
+            enable_auto_commit=wish.auto_commit,
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
-            partition_assignment_strategy=[STRATEGIES[strategy]],
+            partition_assignment_strategy=[STRATEGIES[wish.strategy]],
         )
-        if pattern:
-            self._consumer.subscribe(pattern=f"^{pattern}", listener=self)
+        if wish.regex:
+            self._consumer.subscribe(pattern=wish.regex, listener=self)
         else:
-            self._consumer.subscribe(topics, listener=self)
+            self._consumer.subscribe(wish.topics, listener=self)
 
     def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         self.notes.taken += [(one.topic, one.partition) for one in revoked]
@@ -76,7 +68,7 @@ class KafkaPythonMember(Member, ConsumerRebalanceListener):
         if coordinator.rejoining and not coordinator.need_rejoin():
             coordinator.request_rejoin()
 
-    def commit(self, how: str) -> None:
+    def commit_now(self, how: str) -> None:
         if how == "sync":
             self._consumer.commit()
             return
@@ -145,14 +137,11 @@ def delete_group_offsets(bootstrap: str, group: str, topic: str, partitions: lis
         raise_any(admin.delete_group_offsets(group, asked).values())
 
 
-GROUP_COMMANDS = commands_of(KafkaPythonMember) | {
-    command.__name__: command
-    for command in (
-        list_groups,
-        describe_group,
-        delete_group,
-        group_offsets,
-        set_group_offsets,
-        delete_group_offsets,
-    )
-}
+GROUP_COMMANDS = member_commands(KafkaPythonMember) | by_name(
+    list_groups,
+    describe_group,
+    delete_group,
+    group_offsets,
+    set_group_offsets,
+    delete_group_offsets,
+)

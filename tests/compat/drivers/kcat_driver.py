@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import subprocess
-import threading
-import time
 from typing import Any
 
-from kcat_groups import GROUP_COMMANDS
-from stdio import ClientError, Ledger, Unsupported, load_value, serve, to_bytes
+from kcat_groups import GROUP_COMMANDS, KCAT, no_admin, settings_of
+from load import ThreadedLoad, load_commands, load_value
+from stdio import ClientError, Unsupported, by_name, serve, to_bytes
 
-KCAT = os.environ.get("KCAT", "kcat")
 KEY_MARK, RECORD_MARK = "\x1f", "\x1e"
 """What stands between key and value, and between records; neither occurs in a test's record."""
 
@@ -58,7 +55,7 @@ def produce(
     }
     if max_request_bytes is not None:
         settings["message.max.bytes"] = str(max_request_bytes)
-    options = [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
+    options = settings_of(settings)
     results: list[dict[str, Any]] = [{"partition": record.get("partition")} for record in records]
     alike: dict[str, list[int]] = {}
     for index, record in enumerate(records):
@@ -112,19 +109,8 @@ def fetch(
     timeout_s: float = 20,
     max_bytes: int | None = None,
 ) -> list[dict[str, Any]]:
-    arguments = [
-        "-C",
-        "-b",
-        bootstrap,
-        "-t",
-        topic,
-        "-p",
-        str(partition),
-        "-o",
-        str(offset),
-        "-c",
-        str(count),
-    ]
+    arguments = ["-C", "-b", bootstrap, "-t", topic, "-p", str(partition)]
+    arguments += ["-o", str(offset), "-c", str(count)]
     arguments += ["-X", "auto.offset.reset=error", "-q", "-J", "-u"]
     if max_bytes is not None:
         arguments += ["-X", f"fetch.message.max.bytes={max_bytes}"]
@@ -201,111 +187,50 @@ def describe_cluster(bootstrap: str) -> dict[str, Any]:
     }
 
 
-def no_admin(**_: Any) -> None:
-    raise Unsupported("kcat has no admin commands")
-
-
 # -- a load that goes on until it is stopped ---------------------------------------------------------------
 
 
-class Load:
-    """One kcat that reads lines; what it wrote is known only when it has ended well."""
+class Load(ThreadedLoad):
+    """A kcat for each partition, that reads lines; what it wrote is known only when it has ended well."""
 
     def __init__(
-        self, bootstrap: str, topic: str, partitions: int, interval_ms: float, options: list[str]
+        self, bootstrap: str, topic: str, partitions: int, interval_ms: float, idempotent: bool | None
     ) -> None:
-        self.ledger = Ledger()
-        self._partitions, self._interval_s = partitions, interval_ms / 1000
+        super().__init__(partitions, interval_ms)
+        settings: dict[str, Any] = {"linger.ms": 5}
+        if idempotent is not None:
+            settings["enable.idempotence"] = str(idempotent).lower()
+        command = [KCAT, "-P", "-b", bootstrap, "-t", topic, *settings_of(settings)]
         self._kcats = [
-            subprocess.Popen(
-                [
-                    KCAT,
-                    "-P",
-                    "-b",
-                    bootstrap,
-                    "-t",
-                    topic,
-                    "-p",
-                    str(partition),
-                    "-X",
-                    "linger.ms=5",
-                    *options,
-                ],
-                stdin=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
+            subprocess.Popen([*command, "-p", str(partition)], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
             for partition in range(partitions)
         ]
-        self._numbers = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
 
-    def stop(self, timeout_s: float) -> None:
-        self._stop.set()
-        self._thread.join()
+    def send(self, partition: int, number: int) -> None:
+        lines = self._kcats[partition].stdin
+        assert lines is not None
+        lines.write(load_value(partition, number) + b"\n")
+        lines.flush()
+        self.ledger.sent += 1
+
+    def finish(self, timeout_s: float) -> None:
         for partition, kcat in enumerate(self._kcats):
             _, said = kcat.communicate(timeout=timeout_s)
             if kcat.returncode or b"Delivery failed" in said:
                 self.ledger.fail(said.decode("utf-8", "replace"))
             else:
-                self.ledger.acknowledged[partition] = [(number, -1) for number in range(self._numbers)]
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            began = time.monotonic()
-            for partition, kcat in enumerate(self._kcats):
-                if kcat.stdin is not None:
-                    kcat.stdin.write(load_value(partition, self._numbers) + b"\n")
-                    kcat.stdin.flush()
-                    self.ledger.sent += 1
-            self._numbers += 1
-            self._stop.wait(max(0.0, began + self._interval_s - time.monotonic()))
+                self.ledger.acknowledged[partition] = [(number, -1) for number in range(self.rounds)]
 
 
-loads: list[Load] = []
-
-
-def load_start(
-    bootstrap: str, topic: str, partitions: int, interval_ms: float, idempotent: bool | None = None
-) -> None:
-    options = [] if idempotent is None else ["-X", f"enable.idempotence={str(idempotent).lower()}"]
-    loads.append(Load(bootstrap, topic, partitions, interval_ms, options))
-
-
-def load_mark(at_ns: int | None = None) -> None:
-    loads[-1].ledger.mark(at_ns)
-
-
-def load_status() -> dict[str, Any]:
-    return loads[-1].ledger.status()
-
-
-def load_stop(path: str, timeout_s: float = 60) -> dict[str, Any]:
-    load = loads.pop()
-    load.stop(timeout_s)
-    return load.ledger.write(path)
-
-
-COMMANDS = {
-    "hello": hello,
-    "produce": produce,
-    "fetch": fetch,
-    "offsets": offsets,
-    "list_topics": list_topics,
-    "describe_topic": describe_topic,
-    "describe_cluster": describe_cluster,
+CAN = by_name(hello, produce, fetch, offsets, list_topics, describe_topic, describe_cluster)
+CANNOT = {
     "create_topic": no_admin,
     "delete_topic": no_admin,
     "describe_configs": no_admin,
     "alter_configs": no_admin,
     "create_partitions": no_admin,
     "delete_records": no_admin,
-    "load_start": load_start,
-    "load_mark": load_mark,
-    "load_status": load_status,
-    "load_stop": load_stop,
 }
 
 if __name__ == "__main__":
-    serve(COMMANDS | GROUP_COMMANDS, describe)
+    serve(CAN | CANNOT | load_commands(Load) | GROUP_COMMANDS, describe)

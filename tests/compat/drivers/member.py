@@ -1,7 +1,4 @@
-"""A member of a group in a driver: a thread that polls, and what it notes of partitions, records and errors.
-
-All calls of the client's consumer are made by that thread, as clients want it; commands wait for it.
-"""
+"""A member of a group in a driver: what is wished of it, what it notes, and the commands around it."""
 
 from __future__ import annotations
 
@@ -9,14 +6,36 @@ import os
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
+
+from stdio import Command, by_name, settled
 
 COMMAND_TIMEOUT_S = 60.0
 SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS, METADATA_MAX_AGE_MS = 6_000, 500, 1_000
 Place = tuple[str, int, int]
 """Topic, partition and offset."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What ``member_start`` is told."""
+
+    bootstrap: str
+    group: str
+    topics: list[str] | None = None
+    pattern: str | None = None
+    """Instead of topics: a regular expression for the names of those to read."""
+    strategy: str = "range"
+    instance: str | None = None
+    auto_commit: bool = False
+
+    @property
+    def regex(self) -> str | None:
+        """The pattern as clients want it."""
+        return f"^{self.pattern}" if self.pattern else None
 
 
 class Notes:
@@ -39,34 +58,57 @@ class Notes:
 
 
 class Member(ABC):
-    """One consumer of a group, polled until it is told to stop."""
+    """One consumer of a group, which reads on by itself and takes notes until it is told to stop."""
 
     def __init__(self) -> None:
         self.notes = Notes()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin to read."""
+
+    @abstractmethod
+    def commit(self, how: str) -> Awaitable[None] | None:
+        """Commit all that was read: ``sync``, or ``async`` and wait for what the client reports."""
+
+    @abstractmethod
+    def stop(self) -> Awaitable[dict[str, Any]] | dict[str, Any]:
+        """Leave; what was noted."""
+
+    @property
+    def pid(self) -> int:
+        """The process to kill for the member to be dead."""
+        return os.getpid()
+
+
+class PolledMember(Member):
+    """A member of a client that wants all its calls from one thread, which polls; orders wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._orders: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     @abstractmethod
     def poll(self) -> Iterable[Place]:
         """What was read in at most some tenths of a second; sets the notes' `assigned`."""
 
     @abstractmethod
-    def commit(self, how: str) -> None:
-        """Commit all that was read: ``sync``, or ``async`` and wait for what the client reports."""
+    def commit_now(self, how: str) -> None:
+        """`commit`, on the member's thread."""
 
     @abstractmethod
     def close(self) -> None:
         """Leave."""
 
-    def order(self, work: Callable[[], Any]) -> Any:
-        """Let the member's thread do this; its result."""
-        future: Future[Any] = Future()
-        self._orders.put((work, future))
-        return future.result(COMMAND_TIMEOUT_S)
+    def start(self) -> None:
+        self._thread.start()
+
+    def commit(self, how: str) -> None:
+        future: Future[None] = Future()
+        self._orders.put((lambda: self.commit_now(how), future))
+        future.result(COMMAND_TIMEOUT_S)
 
     def stop(self) -> dict[str, Any]:
         self._stopping.set()
@@ -91,30 +133,25 @@ class Member(ABC):
                 future.set_exception(error)
 
 
-def commands_of(make: Callable[..., Member]) -> dict[str, Callable[..., Any]]:
+def member_commands(make: Callable[[Wish], Member]) -> dict[str, Command]:
     """The commands around one member, which `make` makes from what ``member_start`` is told."""
     current: list[Member] = []
 
-    def member_start(**wish: Any) -> None:
-        current.append(make(**wish))
+    async def member_start(**wish: Any) -> None:
+        """A coroutine, so that a member may be a task of the driver's loop."""
+        current.append(make(Wish(**wish)))
         current[-1].start()
 
     def member_status() -> dict[str, Any]:
         return current[-1].notes.status()
 
-    def member_commit(how: str) -> None:
-        member = current[-1]
-        member.order(lambda: member.commit(how))
+    async def member_commit(how: str) -> None:
+        await settled(current[-1].commit(how))
 
-    def member_stop() -> dict[str, Any]:
-        return current.pop().stop()
+    def member_pid() -> int:
+        return current[-1].pid
 
-    return {
-        command.__name__: command
-        for command in (member_start, member_status, member_commit, member_pid, member_stop)
-    }
+    async def member_stop() -> dict[str, Any]:
+        return dict(await settled(current.pop().stop()))
 
-
-def member_pid() -> int:
-    """The process to kill for the member to be dead."""
-    return os.getpid()
+    return by_name(member_start, member_status, member_commit, member_pid, member_stop)

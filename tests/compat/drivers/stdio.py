@@ -14,8 +14,7 @@ import inspect
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 
@@ -34,6 +33,11 @@ class ClientError(Exception):
         return {"code": self.code, "name": self.name, "text": self.text}
 
 
+Describe = Callable[[BaseException], ClientError | None]
+"""What a client's exception says, or None for one that is not of the client's own kind."""
+Command = Callable[..., Any]
+
+
 def to_bytes(value: str | None) -> bytes | None:
     return None if value is None else base64.b64decode(value)
 
@@ -42,19 +46,44 @@ def to_text(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
 
 
-def failure(error: BaseException, describe: Callable[[BaseException], ClientError | None]) -> dict[str, Any]:
-    """The answer for an exception."""
-    if isinstance(error, Unsupported):
-        return {"unsupported": str(error)}
+def record_as_json(record: Any) -> dict[str, Any]:
+    """A record that was read, of those clients in Python that name its parts as Kafka does."""
+    return {
+        "offset": record.offset,
+        "key": to_text(record.key),
+        "value": to_text(record.value),
+        "headers": [[name, to_text(value)] for name, value in record.headers],
+        "timestamp": record.timestamp,
+        "timestamp_type": "log_append" if record.timestamp_type == 1 else "create",
+    }
+
+
+def describing(kind: type[BaseException]) -> Describe:
+    """For the clients whose errors are all of one kind, with Kafka's code as their ``errno``."""
+
+    def describe(error: BaseException) -> ClientError | None:
+        if isinstance(error, kind):
+            return ClientError(getattr(error, "errno", None) or -1, type(error).__name__, str(error))
+        return None
+
+    return describe
+
+
+def error_as_json(error: BaseException, describe: Describe) -> dict[str, Any]:
     known = error if isinstance(error, ClientError) else describe(error)
-    if known is None:
-        known = ClientError(-1, type(error).__name__, str(error))
-    return {"error": known.as_json()}
+    return (known or ClientError(-1, type(error).__name__, str(error))).as_json()
 
 
-def serve(
-    commands: Mapping[str, Callable[..., Any]], describe: Callable[[BaseException], ClientError | None]
-) -> None:
+async def settled(outcome: Any | Awaitable[Any]) -> Any:
+    """The outcome itself, awaited when the client gave one to await."""
+    return await outcome if inspect.isawaitable(outcome) else outcome
+
+
+def by_name(*commands: Command) -> dict[str, Command]:
+    return {command.__name__: command for command in commands}
+
+
+def serve(commands: Mapping[str, Command], describe: Describe) -> None:
     """Serve plain functions and coroutine functions until stdin ends; the loop runs between commands."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -65,64 +94,11 @@ def serve(
             arguments = json.loads(line)
             command = commands[arguments.pop("command")]
             try:
-                answer = command(**arguments)
-                if inspect.isawaitable(answer):
-                    answer = await answer
-                reply = {"answer": answer}
+                reply = {"answer": await settled(command(**arguments))}
+            except Unsupported as error:
+                reply = {"unsupported": str(error)}
             except Exception as error:  # noqa: BLE001 - the test gets it
-                reply = failure(error, describe)
+                reply = {"error": error_as_json(error, describe)}
             answers.write(json.dumps(reply) + "\n")
 
     asyncio.run(run())
-
-
-class Ledger:
-    """What a load sent and what became of it; safe under the interpreter lock, one call at a time a field."""
-
-    def __init__(self) -> None:
-        self.sent = 0
-        self.acknowledged: dict[int, list[tuple[int, int]]] = {}
-        """Partition → (number, offset) of every record that the client said is written."""
-        self.errors: list[str] = []
-        self.slowest_ms: dict[int, float] = {}
-        """Partition → the longest time from send to acknowledgement since `mark`."""
-        self.first_ms: dict[int, float] = {}
-        """Partition → time from the mark to the first acknowledgement of a record sent after it."""
-        self._marked_ns = time.monotonic_ns()
-
-    def mark(self, at_ns: int | None = None) -> None:
-        self.first_ms, self.slowest_ms = {}, {}
-        self._marked_ns = at_ns or time.monotonic_ns()
-
-    def acknowledge(self, partition: int, number: int, offset: int, sent_ns: int) -> None:
-        now = time.monotonic_ns()
-        self.acknowledged.setdefault(partition, []).append((number, offset))
-        took_ms = (now - sent_ns) / 1e6
-        if took_ms > self.slowest_ms.get(partition, 0.0):
-            self.slowest_ms[partition] = took_ms
-        if sent_ns > self._marked_ns and partition not in self.first_ms:
-            self.first_ms[partition] = (now - self._marked_ns) / 1e6
-
-    def fail(self, error: object) -> None:
-        self.errors.append(str(error))
-
-    def status(self) -> dict[str, Any]:
-        return {
-            "sent": self.sent,
-            "acknowledged": sum(map(len, list(self.acknowledged.values()))),
-            "errors": self.errors[:20],
-            "failed": len(self.errors),
-            "slowest_ms": dict(self.slowest_ms),
-            "first_ms": dict(self.first_ms),
-        }
-
-    def write(self, path: str) -> dict[str, Any]:
-        """Write the acknowledged records to a file, ``{partition: [[number, offset], …]}``; the status."""
-        with open(path, "w") as file:
-            json.dump(self.acknowledged, file)
-        return self.status()
-
-
-def load_value(partition: int, number: int) -> bytes:
-    """The value of a load's record."""
-    return f"{partition}:{number}".encode()
