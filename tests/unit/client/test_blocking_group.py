@@ -12,11 +12,11 @@ import pytest
 from barnabas.client import blocking
 from barnabas.client.consumer import RebalanceListener
 from barnabas.protocol.ids import TopicPartition
+from tests.waiting import DEADLINE_S
 
 from .fake_coordinator import FakeCoordinator
 from .test_blocking import ThreadedCluster
 from .test_consumer import fill
-from .waiting import DEADLINE_S
 
 P0 = TopicPartition("t", 0)
 QUICK = {

@@ -21,9 +21,9 @@ from barnabas.protocol.messages.metadata import (
     MetadataTopic,
 )
 from barnabas.protocol.schema import ApiKey
+from tests.waiting import until
 
 from .fake_broker import FakeCluster
-from .waiting import until
 
 T0 = TopicPartition("t", 0)
 

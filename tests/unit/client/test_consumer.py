@@ -21,9 +21,9 @@ from barnabas.protocol.compression import Compression
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import TimestampType
 from barnabas.protocol.schema import ApiKey
+from tests.waiting import until
 
 from .fake_broker import FakeCluster, FakePartition
-from .waiting import until
 
 T0 = TopicPartition("t", 0)
 EARLIEST = {"auto_offset_reset": "earliest", "retry_backoff_ms": 5}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -14,10 +16,10 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
 from barnabas.protocol.schema import ApiKey
+from tests.waiting import until
 
 from .fake_broker import FakeCluster
 from .test_consumer import EARLIEST, T0, fill, read, values
-from .waiting import until
 
 T1 = TopicPartition("t", 1)
 
@@ -47,7 +49,9 @@ def hang(cluster: FakeCluster, node_id: int) -> None:
         cluster.brokers[node_id].gate(api)
 
 
-async def test_a_hanging_fetch_is_given_up_when_another_leads() -> None:
+@asynccontextmanager
+async def reading_from_one_that_hangs() -> AsyncIterator[tuple[FakeCluster, Consumer]]:
+    """A consumer that has read ten records of `t`, whose leader, broker 1, answers no more from then on."""
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 1, leaders=[1])
         fill(cluster.partition("t"), 0, 10)
@@ -56,30 +60,28 @@ async def test_a_hanging_fetch_is_given_up_when_another_leads() -> None:
             assert await read(consumer, 10) == values(0, 10)
             hang(cluster, 1)
             await cluster.notify()
-            await until(lambda: cluster.brokers[1].received[-1][0] == ApiKey.FETCH)
-            # The broker stays among the live ones: only the leader is another.
-            cluster.move_leader("t", 0, 2)
-            fill(cluster.partition("t"), 10, 20)
-            assert await read(consumer, 10) == values(10, 20)
+            yield cluster, consumer
+
+
+async def test_a_hanging_fetch_is_given_up_when_another_leads() -> None:
+    async with reading_from_one_that_hangs() as (cluster, consumer):
+        await until(lambda: cluster.brokers[1].received[-1][0] == ApiKey.FETCH)
+        # The broker stays among the live ones: only the leader is another.
+        cluster.move_leader("t", 0, 2)
+        fill(cluster.partition("t"), 10, 20)
+        assert await read(consumer, 10) == values(10, 20)
 
 
 async def test_a_late_answer_of_the_old_leader_is_dropped() -> None:
-    async with FakeCluster(2) as cluster:
-        cluster.add_topic("t", 1, leaders=[1])
-        fill(cluster.partition("t"), 0, 10)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
-            consumer.assign([T0])
-            assert await read(consumer, 10) == values(0, 10)
-            hang(cluster, 1)
-            await cluster.notify()
-            cluster.move_leader("t", 0, 2)
-            fill(cluster.partition("t"), 10, 20)
-            assert await read(consumer, 10) == values(10, 20)
-            for gate in cluster.brokers[1].gates.values():
-                gate.set()
-            fill(cluster.partition("t"), 20, 30)
-            await cluster.notify()
-            assert await read(consumer, 10) == values(20, 30)
+    async with reading_from_one_that_hangs() as (cluster, consumer):
+        cluster.move_leader("t", 0, 2)
+        fill(cluster.partition("t"), 10, 20)
+        assert await read(consumer, 10) == values(10, 20)
+        for gate in cluster.brokers[1].gates.values():
+            gate.set()
+        fill(cluster.partition("t"), 20, 30)
+        await cluster.notify()
+        assert await read(consumer, 10) == values(20, 30)
 
 
 async def test_a_broker_that_hangs_does_not_take_the_memory_of_the_others() -> None:

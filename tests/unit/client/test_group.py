@@ -20,11 +20,11 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.join_group import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from barnabas.protocol.messages.offsets import OffsetCommitResponse
 from barnabas.protocol.schema import ApiKey
+from tests.waiting import DEADLINE_S, until
 
 from .fake_broker import FakeCluster
 from .fake_coordinator import FakeCoordinator
 from .test_consumer import fill, read, values
-from .waiting import DEADLINE_S, until
 
 P = [TopicPartition("t", number) for number in range(6)]
 QUICK = {

@@ -19,10 +19,10 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.init_producer_id import InitProducerIdResponse
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.schema import ApiKey
+from tests.waiting import until
 
 from .fake_broker import FakeBroker, FakeCluster
 from .test_producer import QUICK, refuse, reset_connection
-from .waiting import until
 
 T0 = TopicPartition("t", 0)
 SMALL = {**QUICK, "batch_size": 200, "max_request_size": 200}

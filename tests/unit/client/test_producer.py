@@ -31,9 +31,9 @@ from barnabas.protocol.messages.produce import (
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.schema import ApiKey
+from tests.waiting import until
 
 from .fake_broker import FakeCluster
-from .waiting import until
 
 QUICK = {"request_timeout_ms": 2_000, "delivery_timeout_ms": 5_000, "retry_backoff_ms": 5}
 

@@ -13,10 +13,10 @@ from barnabas.client.range_reader import read_range
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.schema import ApiKey
+from tests.waiting import until
 
 from .fake_broker import FakeCluster
 from .test_consumer import fill
-from .waiting import until
 
 T0 = TopicPartition("t", 0)
 

@@ -36,15 +36,7 @@ from barnabas.protocol.messages.fetch import (
 )
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.messages.topics import DeleteTopicsRequest
-
-DEADLINE_S = 10.0
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, looking at every turn of the loop."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - a condition of any kind, with a deadline
-            await asyncio.sleep(0.001)
+from tests.waiting import DEADLINE_S, until
 
 
 class Peer:

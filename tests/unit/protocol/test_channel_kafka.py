@@ -34,16 +34,9 @@ from barnabas.protocol.messages.fetch import (
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.schema import ApiKey
+from tests.waiting import DEADLINE_S, until
 
-DEADLINE_S = 10.0
 ALL = {ApiKey.METADATA: (0, 12), ApiKey.FETCH: (4, 17), ApiKey.PRODUCE: (0, 11)}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, looking at every turn of the loop."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - a condition of any kind, with a deadline
-            await asyncio.sleep(0.001)
 
 
 class KafkaServer:

@@ -17,9 +17,9 @@ from barnabas.broker.network.connection import ConnectionLimits
 from barnabas.broker.network.request import Request
 from barnabas.broker.network.server import CannotBind, ListenAddress, ServerSettings, SocketServer
 from barnabas.protocol.invariants import InvariantViolation
+from tests.waiting import DEADLINE_S, wait_for
 
 LENGTH = struct.Struct(">I")
-DEADLINE_S = 10.0
 LARGE = 1 << 20
 
 
@@ -32,15 +32,6 @@ def echo(request: Request) -> None:
     payload = bytes(request.frame.view)
     request.release_frame()
     request.respond((frame(payload),))
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Wait until the condition holds; fail when it does not within the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        pause.wait(0.002)
 
 
 class Client:

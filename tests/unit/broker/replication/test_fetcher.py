@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,18 +27,10 @@ from barnabas.protocol.messages.fetch import FetchResponse
 from barnabas.protocol.schema import ApiKey
 from tests.unit.broker.handlers.serving import INTERNAL, Serving, batch
 from tests.unit.broker.replication.building import ME, TP, TWO, fatal, partition_of, state
+from tests.waiting import DEADLINE_S, wait_for
 
-DEADLINE_S = 20.0
 LONG_POLL_MS = 120_000
 SECOND = TopicPartition(TP.topic, 1)
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        pause.wait(0.002)
 
 
 class Leader(Serving):

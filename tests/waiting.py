@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
 
-DEADLINE_S = 10.0
+DEADLINE_S = 20.0
 
 
 async def until(condition: Callable[[], object], what: str = "the condition") -> None:
@@ -16,3 +18,13 @@ async def until(condition: Callable[[], object], what: str = "the condition") ->
         if loop.time() > deadline:
             raise AssertionError(f"{what} did not come true within {DEADLINE_S} s")
         await asyncio.sleep(0.001)
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Let other threads run until the condition holds. Raises AssertionError after the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not come true within {DEADLINE_S} s")
+        pause.wait(0.002)
