@@ -1,11 +1,9 @@
 """One consumer group in thousands of random histories: joins, leaves, crashes, late answers, moves, failures.
 
-``BARNABAS_SIMULATION_SEEDS`` and ``BARNABAS_SIMULATION_SEED`` as in `test_schedules`.
+How many and which: see `seeds`.
 """
 
 from __future__ import annotations
-
-import os
 
 import pytest
 
@@ -15,30 +13,23 @@ from barnabas.protocol.invariants import InvariantViolation
 from tests.simulation.group_chaos import Chaos
 from tests.simulation.group_mutations import MUTATIONS
 from tests.simulation.mutations import Mutation
+from tests.simulation.seeds import seeds_of, seeds_to_run, told_with_seed
 
-SEEDS = int(os.environ.get("BARNABAS_SIMULATION_SEEDS", "2000"))
-ONE_SEED = os.environ.get("BARNABAS_SIMULATION_SEED")
+SEEDS = seeds_to_run(2_000)
 CHUNKS = 8
 SEEDS_TO_FIND_A_MISTAKE = 500
 
 
 def run(seed: int) -> Chaos:
     chaos = Chaos(seed)
-    try:
+    with told_with_seed(seed, chaos.world.trace, lambda: ""):
         chaos.run()
-    except (AssertionError, InvariantViolation) as error:
-        error.add_note(
-            f"seed {seed}: run it alone with BARNABAS_SIMULATION_SEED={seed}\n"
-            f"the last of what happened: {'; '.join(chaos.world.trace[-40:])}"
-        )
-        raise
     return chaos
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_a_group_keeps_its_promises_in_every_schedule(chunk: int) -> None:
-    seeds = [int(ONE_SEED)] if ONE_SEED is not None else range(chunk, SEEDS, CHUNKS)
-    for seed in seeds:
+    for seed in seeds_of(chunk, CHUNKS, SEEDS):
         run(seed)
 
 

@@ -1,11 +1,10 @@
 """Idempotent producers in hundreds of random histories: each batch is committed once, in order, none is lost.
 
-``BARNABAS_SIMULATION_SEEDS`` and ``BARNABAS_SIMULATION_SEED`` as in `test_schedules`.
+How many and which: see `seeds`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +16,9 @@ from barnabas.protocol.ids import Offset
 from barnabas.protocol.invariants import InvariantViolation
 from tests.simulation.idempotence import IdempotentChaos
 from tests.simulation.memory_log import MemoryLog
+from tests.simulation.seeds import seeds_of, seeds_to_run, told_with_seed
 
-SEEDS = int(os.environ.get("BARNABAS_SIMULATION_SEEDS", "800")) // 2
-ONE_SEED = os.environ.get("BARNABAS_SIMULATION_SEED")
+SEEDS = seeds_to_run(800) // 2
 CHUNKS = 4
 STEPS = 200
 SEEDS_TO_FIND_A_MISTAKE = 300
@@ -29,24 +28,15 @@ SetAttr = Callable[[object, str, object], None]
 
 def _run(seed: int) -> IdempotentChaos:
     chaos = IdempotentChaos(seed)
-    try:
+    with told_with_seed(seed, chaos.trace, chaos.world.describe):
         chaos.run(STEPS)
-    except (AssertionError, InvariantViolation) as error:
-        error.add_note(
-            f"seed {seed}: run it alone with BARNABAS_SIMULATION_SEED={seed}\n"
-            f"after {len(chaos.trace)} steps, the last of them: {', '.join(chaos.trace[-40:])}\n"
-            f"{chaos.world.describe()}"
-        )
-        raise
     return chaos
 
 
 @pytest.mark.timeout(max(180, SEEDS // 5))
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_batch_is_committed_once_and_in_order(chunk: int) -> None:
-    seeds = range(chunk, SEEDS, CHUNKS)
-    if ONE_SEED is not None:
-        seeds = range(int(ONE_SEED), int(ONE_SEED) + 1) if chunk == 0 else range(0)
+    seeds = seeds_of(chunk, CHUNKS, SEEDS)
     committed = sum(sum(_run(seed).world.truth.sequences.values()) for seed in seeds)
     assert committed >= 2 * len(seeds)
 

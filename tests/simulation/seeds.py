@@ -1,0 +1,40 @@
+"""Which seeds are run, and what is said of one whose history breaks a promise.
+
+``BARNABAS_SIMULATION_SEEDS=20000`` runs that many (a soak); ``BARNABAS_SIMULATION_SEED=4711`` runs that one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from barnabas.protocol.invariants import InvariantViolation
+
+ONE_SEED = os.environ.get("BARNABAS_SIMULATION_SEED")
+
+
+def seeds_to_run(default: int) -> int:
+    """How many."""
+    return int(os.environ.get("BARNABAS_SIMULATION_SEEDS", str(default)))
+
+
+def seeds_of(chunk: int, chunks: int, seeds: int) -> range:
+    """Those of one chunk; the first chunk has the one seed that was asked for, and the others none."""
+    if ONE_SEED is not None:
+        return range(int(ONE_SEED), int(ONE_SEED) + 1) if chunk == 0 else range(0)
+    return range(chunk, seeds, chunks)
+
+
+@contextmanager
+def told_with_seed(seed: int, trace: list[str], describe: Callable[[], str]) -> Iterator[None]:
+    """Add to a broken promise how to see it again, what went before it and how things stand."""
+    try:
+        yield
+    except (AssertionError, InvariantViolation) as error:
+        error.add_note(
+            f"seed {seed}: run it alone with BARNABAS_SIMULATION_SEED={seed}\n"
+            f"after {len(trace)} steps, the last of them: {'; '.join(trace[-40:])}\n"
+            f"{describe()}"
+        )
+        raise
