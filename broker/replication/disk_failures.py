@@ -20,17 +20,15 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
 
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication.isr_changes import IsrStore, IsrStoreUnavailable
+from barnabas.broker.replication.work_thread import WorkThread
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, TopicPartition
 
 logger = logging.getLogger(__name__)
-
-_RETRY_SECONDS: Final = 0.25
 
 
 class DiskFailures:
@@ -49,24 +47,24 @@ class DiskFailures:
         self._logs = logs
         self._store = store
         self._drop_lost = drop_lost
-        self._on_fatal = on_fatal
         self._condition = threading.Condition()
         self._noted: dict[Path, LogDirFailure] = {}
         self._lost: list[TopicPartition] = []
         self._must_notify = False
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="disk-failures", daemon=True)
+        self._thread = WorkThread(
+            "disk-failures",
+            self._condition,
+            has_work=lambda: bool(self._noted or self._lost or self._must_notify),
+            work_off=self.work_off,
+            on_fatal=on_fatal,
+        )
         logs.on_dir_failed = self._dir_failed
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        with self._condition:
-            self._stopping = True
-            self._condition.notify()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._thread.stop(timeout_s)
 
     def note(self, error: ApiError) -> None:
         """Take up the failure of a disk; any other error is none of ours. Never blocks for long."""
@@ -81,26 +79,6 @@ class DiskFailures:
             self._lost += lost
             self._must_notify = True
             self._condition.notify()
-
-    def _run(self) -> None:
-        try:
-            while True:
-                with self._condition:
-                    while not self._stopping and not self._has_work:
-                        self._condition.wait()
-                    if self._stopping:
-                        return
-                is_done = self.work_off()
-                with self._condition:
-                    if not is_done and not self._stopping:
-                        self._condition.wait(_RETRY_SECONDS)
-        except BaseException as error:
-            logger.critical("the thread of the disk failures died", exc_info=True)
-            self._on_fatal(error)
-
-    @property
-    def _has_work(self) -> bool:
-        return bool(self._noted or self._lost or self._must_notify)
 
     def work_off(self) -> bool:
         """Do once everything that is due; False when the controller could not be told yet.

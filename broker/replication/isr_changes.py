@@ -16,15 +16,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from barnabas.broker.replication.isr import CommittedIsr, PendingIsr
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.work_thread import WorkThread
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 
 logger = logging.getLogger(__name__)
-
-_RETRY_SECONDS: Final = 0.25
 
 
 class IsrConflict(Exception):
@@ -82,43 +81,28 @@ class IsrChanges:
         self._store = store
         self._now_ms = now_ms
         self._on_high_watermark = on_high_watermark
-        self._on_fatal = on_fatal
         self._condition = threading.Condition()
         self._pending: dict[TopicPartition, tuple[Partition, PendingIsr]] = {}
         self._to_notify: dict[TopicPartition, None] = {}
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="isr-changes", daemon=True)
+        self._thread = WorkThread(
+            "isr-changes",
+            self._condition,
+            has_work=lambda: bool(self._pending or self._to_notify),
+            work_off=self.work_off,
+            on_fatal=on_fatal,
+        )
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        with self._condition:
-            self._stopping = True
-            self._condition.notify()
-        self._thread.join(timeout_s)
+        self._thread.stop(timeout_s)
 
     def submit(self, partition: Partition, pending: PendingIsr) -> None:
         """Bring a proposed change to ZooKeeper; a proposal of an earlier leader epoch is replaced."""
         with self._condition:
             self._pending[partition.partition] = (partition, pending)
             self._condition.notify()
-
-    def _run(self) -> None:
-        try:
-            while True:
-                with self._condition:
-                    while not self._stopping and not self._pending and not self._to_notify:
-                        self._condition.wait()
-                    if self._stopping:
-                        return
-                is_done = self.work_off()
-                with self._condition:
-                    if not is_done and not self._stopping:
-                        self._condition.wait(_RETRY_SECONDS)
-        except BaseException as error:
-            logger.critical("the thread of the ISR changes died", exc_info=True)
-            self._on_fatal(error)
 
     def work_off(self) -> bool:
         """Try once everything that is pending; False when something has to be tried again.

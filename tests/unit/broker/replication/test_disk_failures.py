@@ -417,7 +417,7 @@ def test_the_thread_does_all_of_it(broker: Broker) -> None:
     broker.replicas.disk_failures.stop()
 
 
-def test_a_thread_that_dies_is_fatal(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_on_its_thread_is_fatal(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     fatal: list[BaseException] = []
     done = threading.Event()
 
@@ -429,7 +429,7 @@ def test_a_thread_that_dies_is_fatal(broker: Broker, monkeypatch: pytest.MonkeyP
         raise RuntimeError("a bug")
 
     failures = broker.replicas.disk_failures
-    monkeypatch.setattr(failures, "_on_fatal", on_fatal)
+    monkeypatch.setattr(failures._thread, "_on_fatal", on_fatal)
     monkeypatch.setattr(broker.store, "notify_log_dir_failure", break_down)
     failures.start()
     broker.full.add(broker.dirs[0])

@@ -1,0 +1,68 @@
+"""A thread that waits for work, does all there is of it, and tries again what could not be done yet.
+
+For work that waits for ZooKeeper or a disk, which nothing else may wait for. What the work is stays with its
+owner, under a condition that both use. An exception is a bug: it ends the thread and takes the broker down.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 0.25
+
+
+class WorkThread:
+    """Calls ``work_off``, without the condition, whenever ``has_work`` says so under it.
+
+    ``work_off`` returns whether all is done; when not, it is called again after a pause or the next notice.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        condition: threading.Condition,
+        *,
+        has_work: Callable[[], bool],
+        work_off: Callable[[], bool],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._condition = condition
+        self._has_work = has_work
+        self._work_off = work_off
+        self._on_fatal = on_fatal
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """End after the work that is being done now."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            while self._wait_for_work():
+                is_done = self._work_off()
+                with self._condition:
+                    if not is_done and not self._stopping:
+                        self._condition.wait(_RETRY_SECONDS)
+        except BaseException as error:
+            logger.critical("the thread %s died", self._thread.name, exc_info=True)
+            self._on_fatal(error)
+
+    def _wait_for_work(self) -> bool:
+        """False when there will be none, because the thread is to end."""
+        with self._condition:
+            while not self._stopping and not self._has_work():
+                self._condition.wait()
+            return not self._stopping

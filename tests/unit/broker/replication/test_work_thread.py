@@ -1,0 +1,93 @@
+"""The thread that works off what its owner has."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from barnabas.broker.replication.work_thread import WorkThread
+from tests.waiting import DEADLINE_S, wait_for
+
+
+class Owner:
+    """Has so much work, of which each turn does what `turn` says."""
+
+    def __init__(self, turn: Callable[[Owner], bool]) -> None:
+        self.condition = threading.Condition()
+        self.left = 0
+        self.turns = 0
+        self.died: list[BaseException] = []
+        self._turn = turn
+        self.thread = WorkThread(
+            "work",
+            self.condition,
+            has_work=lambda: self.left > 0,
+            work_off=self.work_off,
+            on_fatal=self.died.append,
+        )
+
+    def give(self, work: int) -> None:
+        with self.condition:
+            self.left += work
+            self.condition.notify()
+
+    def work_off(self) -> bool:
+        self.turns += 1
+        return self._turn(self)
+
+
+def all_of_it(owner: Owner) -> bool:
+    with owner.condition:
+        owner.left = 0
+    return True
+
+
+def one_at_a_time(owner: Owner) -> bool:
+    with owner.condition:
+        owner.left -= 1
+        return owner.left == 0
+
+
+def test_it_works_when_there_is_work_and_only_then() -> None:
+    owner = Owner(all_of_it)
+    owner.thread.start()
+    for turns in (1, 2):
+        owner.give(3)
+        wait_for(lambda turns=turns: owner.turns == turns and not owner.left, "the work to be done")
+    owner.thread.stop(DEADLINE_S)
+    assert owner.turns == 2
+    assert owner.died == []
+
+
+def test_what_could_not_be_done_is_tried_again_without_a_notice() -> None:
+    owner = Owner(one_at_a_time)
+    owner.thread.start()
+    owner.give(3)
+    wait_for(lambda: owner.left == 0, "the last attempt")
+    owner.thread.stop(DEADLINE_S)
+    assert owner.turns == 3
+
+
+def test_it_stops_though_there_is_work_that_cannot_be_done() -> None:
+    owner = Owner(lambda owner: False)
+    owner.thread.start()
+    owner.give(1)
+    wait_for(lambda: owner.turns > 0, "the first attempt")
+    owner.thread.stop(DEADLINE_S)
+    assert not owner.thread._thread.is_alive()
+
+
+def test_stopping_one_that_was_not_started_does_nothing() -> None:
+    Owner(all_of_it).thread.stop(DEADLINE_S)
+
+
+def test_a_bug_in_the_work_is_fatal() -> None:
+    def break_down(owner: Owner) -> bool:
+        raise RuntimeError("a bug")
+
+    owner = Owner(break_down)
+    owner.thread.start()
+    owner.give(1)
+    wait_for(lambda: len(owner.died) > 0, "the bug to be told")
+    owner.thread.stop(DEADLINE_S)
+    assert [str(error) for error in owner.died] == ["a bug"]
