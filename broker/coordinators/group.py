@@ -233,15 +233,21 @@ class Group:
             core.assignment_append = core.store(assignment, purpose)
         return core.take_effects()
 
-    def _sync_error(self, request: SyncGroupRequest) -> ErrorCode:
+    def _caller_error(self, member_id: str, instance_id: str | None, generation_id: int) -> ErrorCode:
+        """NONE for a member of the generation that is now; what everyone else is told."""
         core = self._core
         if core.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error = core.member_error(request.member_id, request.group_instance_id)
+        error = core.member_error(member_id, instance_id)
+        if error is ErrorCode.NONE and generation_id != core.generation_id:
+            return ErrorCode.ILLEGAL_GENERATION
+        return error
+
+    def _sync_error(self, request: SyncGroupRequest) -> ErrorCode:
+        core = self._core
+        error = self._caller_error(request.member_id, request.group_instance_id, request.generation_id)
         if error is not ErrorCode.NONE:
             return error
-        if request.generation_id != core.generation_id:
-            return ErrorCode.ILLEGAL_GENERATION
         if request.protocol_type is not None and request.protocol_type != core.protocol_type:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if request.protocol_name is not None and request.protocol_name != core.protocol_name:
@@ -253,13 +259,9 @@ class Group:
     def heartbeat(self, request: HeartbeatRequest, now: Moment) -> ErrorCode:
         """Keep a member alive; REBALANCE_IN_PROGRESS tells it to join again."""
         core = self._core
-        if core.state is GroupState.DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error = core.member_error(request.member_id, request.group_instance_id)
+        error = self._caller_error(request.member_id, request.group_instance_id, request.generation_id)
         if error is not ErrorCode.NONE:
             return error
-        if request.generation_id != core.generation_id:
-            return ErrorCode.ILLEGAL_GENERATION
         core.keep_alive(self._members[request.member_id], now)
         if core.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
@@ -368,15 +370,11 @@ class Group:
 
     def _commit_error(self, commit: Commit) -> ErrorCode:
         core = self._core
-        if core.state is GroupState.DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if commit.generation_id < 0 and core.state is GroupState.EMPTY:
             return ErrorCode.NONE
-        error = core.member_error(commit.member_id, commit.instance_id)
+        error = self._caller_error(commit.member_id, commit.instance_id, commit.generation_id)
         if error is not ErrorCode.NONE:
             return error
-        if commit.generation_id != core.generation_id:
-            return ErrorCode.ILLEGAL_GENERATION
         if core.state is GroupState.COMPLETING_REBALANCE:
             # It does not know yet what is its own in the new generation.
             return ErrorCode.REBALANCE_IN_PROGRESS
