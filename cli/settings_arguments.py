@@ -13,15 +13,15 @@ from barnabas.cli.exit_codes import USAGE, CommandError
 _SHARED: Final = frozenset({"wire", "client_id", "request_timeout_ms"})
 
 
-def add_settings_argument(parser: argparse.ArgumentParser, client: str) -> None:
+def add_set_argument(parser: argparse.ArgumentParser, help: str) -> None:
+    """``--set``, whose texts come as ``overrides``."""
     parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="overrides",
-        help=f"a setting of the {client}, for example linger.ms=5 (may be repeated)",
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=help
     )
+
+
+def add_settings_argument(parser: argparse.ArgumentParser, client: str) -> None:
+    add_set_argument(parser, f"a setting of the {client}, for example linger.ms=5 (may be repeated)")
 
 
 def key_values(texts: list[str], option: str = "--set") -> dict[str, str]:

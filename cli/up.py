@@ -18,6 +18,7 @@ from typing import Final
 
 from barnabas.cli.cluster_dir import add_dir_argument, chosen_dir
 from barnabas.cli.exit_codes import OK, USAGE, CommandError
+from barnabas.cli.settings_arguments import add_set_argument
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.requests import answer_restart, forget_requests, restarts_asked_for
@@ -39,14 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print the cluster as one JSON object when it is up"
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="overrides",
-        help="a setting for every broker, in Kafka's names (may be repeated)",
-    )
+    add_set_argument(parser, "a setting for every broker, in Kafka's names (may be repeated)")
     parser.epilog = (
         "BARNABAS_ZOOKEEPER=host:port[/chroot] uses a ZooKeeper that is already running. Data is kept in the "
         "directory: the next `up` there continues with it."
