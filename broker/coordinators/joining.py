@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.broker.coordinators.group_effects import Client, GroupLimits, JoinOptions, Moment, Token
 from barnabas.broker.coordinators.group_state import GroupState
@@ -21,6 +21,10 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.join_group import NO_MEMBER, JoinGroupRequest, JoinGroupResponse
 
 logger = logging.getLogger(__name__)
+
+
+_SHOWN_IN_ID: Final = 255
+"""How many characters of a client's or an instance's name stand in a member id."""
 
 
 class Replacement(NamedTuple):
@@ -86,12 +90,16 @@ class Joining:
         elif asked.request.group_instance_id is not None:
             self._join_static(asked, asked.request.group_instance_id, now)
         elif asked.options.requires_known_member_id:
-            member_id = f"{asked.client.client_id}-{self._new_id()}"
+            member_id = self._member_id(asked.client.client_id)
             self._members.add_pending(member_id, now.monotonic_ms + asked.request.session_timeout_ms)
             self._refuse(asked, ErrorCode.MEMBER_ID_REQUIRED, member_id)
         else:
-            self._admit(asked, f"{asked.client.client_id}-{self._new_id()}", now)
+            self._admit(asked, self._member_id(asked.client.client_id), now)
         self._core.complete_join_if_all_have(now)
+
+    def _member_id(self, name: str) -> str:
+        """With enough of a name for people to know it by; all of it might be longer than a string may be."""
+        return f"{name[:_SHOWN_IN_ID]}-{self._new_id()}"
 
     def _refusal(self, asked: Asked) -> ErrorCode:
         request = asked.request
@@ -185,7 +193,7 @@ class Joining:
     # ---- static members that come back
 
     def _join_static(self, asked: Asked, instance_id: str, now: Moment) -> None:
-        new_id = f"{instance_id}-{self._new_id()}"
+        new_id = self._member_id(instance_id)
         old_id = self._members.id_of_instance(instance_id)
         if old_id is None:
             self._admit(asked, new_id, now)

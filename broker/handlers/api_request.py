@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from barnabas.broker.network.request import Request
 from barnabas.protocol import codec_kafka, codec_msgpack
+from barnabas.protocol.errors import MessageTooComplex, Unencodable
 from barnabas.protocol.schema import ApiKey
 
 logger = logging.getLogger(__name__)
@@ -61,12 +62,21 @@ class ApiRequest:
         return self._request.connection_id
 
     def respond(self, body: Any) -> None:
-        """Answer with an instance of the API's response class, in the codec of the request."""
+        """Answer with an instance of the API's response class, in the codec of the request.
+
+        What this codec and version cannot say, such as another member's name that is too long for them,
+        closes the connection: whoever answers many must not fail at one of them.
+        """
         version = self.api_version
-        if version is None:
-            buffers = codec_msgpack.encode_response(self.correlation_id, body)
-        else:
-            buffers = codec_kafka.encode_response(self.api_key, version, self.correlation_id, body)
+        try:
+            if version is None:
+                buffers = codec_msgpack.encode_response(self.correlation_id, body)
+            else:
+                buffers = codec_kafka.encode_response(self.api_key, version, self.correlation_id, body)
+        except (Unencodable, MessageTooComplex) as error:
+            logger.error("the answer to %s cannot be sent: %s", self, error)
+            self._request.close_connection(f"its answer cannot be sent: {error}")
+            return
         self._request.respond(buffers)
 
     def respond_nothing(self) -> None:
