@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, NamedTuple
 
 from barnabas.broker.config import BrokerConfig
@@ -46,6 +47,13 @@ _MINUTE_MS: Final = 60_000
 
 CountPartitions = Callable[[], int | None]
 """How many partitions the offsets topic has, None without it; blocks, raises LocalError or ApiError."""
+
+
+class _Deleted(NamedTuple):
+    """Topics that are gone, and where each partition of the offsets topic ended when that was heard."""
+
+    topics: frozenset[str]
+    ends: dict[int, int]
 
 
 class Found(NamedTuple):
@@ -91,7 +99,7 @@ class GroupCoordinator:
         self._shards: dict[int, GroupShard] = {}
         self._to_close: list[GroupShard] = []
         self._to_load: list[GroupShard] = []
-        self._deleted_topics: set[str] = set()
+        self._deleted: list[_Deleted] = []
         self._counted: tuple[TopicId, int] | None = None
         self._must_count = False
         self._first_wanted_ms: float | None = None
@@ -241,11 +249,15 @@ class GroupCoordinator:
     def topics_changed(self, names: Iterable[str]) -> None:
         """The metadata of these topics has changed; the offsets of those that are gone go too."""
         known = self._metadata.current.topics
-        gone = {name for name in names if name not in known}
+        gone = frozenset(name for name in names if name not in known)
         if gone:
             with self._condition:
-                self._deleted_topics |= gone
+                self._deleted.append(_Deleted(gone, self._log_ends()))
                 self._condition.notify()
+
+    def _log_ends(self) -> dict[int, int]:
+        led = ((index, self._led(shard.partition)) for index, shard in self._shards.items())
+        return {index: found.log_end_offset for index, found in led if found is not None}
 
     def expire_offsets(self) -> None:
         """Remove offsets that nobody has used for long; called by the scheduler."""
@@ -253,7 +265,9 @@ class GroupCoordinator:
             shard.for_all(lambda group, now: group.expire_offsets(now, self._retention_ms))
 
     def _serving(self) -> list[GroupShard]:
-        return [shard for shard in list(self._shards.values()) if shard.state is ShardState.SERVING]
+        """Without a session none: what is forgotten then could not be taken out of the log."""
+        shards = list(self._shards.values()) if self._replicas.fenced is None else []
+        return [shard for shard in shards if shard.state is ShardState.SERVING]
 
     # The coordinator's own thread: what may take long.
 
@@ -277,8 +291,8 @@ class GroupCoordinator:
                 if self._to_load:
                     shard = self._to_load.pop(0)
                     return lambda: self._load(shard)
-                if self._deleted_topics:
-                    deleted, self._deleted_topics = self._deleted_topics, set()
+                if self._deleted:
+                    deleted = self._deleted.pop(0)
                     return lambda: self._forget_topics(deleted)
                 self._condition.wait()
             return None
@@ -286,7 +300,7 @@ class GroupCoordinator:
     def run_once(self) -> bool:
         """Do one piece of the thread's work, for who runs no thread; False when there is none."""
         with self._condition:
-            if not (self._to_close or self._must_count or self._to_load or self._deleted_topics):
+            if not (self._to_close or self._must_count or self._to_load or self._deleted):
                 return False
         work = self._next()
         if work is not None:
@@ -327,9 +341,13 @@ class GroupCoordinator:
                 self._now().monotonic_ms - started_ms,
             )
 
-    def _forget_topics(self, deleted: set[str]) -> None:
-        def forget(group: Group, now: Moment) -> Effects:
-            return group.remove_offsets([name for name in group.offsets if name.topic in deleted], now)
+    def _forget_topics(self, deleted: _Deleted) -> None:
+        """A topic that has been made anew meanwhile keeps what was committed since."""
+        for index, shard in list(self._shards.items()):
+            if shard in self._serving():
+                shard.for_all(partial(self._forget, deleted.topics, deleted.ends.get(index, 0)))
 
-        for shard in self._serving():
-            shard.for_all(forget)
+    def _forget(self, topics: frozenset[str], end: int, group: Group, now: Moment) -> Effects:
+        # Under the group's lock: nobody can commit for a topic that is not known, so all of that is old.
+        gone = topics - self._metadata.current.topics.keys()
+        return group.remove_offsets(group.offsets.of_topics(gone, topics - gone, end), now)

@@ -86,8 +86,8 @@ class Answer(NamedTuple):
 class Append(NamedTuple):
     """Records to be appended as one batch, with acks=all.
 
-    ``number`` is for `Group.appended`, which must be told the outcome exactly once; None: nobody waits for it
-    (tombstones, which are written again when they were lost).
+    ``number`` is for `Group.appended`, which must be told the outcome exactly once; None: they are tombstones
+    of what the group has forgotten already, and must be written as long as this broker leads.
     """
 
     number: int | None

@@ -263,7 +263,7 @@ class GroupShard:
                 parts = [append.records]
                 settled = partial(self._settled, hosted, append.number)
             for records in parts:
-                if not self._appends.put(records, settled):
+                if not self._appends.put(records, settled, is_removal=append.number is None):
                     refused.append(partial(settled, ErrorCode.NOT_ENOUGH_REPLICAS, -1))
         return refused
 
@@ -323,7 +323,9 @@ class GroupShard:
 
     def _ring(self, hosted: HostedGroup) -> None:
         def tick(group: Group, now: Moment) -> Effects:
-            hosted.timer = None
+            # One that rang too late to be called off finds its successor here, which goes on.
+            if hosted.timer is not None and hosted.timer.is_completed:
+                hosted.timer = None
             return group.tick(now)
 
         self._happen(hosted, tick)

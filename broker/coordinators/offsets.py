@@ -10,7 +10,7 @@ Source: KIP-211 (expiry), KIP-496 (OffsetDelete).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 from barnabas.broker.coordinators.group_log import OffsetAndMetadata
@@ -52,6 +52,22 @@ class CommittedOffsets:
     def copy(self) -> dict[TopicPartition, Committed]:
         """What is committed now. For any thread, and without the lock: it is one step of the interpreter."""
         return self._committed.copy()
+
+    def of_topics(self, gone: Set[str], made_anew: Set[str], end: int) -> list[TopicPartition]:
+        """The partitions with offsets of topics that are no more: all of those that are ``gone``; of topics
+        ``made_anew`` those whose last record stands before ``end``, unless they are being committed again.
+        """
+
+        def is_old(name: TopicPartition, record_offset: int) -> bool:
+            return name.topic in made_anew and record_offset < end and name not in self._on_their_way
+
+        found = [
+            name
+            for name, committed in self._committed.items()
+            if name.topic in gone or is_old(name, committed.record_offset)
+        ]
+        on_their_way = self._on_their_way.keys() - self._committed.keys()
+        return [*found, *(name for name in on_their_way if name.topic in gone)]
 
     def load(self, partition: TopicPartition, value: OffsetAndMetadata, record_offset: int) -> None:
         """Take what the log has; a later record of the same partition replaces it."""

@@ -3,6 +3,8 @@
 Records are put into a queue, in the order in which they happened, and written by whoever calls `flush` first:
 what has gathered becomes one batch. The next batch is written when the one before is settled, so that many
 commits at once cost few appends. They are written with acks=all, and each append is told its outcome once.
+Removals are no matter of choice, for what they remove is forgotten already: they are written also while too
+few replicas are in sync, in batches of their own.
 
 Any thread. `put` takes a moment and calls nobody, so it may be called under a group's lock; `flush` appends
 and calls back, so it may not.
@@ -48,6 +50,7 @@ class Replicas(Protocol):
         answer: Callable[[list[AppendOutcome]], None],
         *,
         since: LeaderEpoch | None = None,
+        below_min_isr: bool = False,
     ) -> None: ...
 
     def wake_followers(self) -> None: ...
@@ -56,12 +59,19 @@ class Replicas(Protocol):
 class _Waiting(NamedTuple):
     records: tuple[Record, ...]
     settled: Settled
+    is_removal: bool
 
 
 class _Written(NamedTuple):
     settled: Settled
     first: int
     """The place of the append's first record within the batch."""
+
+
+class _Batch(NamedTuple):
+    written: list[_Written]
+    data: bytearray
+    is_removal: bool
 
 
 class OffsetsAppends:
@@ -88,22 +98,25 @@ class OffsetsAppends:
         # A batch is being written, or is written and not settled. Invariant: at most one is.
         self._is_busy = False
 
-    def put(self, records: tuple[Record, ...], settled: Settled) -> bool:
-        """Let records wait for `flush`; False, and ``settled`` is not called, when too many wait already."""
+    def put(self, records: tuple[Record, ...], settled: Settled, *, is_removal: bool = False) -> bool:
+        """Let records wait for `flush`; False, and ``settled`` is not called, when too many wait already.
+
+        A removal is never refused: there are no more of them than there was to remove.
+        """
         with self._lock:
-            if len(self._waiting) >= MAX_WAITING:
+            if len(self._waiting) >= MAX_WAITING and not is_removal:
                 return False
-            self._waiting.append(_Waiting(records, settled))
+            self._waiting.append(_Waiting(records, settled, is_removal))
             return True
 
     def flush(self) -> None:
         """Write what waits, unless a batch is under way; its settling writes the next one."""
         while (batch := self._take()) is not None:
-            self._write(*batch)
+            self._write(batch)
             # Whoever calls may be no worker, so that nobody else would wake them.
             self._replicas.wake_followers()
 
-    def _take(self) -> tuple[list[_Written], bytearray] | None:
+    def _take(self) -> _Batch | None:
         """The next batch, as much as fits of what waits; from now on this partition is busy."""
         with self._lock:
             if self._is_busy or not self._waiting:
@@ -114,7 +127,11 @@ class OffsetsAppends:
         now_ms = self._wall_clock_ms()
         written: list[_Written] = []
         too_large: list[Settled] = []
+        is_removal = False
         while (waiting := self._first()) is not None:
+            if written and waiting.is_removal != is_removal:
+                break
+            is_removal = waiting.is_removal
             records = _encoded(waiting.records)
             if records is None:
                 too_large.append(waiting.settled)
@@ -129,7 +146,7 @@ class OffsetsAppends:
         for settled in too_large:
             settled(ErrorCode.MESSAGE_TOO_LARGE, -1)
         if written:
-            return written, builder.build()
+            return _Batch(written, builder.build(), is_removal)
         with self._lock:
             self._is_busy = False
         return self._take()
@@ -138,14 +155,14 @@ class OffsetsAppends:
         with self._lock:
             return self._waiting[0] if self._waiting else None
 
-    def _write(self, written: list[_Written], data: bytearray) -> None:
+    def _write(self, batch: _Batch) -> None:
         writer: int | None = threading.get_ident()
 
         def answer(outcomes: list[AppendOutcome]) -> None:
             (outcome,) = outcomes
             failed = outcome.error != ErrorCode.NONE
             try:
-                for settled, first in written:
+                for settled, first in batch.written:
                     settled(outcome.error, -1 if failed else outcome.base_offset + first)
             finally:
                 # Only now: what the settling brings forth is written by the loop in `flush`, not from within.
@@ -156,7 +173,12 @@ class OffsetsAppends:
                 self.flush()
 
         self._replicas.append(
-            _ACKS_ALL, self._timeout_ms, [(self._partition, memoryview(data))], answer, since=self._since
+            _ACKS_ALL,
+            self._timeout_ms,
+            [(self._partition, memoryview(batch.data))],
+            answer,
+            since=self._since,
+            below_min_isr=batch.is_removal,
         )
         writer = None
 

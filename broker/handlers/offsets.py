@@ -72,10 +72,12 @@ def handle_commit(services: Services, request: ApiRequest) -> None:
 
     try:
         shard = services.groups.shard_of(body.group_id)
+        # Only who stores offsets and has no members may begin a group by a commit.
+        is_outsider = body.generation_id_or_member_epoch < 0
         if len(unknown) == len(names):
             answer({})
-        else:
-            shard.act(body.group_id, commit)
+        elif not shard.act(body.group_id, commit, create=is_outsider):
+            answer(dict.fromkeys(names, ErrorCode.ILLEGAL_GENERATION))
     except ApiError as error:
         answer(dict.fromkeys(names, error.code))
 

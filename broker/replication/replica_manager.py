@@ -214,11 +214,13 @@ class ReplicaManager:
         answer: Callable[[list[AppendOutcome]], None],
         *,
         since: LeaderEpoch | None = None,
+        below_min_isr: bool = False,
     ) -> None:
         """Append to the leaders and call ``answer`` once: now, or with acks=all when all in sync have it.
 
         The record bytes are not used after this returns. A coordinator of this broker gives the epoch since
-        which it coordinates: where leadership has been elsewhere meanwhile, its records are refused.
+        which it coordinates: where leadership has been elsewhere meanwhile, its records are refused. With
+        ``below_min_isr`` they are written even to too few replicas, which acks=all is then told afterwards.
         """
         now_ms = self._now_ms()
         outcomes: list[AppendOutcome] = []
@@ -227,7 +229,8 @@ class ReplicaManager:
         for name, records in batches:
             outcome = AppendOutcome(name)
             outcomes.append(outcome)
-            appended = self._append_one(outcome, records, acks == ACKS_ALL, now_ms, since)
+            require_all = acks == ACKS_ALL and not below_min_isr
+            appended = self._append_one(outcome, records, require_all, now_ms, since)
             if appended is None:
                 continue
             if acks == ACKS_ALL:

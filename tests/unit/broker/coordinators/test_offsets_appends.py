@@ -31,6 +31,7 @@ class Log:
         self.at_once = False
         self.error = ErrorCode.NONE
         self.asked: list[tuple[int, int, LeaderEpoch | None]] = []
+        self.below_min_isr: list[bool] = []
         self.woken = 0
         self.end = 100
 
@@ -42,9 +43,11 @@ class Log:
         answer: Callable[[list[AppendOutcome]], None],
         *,
         since: LeaderEpoch | None = None,
+        below_min_isr: bool = False,
     ) -> None:
         ((name, data),) = batches
         assert name == PARTITION
+        self.below_min_isr.append(below_min_isr)
         self.asked.append((acks, timeout_ms, since))
         self.batches.append([from_bytes(record.key or b"", record.value) for record in decode_records(data)])
         self.open.append(answer)
@@ -169,6 +172,21 @@ def test_one_too_many_is_refused() -> None:
     desk.appends.flush()
     assert len(desk.outcomes) == MAX_WAITING
     assert desk.appends.put((committed("b"),), desk.settled("b"))
+
+
+def test_removals_are_written_whatever_the_isr_and_however_many_wait() -> None:
+    desk = Desk()
+    for _ in range(MAX_WAITING):
+        desk.put("a")
+    gone = OffsetRecord("a", TopicPartition("topic", 0), None)
+    assert desk.appends.put((gone,), desk.settled("gone"), is_removal=True)
+    assert not desk.appends.put((committed("b"),), desk.settled("b"))
+    desk.log.at_once = True
+    desk.appends.flush()
+    # In a batch of their own, so that commits are still refused.
+    assert desk.log.batches[-1] == [gone]
+    assert desk.log.below_min_isr == [False] * (len(desk.log.batches) - 1) + [True]
+    assert [name for name, _, _ in desk.outcomes[-2:]] == ["a", "gone"]
 
 
 def test_a_name_that_the_format_cannot_say_is_told_and_hinders_nobody() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadat
 from barnabas.broker.coordinators.group_records import from_bytes, to_bytes
 from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
+from barnabas.deploy.process import wait_until
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -367,6 +369,47 @@ def test_requests_for_groups_that_never_were_leave_nothing_behind(hosting: Servi
     assert records(hosting) == []
 
 
+def test_an_answer_that_cannot_be_sent_costs_nobody_else_his(hosting: Serving) -> None:
+    """A native client's name may be longer than Kafka's protocol can tell the leader."""
+    leader = hosting.send(join(instance="leader"), version=5)
+    other = hosting.send(join(instance="x" * 40_000))
+    third = hosting.send(join(), version=3)
+    for _ in range(3):
+        hosting.managed.pass_time(3_000)
+    assert leader.closed is not None
+    assert "cannot be sent" in leader.closed
+    assert other.response.error_code == NONE
+    assert third.response.error_code == NONE
+
+
+def test_the_longest_name_makes_no_member_id_that_is_too_long(hosting: Serving) -> None:
+    joining = hosting.send(join(instance="x" * 32_767), version=9)
+    hosting.managed.pass_time(3_000)
+    assert joining.response.error_code == NONE
+
+
+def test_a_timer_that_could_not_be_called_off_leaves_its_successor_alone(hosting: Serving) -> None:
+    joined = become_member(hosting)
+    shard = hosting.groups.shard_of("g")
+    hosted = shard._groups["g"]
+    before = hosted.timer
+    assert before is not None
+    # It rings, but a request has the group's lock and sets another in its place.
+    hosted.lock.acquire()
+    ringing = threading.Thread(target=before.expire)
+    ringing.start()
+    try:
+        wait_until(lambda: before.is_completed, 5)
+        hosted.group._members.prolong(hosted.group._members[joined.member_id], 1.0)
+        shard._set_timer(hosted)
+        after = hosted.timer
+        assert after is not before
+    finally:
+        hosted.lock.release()
+        ringing.join()
+    assert hosted.timer is after
+
+
 # Offsets
 
 
@@ -436,6 +479,41 @@ def test_a_commit_on_too_few_replicas_is_to_be_tried_again(hosting: Serving) -> 
     assert fetched(hosting, "g", 0) == {("topic", 0): -1}
 
 
+@pytest.mark.parametrize("what", ["group", "offsets", "expiry"])
+def test_what_is_removed_while_too_few_replicas_are_in_sync_does_not_come_back(
+    hosting: Serving, what: str
+) -> None:
+    hosting.send(commit(7))
+    hosting.managed.tell(
+        state(epoch=1, isr=(1,)), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, min_insync_replicas=2
+    )
+    # It is written, but not safe yet, and who asked for it hears so.
+    if what == "group":
+        result = hosting.call(DeleteGroupsRequest(groups_names=["g"])).results[0]
+        assert result.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    elif what == "offsets":
+        found = hosting.call(delete_offsets("g", ("topic", 0)))
+        assert found.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    else:
+        hosting.wall_ms += 8 * 24 * 3_600_000
+        hosting.groups.expire_offsets()
+    assert fetched(hosting) == {}
+    lead(hosting, epoch=2, leader=2)
+    work(hosting)
+    lead(hosting, epoch=3)
+    work(hosting)
+    assert fetched(hosting) == {}
+
+
+def test_nothing_expires_while_nothing_can_be_written(hosting: Serving) -> None:
+    hosting.send(commit(7))
+    hosting.wall_ms += 8 * 24 * 3_600_000
+    hosting.managed.manager.fence.silent("no ZooKeeper")
+    hosting.groups.expire_offsets()
+    hosting.managed.manager.fence.heard()
+    assert fetched(hosting) == {("topic", 0): 7}
+
+
 def test_partitions_that_are_not_known_are_refused_one_by_one(hosting: Serving) -> None:
     request = commit(7)
     request.topics += commit(8, topic="nowhere").topics + commit(9, index=5).topics
@@ -458,6 +536,14 @@ def test_commits_of_members_are_fenced_by_their_generation(hosting: Serving) -> 
     joined.generation_id += 1
     assert code_of(hosting.send(commit(9, by=joined))) == ErrorCode.ILLEGAL_GENERATION
     assert fetched(hosting) == {("topic", 0): 7}
+
+
+def test_a_commit_of_a_generation_that_nobody_knows_begins_no_group(hosting: Serving) -> None:
+    stranger = JoinGroupResponse(error_code=NONE, generation_id=3, member_id="m")
+    assert code_of(hosting.send(commit(7, by=stranger))) == ErrorCode.ILLEGAL_GENERATION
+    hosting.send(commit(8))
+    assert code_of(hosting.send(commit(9, by=stranger))) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert fetched(hosting) == {("topic", 0): 8}
 
 
 def test_a_retention_that_the_client_asked_for_is_kept(hosting: Serving) -> None:
@@ -499,6 +585,49 @@ def test_offsets_of_deleted_topics_go_with_them(hosting: Serving) -> None:
     hosting.managed.metadata.update(metadata(LIVE, led_by(-2), topic="other", topic_id=uuid.UUID(int=9)))
     work(hosting)
     assert fetched(hosting) == {("topic", 0): 7}
+    assert records(hosting)[-1] == OffsetRecord("g", TopicPartition("other", 0), None)
+
+
+def make_anew(serving: Serving, topic: str) -> None:
+    """The topic is deleted, and made again before the coordinator's thread has time for either."""
+    update = serving.managed.metadata.update
+    update(metadata(LIVE, led_by(-2), topic=topic, topic_id=uuid.UUID(int=9)))
+    update(metadata(LIVE, led_by(1), led_by(1, index=1), topic=topic, topic_id=uuid.UUID(int=10)))
+
+
+def test_what_is_committed_for_a_topic_that_was_made_anew_stays(hosting: Serving) -> None:
+    hosting.send(commit(7, topic="other"))
+    hosting.send(commit(8, topic="other", index=1))
+    make_anew(hosting, "other")
+    assert code_of(hosting.send(commit(9, topic="other"))) == NONE
+    work(hosting)
+    assert fetched(hosting) == {("other", 0): 9}
+    lead(hosting, epoch=1, leader=2)
+    lead(hosting, epoch=2)
+    work(hosting)
+    assert fetched(hosting) == {("other", 0): 9}
+
+
+def test_a_commit_that_is_on_its_way_for_a_topic_made_anew_is_not_removed(hosting: Serving) -> None:
+    hosting.send(commit(7, topic="other"))
+    lead(hosting, epoch=1, isr=(1, 2))
+    make_anew(hosting, "other")
+    under_way = hosting.send(commit(9, topic="other"))
+    work(hosting)
+    hosting.managed.fetch(2, replica=2, partition=PARTITION)
+    assert code_of(under_way) == NONE
+    assert fetched(hosting) == {("other", 0): 9}
+
+
+def test_a_commit_that_is_on_its_way_when_its_topic_goes_goes_with_it(hosting: Serving) -> None:
+    lead(hosting, epoch=1, isr=(1, 2))
+    under_way = hosting.send(commit(7, topic="other"))
+    hosting.managed.metadata.update(metadata(LIVE, led_by(-2), topic="other", topic_id=uuid.UUID(int=9)))
+    work(hosting)
+    hosting.managed.fetch(1, replica=2, partition=PARTITION)
+    hosting.managed.fetch(2, replica=2, partition=PARTITION)
+    assert code_of(under_way) == NONE
+    assert fetched(hosting) == {}
     assert records(hosting)[-1] == OffsetRecord("g", TopicPartition("other", 0), None)
 
 
