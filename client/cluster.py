@@ -32,7 +32,7 @@ from barnabas.protocol.errors import (
     is_retriable,
 )
 from barnabas.protocol.frames import BufferPool
-from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
+from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.protocol.schema import RequestOf
 
@@ -234,6 +234,13 @@ class Cluster:
     def invalidate(self, tp: TopicPartition) -> None:
         """Take note that the leader of a partition is not who we thought, and look for the new one."""
         self.request_refresh(at_once=self.cache.invalidate(tp))
+
+    def expect_epoch(self, tp: TopicPartition, epoch: LeaderEpoch) -> bool:
+        """Take note that a leader of this epoch has been; False when no answer has told of it for too long.
+
+        Until one does, the partition's leader is not known, and `request_refresh` is what helps.
+        """
+        return self.cache.expect_epoch(tp, epoch)
 
     def node_failed(self, node_id: BrokerId) -> None:
         """Take note that a broker cannot be reached: whatever it led may be led by another."""

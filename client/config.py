@@ -253,7 +253,7 @@ class ConsumerConfig(ClientConfig):
     enable_auto_commit: bool = flag(True)
     auto_commit_interval_ms: int = number(5_000)
     client_rack: str | None = optional_text()
-    """Told to the member that leads the group; records are always fetched from the partition's leader."""
+    """Told to the leaders, who may send us to a replica nearby, and to the member that leads the group."""
     exclude_internal_topics: bool = flag(True)
 
     auto_offset_reset: str = choice("latest", "earliest", "latest", "none")

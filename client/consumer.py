@@ -16,6 +16,7 @@ A consumer belongs to the event loop that it was started on, and to one task at 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections import deque
@@ -34,6 +35,8 @@ from barnabas.client.group_session import GroupSession
 from barnabas.client.subscription import RebalanceListener, select
 from barnabas.protocol.errors import BarnabasError, RequestTimedOutLocally
 from barnabas.protocol.ids import Offset, TopicPartition
+
+log = logging.getLogger(__name__)
 
 __all__ = ["Consumer", "ConsumerRecord", "OffsetAndMetadata", "RebalanceListener"]
 
@@ -146,17 +149,22 @@ class Consumer(ConsumerOffsets):
         """``generations`` are those before any seek of the user's, which counts for more."""
         failure: BarnabasError | None = None
         offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
-        try:
-            offsets = await group.offsets.fetch(
-                [state.tp for state in generations], self.config.default_api_timeout_ms
-            )
-        except BarnabasError as error:
-            failure = error
+        while wanted := [state for state, known in generations.items() if state.generation == known]:
+            try:
+                offsets = await group.offsets.fetch(
+                    [state.tp for state in wanted], self.config.default_api_timeout_ms
+                )
+            except BarnabasError as error:
+                if error.retriable:
+                    log.warning("%s; going on asking", error)
+                    continue
+                failure = error
+            break
         for state, generation in generations.items():
             if state.generation == generation:
                 found = offsets.get(state.tp)
                 if found is not None:
-                    state.seek(found.offset, None, found.leader_epoch)
+                    state.begin_at(found.offset, found.leader_epoch)
                 else:
                     state.seek(None, reset_of(self.config))
                     state.error = failure
@@ -345,7 +353,7 @@ class Consumer(ConsumerOffsets):
         if self._current_state is state:
             position = state.position
             self._finish_current()
-            state.seek(position, None, state.position_epoch)
+            state.rewind(position)
 
     def _collect(self, limit: int, *, from_one_partition: bool = False) -> list[ConsumerRecord]:
         _, fetcher = self._parts()
@@ -436,7 +444,9 @@ class Consumer(ConsumerOffsets):
         """For the facade, which takes polls back that were not handed out: go on from there."""
         for tp, offset in offsets.items():
             if tp in self._states:
-                self._seek(tp, offset, None)
+                self._leave_current(self._states[tp])
+                self._states[tp].rewind(offset)
+        self._parts()[1].wake()
 
     def _rebalance_is_due(self) -> bool:
         """For the facade, from any thread, with each record: the user lives; does the group wait for us?"""
@@ -479,7 +489,7 @@ class _Assigned:
         for tp, start in sorted(partitions.items()):
             state = consumer._add(tp)
             if start is not None:
-                state.seek(start.offset, None, start.leader_epoch)
+                state.begin_at(start.offset, start.leader_epoch)
         consumer._turns = deque(consumer._states.values())
         cluster.watch_topics(*{tp.topic for tp in partitions})
         fetcher.wake()

@@ -13,6 +13,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Final, NamedTuple
 
+from barnabas.client.read_replicas import ReadReplica
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.frames import Frame
 from barnabas.protocol.ids import Offset, TopicPartition
@@ -125,6 +126,7 @@ class PartitionState:
         "log_start_offset",
         "position",
         "position_epoch",
+        "read_replica",
         "reset",
         "retry_at",
         "taken_offset",
@@ -149,6 +151,8 @@ class PartitionState:
         self.fetch_epoch = NO_EPOCH
         self.checked_epoch = NO_EPOCH
         """The epoch of the leader whose history was last found to hold ``fetch_offset``."""
+        self.read_replica: ReadReplica | None = None
+        """Where the leader sent us to read."""
         self.retry_at = 0.0
         self.error: BarnabasError | None = None
         """What the next poll raises; nothing is fetched meanwhile."""
@@ -181,6 +185,24 @@ class PartitionState:
         self.error = None
         self.retry_at = 0.0
         self.drop_buffered()
+
+    def begin_at(self, offset: int, epoch: int) -> None:
+        """As `seek`, to an offset that was read in this epoch; younger leaders are asked whether it holds."""
+        self.seek(offset, None, epoch)
+        self.checked_epoch = epoch
+
+    def rewind(self, offset: int | None) -> None:
+        """As `seek`, to an offset at or before the position: what is known of the history stays known.
+
+        A younger epoch than that of the record before the offset will do, for histories part only once.
+        """
+        epoch, checked_epoch = self.position_epoch, self.checked_epoch
+        self.seek(offset, None, epoch)
+        self.checked_epoch = checked_epoch
+
+    def forget_epoch(self) -> None:
+        """The epoch of what was read is none of this log's."""
+        self.position_epoch = self.fetch_epoch = self.checked_epoch = NO_EPOCH
 
     def drop_buffered(self) -> None:
         """Give back what was fetched ahead: it is fetched again."""

@@ -1,4 +1,4 @@
-"""What keeps the consumer's buffers filled: one long-polled fetch per leader, for all its partitions.
+"""What keeps the consumer's buffers filled: one long-polled fetch per broker, for all its partitions.
 
 It is driven by events: an assignment, a seek, a poll that made room, an answer, fresh metadata or a timer
 schedule one round, and a round sends the fetches that are due. Bounds: a partition is fetched only while it
@@ -19,13 +19,16 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.errors import LogTruncated, OffsetUnknown
+from barnabas.client.fetch_flights import Asked, Flight, fetch_request
 from barnabas.client.fetched import NO_EPOCH, FetchedFrame, PartitionState, Reset, received_records
+from barnabas.client.metadata import Leader
 from barnabas.client.offsets import EARLIEST, LATEST, OffsetSpec, list_offsets
+from barnabas.client.read_replicas import advice, source_of
 from barnabas.client.truncation import Checked, Verdict, epoch_ends, judge
 from barnabas.protocol.channel import Answer
 from barnabas.protocol.errors import (
@@ -39,7 +42,7 @@ from barnabas.protocol.errors import (
     is_retriable,
 )
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
-from barnabas.protocol.messages.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic
+from barnabas.protocol.messages.fetch import FetchPartitionResponse
 from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
 
 log = logging.getLogger(__name__)
@@ -64,39 +67,6 @@ _WAIT_WHILE_OTHERS_ARE_FULL_MS: Final = 20
 """A fetch without the partitions whose buffer is full must end soon: they can only join the next one."""
 
 
-class _Asked(NamedTuple):
-    """A partition in a fetch, as it was when the fetch was sent."""
-
-    state: PartitionState
-    generation: int
-    fetch_offset: int
-    leader_epoch: LeaderEpoch
-
-
-class _Flight:
-    """A request under way for some partitions; each of them points to it until it is answered or given up."""
-
-    def __init__(self, node_id: BrokerId, reserved_bytes: int) -> None:
-        self.node_id = node_id
-        self.reserved_bytes = reserved_bytes
-        """The most that the answer may bring."""
-        self.leader_epochs: dict[PartitionState, LeaderEpoch] = {}
-        self.task: asyncio.Task[None] | None = None
-
-    def carry(self, state: PartitionState, leader_epoch: LeaderEpoch) -> None:
-        self.leader_epochs[state] = leader_epoch
-        state.flight = self
-
-    def carries(self, state: PartitionState) -> bool:
-        return state.flight is self
-
-    def land(self) -> None:
-        """Set the partitions free that still wait for this flight."""
-        for state in self.leader_epochs:
-            if state.flight is self:
-                state.flight = None
-
-
 class Fetcher:
     """Rounds of fetching for the partitions in ``states``; see the module."""
 
@@ -115,9 +85,9 @@ class Fetcher:
         self._is_scheduled = False
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._fetches: dict[BrokerId, _Flight] = {}
+        self._fetches: dict[BrokerId, Flight] = {}
         """At most one per node."""
-        self._checks: set[_Flight] = set()
+        self._checks: set[Flight] = set()
         self._resetting: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._warned: set[str] = set()
@@ -142,17 +112,18 @@ class Fetcher:
             return
         self._give_up_moved()
         present = time.monotonic()
-        by_node: dict[BrokerId, list[_Asked]] = {}
+        by_node: dict[BrokerId, list[Asked]] = {}
         checks: dict[BrokerId, list[Checked]] = {}
         crowded: set[BrokerId] = set()
-        leading: set[BrokerId] = set()
+        sources: set[BrokerId] = set()
         resets: list[PartitionState] = []
         next_at = float("inf")
         needs_metadata = False
         for state in self._states.values():
             leader = self._cluster.leader_for(state.tp)
             if leader is not None:
-                leading.add(leader.node_id)
+                source = source_of(state.read_replica, leader, self._cluster.nodes, present)
+                sources.add(source)
             if state.flight is not None or state.is_paused or state.error is not None:
                 continue
             if state.retry_at > present:
@@ -164,28 +135,47 @@ class Fetcher:
                 self._warn_if_unknown(state.tp.topic)
             elif state.fetch_offset is None:
                 resets.append(state)
+            elif state.fetch_epoch > leader.epoch > NO_EPOCH:
+                self._doubt_epoch(state, leader)
             elif self._must_be_checked(state, leader.epoch):
                 checked = Checked(
                     state, state.generation, state.fetch_offset, state.fetch_epoch, leader.epoch
                 )
                 checks.setdefault(leader.node_id, []).append(checked)
             elif state.buffered_bytes >= self._config.max_partition_fetch_bytes:
-                crowded.add(leader.node_id)
-            elif leader.node_id not in self._fetches:
-                asked = _Asked(state, state.generation, state.fetch_offset, leader.epoch)
-                by_node.setdefault(leader.node_id, []).append(asked)
+                crowded.add(source)
+            elif source not in self._fetches:
+                is_of_leader = source == leader.node_id
+                asked = Asked(state, state.generation, state.fetch_offset, leader.epoch, is_of_leader)
+                by_node.setdefault(source, []).append(asked)
         if needs_metadata:
             self._cluster.request_refresh()
         if resets and self._resetting is None:
             self._resetting = self._spawn(self._reset(resets), self._reset_done)
         for node_id, found in checks.items():
             self._send_check(node_id, found)
-        self._send(by_node, crowded, len(leading))
+        self._send(by_node, crowded, len(sources))
         self._arm(next_at - present)
 
     def _must_be_checked(self, state: PartitionState, epoch: LeaderEpoch) -> bool:
         """Whether the leader is another than the one that gave us the last records."""
         return state.fetch_epoch > NO_EPOCH and NO_EPOCH < state.checked_epoch < epoch
+
+    def _doubt_epoch(self, state: PartitionState, leader: Leader) -> None:
+        """Find out who leads, where a commit knows of a younger leader than the cluster has told us of."""
+        if self._cluster.expect_epoch(state.tp, LeaderEpoch(state.fetch_epoch)):
+            self._cluster.request_refresh()
+            return
+        log.warning(
+            "%s was read in leader epoch %d, but the cluster knows no younger one than %d: reading goes on "
+            "from offset %s, unchecked",
+            state.tp,
+            state.fetch_epoch,
+            leader.epoch,
+            state.fetch_offset,
+        )
+        state.forget_epoch()
+        self.wake()
 
     def _give_up_moved(self) -> None:
         """Take partitions out of requests to brokers that lead them no more; give up those left empty."""
@@ -195,17 +185,22 @@ class Fetcher:
                 if not flight.carries(state):
                     continue
                 leader = self._cluster.leader_for(state.tp)
-                if leader is None or (leader.node_id == flight.node_id and leader.epoch <= epoch):
+                if leader is None or (
+                    leader.epoch <= epoch and flight.node_id in self._asked_of(state, leader)
+                ):
                     is_awaited = True
                 else:
                     state.flight = None
             if not is_awaited and flight.task is not None:
                 flight.task.cancel()
 
-    def _send(self, by_node: dict[BrokerId, list[_Asked]], crowded: set[BrokerId], leading: int) -> None:
+    def _asked_of(self, state: PartitionState, leader: Leader) -> tuple[BrokerId, BrokerId]:
+        return leader.node_id, source_of(state.read_replica, leader, self._cluster.nodes, time.monotonic())
+
+    def _send(self, by_node: dict[BrokerId, list[Asked]], crowded: set[BrokerId], sources: int) -> None:
         config = self._config
-        # What a broker was granted while fewer of them led it may hold for long: its share alone counts.
-        fair = max(1, config.fetch_max_bytes // max(1, leading))
+        # What a broker was granted while there were fewer it may hold for long: its share alone counts.
+        fair = max(1, config.fetch_max_bytes // max(1, sources))
         room = config.fetch_max_bytes
         room -= sum(min(fair, flight.reserved_bytes) for flight in self._fetches.values())
         room -= sum(state.buffered_bytes for state in self._states.values())
@@ -220,7 +215,7 @@ class Fetcher:
             if share <= 0:
                 return
             room -= share
-            flight = self._fetches[node_id] = _Flight(node_id, share)
+            flight = self._fetches[node_id] = Flight(node_id, share)
             for one in asked:
                 flight.carry(one.state, one.leader_epoch)
                 one.state.checked_epoch = one.leader_epoch
@@ -265,9 +260,10 @@ class Fetcher:
         if delay < float("inf"):
             self._timer = self._loop.call_later(max(0.0, delay), self.wake)
 
-    async def _fetch(self, flight: _Flight, asked: list[_Asked], wait_ms: int) -> None:
+    async def _fetch(self, flight: Flight, asked: list[Asked], wait_ms: int) -> None:
         node_id = flight.node_id
-        request = self._request(asked, flight.reserved_bytes, wait_ms)
+        topic_id = self._cluster.cache.topic_id
+        request = fetch_request(self._config, asked, topic_id, flight.reserved_bytes, wait_ms)
         try:
             answer = await self._cluster.request_frame(node_id, request, lane=FETCH_LANE)
         except BarnabasError as error:
@@ -276,45 +272,28 @@ class Fetcher:
         else:
             self._settle(node_id, [one for one in asked if flight.carries(one.state)], answer)
 
-    def _landed(self, flight: _Flight, task: asyncio.Task[None]) -> None:
+    def _landed(self, flight: Flight, task: asyncio.Task[None]) -> None:
         """After a request, however it ended."""
         if self._fetches.get(flight.node_id) is flight:
             del self._fetches[flight.node_id]
         self._checks.discard(flight)
         flight.land()
 
-    def _postpone(self, flight: _Flight, error: BarnabasError) -> None:
+    def _postpone(self, flight: Flight, error: BarnabasError) -> None:
         """After a request that failed as a whole; a lost connection waits for metadata, not a back-off."""
-        if isinstance(error, ConnectionClosed | RequestTimedOutLocally):
-            return
+        is_lost = isinstance(error, ConnectionClosed | RequestTimedOutLocally)
         for state in flight.leader_epochs:
-            if flight.carries(state):
+            if not flight.carries(state):
+                continue
+            if state.read_replica is not None and state.read_replica.node_id == flight.node_id:
+                self._leave_replica(state, error)
+            elif not is_lost:
                 self._retry_later(state)
 
     def _retry_later(self, state: PartitionState) -> None:
         state.retry_at = time.monotonic() + self._config.retry_backoff_ms / 1000
 
-    def _request(self, asked: list[_Asked], max_bytes: int, wait_ms: int) -> FetchRequest:
-        topics: dict[str, list[FetchPartition]] = {}
-        for one in asked:
-            partition = FetchPartition(
-                partition=one.state.tp.partition,
-                current_leader_epoch=one.leader_epoch,
-                fetch_offset=one.fetch_offset,
-                partition_max_bytes=self._config.max_partition_fetch_bytes,
-            )
-            topics.setdefault(one.state.tp.topic, []).append(partition)
-        return FetchRequest(
-            max_wait_ms=wait_ms,
-            min_bytes=self._config.fetch_min_bytes,
-            max_bytes=max_bytes,
-            topics=[
-                FetchTopic(topic=topic, topic_id=self._cluster.cache.topic_id(topic), partitions=partitions)
-                for topic, partitions in topics.items()
-            ],
-        )
-
-    def _settle(self, node_id: BrokerId, asked: list[_Asked], answer: Answer) -> None:
+    def _settle(self, node_id: BrokerId, asked: list[Asked], answer: Answer) -> None:
         name_of = self._cluster.cache.topic_name
         found: dict[TopicPartition, FetchPartitionResponse] = {
             TopicPartition(topic.topic or name_of(topic.topic_id), partition.partition_index): partition
@@ -328,7 +307,9 @@ class Fetcher:
             if state.generation != one.generation or state.fetch_offset != one.fetch_offset:
                 continue
             partition = found.get(state.tp)
-            if partition is None:
+            if not one.is_of_leader and (partition is None or partition.error_code != ErrorCode.NONE):
+                self._leave_replica(state, api_error(code if partition is None else partition.error_code))
+            elif partition is None:
                 self._warn(api_error(code, f"broker {node_id} did not answer for {state.tp}"))
                 self._retry_later(state)
             elif partition.error_code != ErrorCode.NONE:
@@ -336,8 +317,27 @@ class Fetcher:
             else:
                 state.high_watermark = partition.high_watermark
                 state.log_start_offset = partition.log_start_offset
+                if one.is_of_leader:
+                    self._heed(one, Leader(node_id, one.leader_epoch), partition)
                 self._take(state, partition, frame)
         frame.release_if_unused()
+
+    def _heed(self, asked: Asked, leader: Leader, partition: FetchPartitionResponse) -> None:
+        """Go where the leader sends us; see `read_replicas`."""
+        present, lease_s = time.monotonic(), self._config.metadata_max_age_ms / 1000
+        named = advice(partition.preferred_read_replica, leader, present, lease_s)
+        asked.state.read_replica = named
+        if named is not None and named.node_id not in self._cluster.nodes:
+            # The leader would send us there again at once, and with no records.
+            self._leave_replica(asked.state, LocalError("it is not among the live brokers"))
+
+    def _leave_replica(self, state: PartitionState, error: BarnabasError) -> None:
+        """Read from the leader again, which may know a better replica."""
+        if state.read_replica is not None:
+            log.info("%s is not read from replica %d: %s", state.tp, state.read_replica.node_id, error)
+            state.read_replica = None
+        self._retry_later(state)
+        self._cluster.request_refresh()
 
     def _take(self, state: PartitionState, partition: FetchPartitionResponse, frame: FetchedFrame) -> None:
         records = partition.records
@@ -350,7 +350,7 @@ class Fetcher:
         else:
             self._arrived()
 
-    def _refused(self, asked: _Asked, partition: FetchPartitionResponse) -> None:
+    def _refused(self, asked: Asked, partition: FetchPartitionResponse) -> None:
         state, code = asked.state, partition.error_code
         if code in _LEADERSHIP:
             self._cluster.invalidate(state.tp)
@@ -380,13 +380,13 @@ class Fetcher:
             self._fail(state, api_error(code, f"{state.tp} could not be fetched"))
 
     def _send_check(self, node_id: BrokerId, checked: list[Checked]) -> None:
-        flight = _Flight(node_id, 0)
+        flight = Flight(node_id, 0)
         self._checks.add(flight)
         for one in checked:
             flight.carry(one.state, one.leader_epoch)
         flight.task = self._spawn(self._check(flight, checked), partial(self._landed, flight))
 
-    async def _check(self, flight: _Flight, checked: list[Checked]) -> None:
+    async def _check(self, flight: Flight, checked: list[Checked]) -> None:
         """Ask a new leader whether it still has what was read from the one before."""
         try:
             answers = await epoch_ends(self._cluster, flight.node_id, checked)

@@ -1,18 +1,23 @@
 """Requests to the coordinator of a group: finding it, asking it, and noticing that it is another one now.
 
-Bounded: one attempt per call; who calls again waits as `Backoff` says. On the consumer's event loop.
+Requests of one lane leave in the order of the calls, also while the coordinator is still being looked for: of
+two commits the later one counts. Bounded: one attempt per call, with a time limit that covers the looking;
+who calls again waits as `Backoff` says. On the consumer's event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
-from typing import TypeVar
+from collections import deque
+from typing import Final, TypeVar
 
 from barnabas.client.cluster import MAIN_LANE, Cluster
 from barnabas.client.group_membership import Membership
 from barnabas.protocol.backoff import Backoff
 from barnabas.protocol.errors import (
+    BarnabasError,
     ConnectionClosed,
     ErrorCode,
     RequestTimedOutLocally,
@@ -20,10 +25,12 @@ from barnabas.protocol.errors import (
     raise_for,
 )
 from barnabas.protocol.ids import BrokerId
-from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
+from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from barnabas.protocol.schema import RequestOf
 
 R = TypeVar("R")
+
+_OVERTAKE_AFTER_S: Final = 0.5
 
 
 class GroupCalls:
@@ -34,7 +41,9 @@ class GroupCalls:
         self._cluster = cluster
         self._member = member
         self._failed: BrokerId | None = None
-        """Whom not to ask first the next time."""
+        """Whom to ask last the next time."""
+        self._looking = asyncio.Lock()
+        """Held while the coordinator is looked for; a lock is fair, so nobody overtakes those who wait."""
 
     def backoff(self) -> Backoff:
         config = self._cluster.config
@@ -42,19 +51,21 @@ class GroupCalls:
 
     async def coordinator(self, timeout_ms: int | None = None) -> BrokerId:
         """Who coordinates the group. Raises what a broker said, ConnectionClosed, RequestTimedOutLocally."""
-        if (known := self._member.coordinator) is not None:
-            return known
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000), self._looking:
+                return (
+                    self._member.coordinator if self._member.coordinator is not None else await self._look()
+                )
+        except TimeoutError:
+            raise RequestTimedOutLocally(
+                f"the coordinator of group {self.group_id!r} was not found in {timeout_ms} ms"
+            ) from None
+
+    async def _look(self) -> BrokerId:
         cluster = self._cluster
         if not cluster.nodes:
             await cluster.refresh()
-        nodes = [node_id for node_id in cluster.nodes if node_id != self._failed] or list(cluster.nodes)
-        if not nodes:
-            raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker is known to be alive")
-        asked = self._failed = random.choice(nodes)
-        answer = await cluster.request(
-            asked, FindCoordinatorRequest(coordinator_keys=[self.group_id]), timeout_ms=timeout_ms
-        )
-        self._failed = None
+        asked, answer = await self._first_answer()
         if not answer.coordinators:
             raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {asked} named no coordinator")
         found = answer.coordinators[0]
@@ -70,11 +81,44 @@ class GroupCalls:
         self._member.coordinator_found(node_id, time.monotonic())
         return node_id
 
-    async def ask(self, message: RequestOf[R], *, timeout_ms: int | None = None, lane: str = MAIN_LANE) -> R:
-        """Ask the coordinator once. Raises as `coordinator`; a broker that cannot be reached is none."""
-        node_id = await self.coordinator(timeout_ms)
+    async def _first_answer(self) -> tuple[BrokerId, FindCoordinatorResponse]:
+        """Ask brokers in any order until one answers; one that does not answer soon is overtaken."""
+        nodes = list(self._cluster.nodes)
+        random.shuffle(nodes)
+        upcoming = deque(sorted(nodes, key=lambda node_id: node_id == self._failed))
+        request = FindCoordinatorRequest(coordinator_keys=[self.group_id])
+        asked: dict[asyncio.Task[FindCoordinatorResponse], BrokerId] = {}
+        failure: BarnabasError = api_error(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker is known to be alive"
+        )
         try:
-            return await self._cluster.request(node_id, message, timeout_ms=timeout_ms, lane=lane)
+            while upcoming or asked:
+                if upcoming:
+                    node_id = upcoming.popleft()
+                    asked[asyncio.create_task(self._cluster.request(node_id, request))] = node_id
+                done, _ = await asyncio.wait(
+                    asked,
+                    timeout=_OVERTAKE_AFTER_S if upcoming else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in done:
+                    node_id = asked.pop(task)
+                    try:
+                        return node_id, task.result()
+                    except BarnabasError as error:
+                        failure, self._failed = error, node_id
+        finally:
+            for task in asked:
+                task.cancel()
+        raise failure
+
+    async def ask(self, message: RequestOf[R], *, timeout_ms: int, lane: str = MAIN_LANE) -> R:
+        """Ask the coordinator once. Raises as `coordinator`; a broker that cannot be reached is none."""
+        deadline = time.monotonic() + timeout_ms / 1000
+        node_id = await self.coordinator(timeout_ms)
+        left_ms = max(1, int((deadline - time.monotonic()) * 1000))
+        try:
+            return await self._cluster.request(node_id, message, timeout_ms=left_ms, lane=lane)
         except (ConnectionClosed, RequestTimedOutLocally):
             if self._member.coordinator == node_id:
                 self._member.coordinator_lost()

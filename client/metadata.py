@@ -9,7 +9,7 @@ It belongs to the event loop of its `Cluster`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import (
@@ -22,6 +22,9 @@ from barnabas.protocol.ids import (
     TopicPartition,
 )
 from barnabas.protocol.messages.metadata import MetadataPartition, MetadataResponse, MetadataTopic
+
+_LATE_ANSWERS: Final = 30
+"""How many answers may tell of an older leader than one that is known to have been."""
 
 
 class Leader(NamedTuple):
@@ -110,6 +113,8 @@ class MetadataCache:
         self._leaders: dict[TopicPartition, Leader] = {}
         # The leader that a partition was last found not to have, to tell news from repetition.
         self._refuted: dict[TopicPartition, Leader] = {}
+        # Epochs that somebody has seen and no answer has told of, with how many more answers may lack them.
+        self._expected: dict[TopicPartition, tuple[LeaderEpoch, int]] = {}
         self.is_stale = False
         """Whether the last answer was older than what is known, or named a leader that does not lead."""
 
@@ -139,6 +144,20 @@ class MetadataCache:
         """Forget that this node leads anything; whether that is news for any partition."""
         led = [tp for tp, leader in self._leaders.items() if leader.node_id == node_id]
         return sum(self.invalidate(tp) for tp in led) > 0
+
+    def expect_epoch(self, tp: TopicPartition, epoch: LeaderEpoch) -> bool:
+        """Believe no leader older than this for some answers; False when that many have come already.
+
+        The bound is for epochs that are none of this log's: of a topic of the same name that was deleted.
+        """
+        expected, left = self._expected.get(tp, (epoch, _LATE_ANSWERS))
+        if epoch > expected:
+            expected, left = epoch, _LATE_ANSWERS
+        self._expected[tp] = expected, left
+        if left <= 0:
+            return False
+        self._leaders.pop(tp, None)
+        return True
 
     def update(self, response: MetadataResponse) -> None:
         """Take over an answer; topics that it does not mention stay as they are."""
@@ -175,6 +194,15 @@ class MetadataCache:
 
     def _set_leader(self, info: PartitionInfo) -> None:
         tp = TopicPartition(info.topic, info.partition)
+        expected, left = self._expected.get(tp, (info.leader_epoch, 0))
+        if info.leader_epoch >= expected:
+            self._expected.pop(tp, None)
+        elif left > 0:
+            self._expected[tp] = expected, left - 1
+            if left > 1:
+                self._leaders.pop(tp, None)
+                self.is_stale = True
+                return
         if info.leader >= 0 and info.leader in self.nodes:
             self._leaders[tp] = Leader(info.leader, info.leader_epoch)
             self.is_stale = self.is_stale or self._refuted.get(tp) == self._leaders[tp]
@@ -189,3 +217,4 @@ class MetadataCache:
             tp = TopicPartition(topic, info.partition)
             self._leaders.pop(tp, None)
             self._refuted.pop(tp, None)
+            self._expected.pop(tp, None)

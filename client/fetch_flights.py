@@ -1,0 +1,79 @@
+"""A fetch on its way: which partitions it is for, as they were when it was sent, and its request.
+
+Plain data and rules, on the consumer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from barnabas.client.config import ConsumerConfig
+from barnabas.client.fetched import PartitionState
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicId
+from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+
+class Asked(NamedTuple):
+    """A partition in a fetch, as it was when the fetch was sent."""
+
+    state: PartitionState
+    generation: int
+    fetch_offset: int
+    leader_epoch: LeaderEpoch
+    is_of_leader: bool
+    """False where a replica that follows was asked."""
+
+
+class Flight:
+    """A request under way for some partitions; each of them points to it until it is answered or given up."""
+
+    def __init__(self, node_id: BrokerId, reserved_bytes: int) -> None:
+        self.node_id = node_id
+        self.reserved_bytes = reserved_bytes
+        """The most that the answer may bring."""
+        self.leader_epochs: dict[PartitionState, LeaderEpoch] = {}
+        self.task: asyncio.Task[None] | None = None
+
+    def carry(self, state: PartitionState, leader_epoch: LeaderEpoch) -> None:
+        self.leader_epochs[state] = leader_epoch
+        state.flight = self
+
+    def carries(self, state: PartitionState) -> bool:
+        return state.flight is self
+
+    def land(self) -> None:
+        """Set the partitions free that still wait for this flight."""
+        for state in self.leader_epochs:
+            if state.flight is self:
+                state.flight = None
+
+
+def fetch_request(
+    config: ConsumerConfig,
+    asked: Iterable[Asked],
+    topic_id: Callable[[str], TopicId],
+    max_bytes: int,
+    wait_ms: int,
+) -> FetchRequest:
+    """One fetch for these partitions, which tells where we are (KIP-392)."""
+    topics: dict[str, list[FetchPartition]] = {}
+    for one in asked:
+        partition = FetchPartition(
+            partition=one.state.tp.partition,
+            current_leader_epoch=one.leader_epoch,
+            fetch_offset=one.fetch_offset,
+            partition_max_bytes=config.max_partition_fetch_bytes,
+        )
+        topics.setdefault(one.state.tp.topic, []).append(partition)
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=config.fetch_min_bytes,
+        max_bytes=max_bytes,
+        topics=[
+            FetchTopic(topic=topic, topic_id=topic_id(topic), partitions=partitions)
+            for topic, partitions in topics.items()
+        ],
+        rack_id=config.client_rack or "",
+    )

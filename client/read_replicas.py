@@ -1,0 +1,40 @@
+"""Which replica a partition is read from: its leader, or the one that the leader sent us to (KIP-392).
+
+A leader that places readers by rack answers the fetch of a consumer in another rack with no records and the
+name of a replica nearby. It does so with every fetch, so whoever tells a rack has to go there. The advice is
+followed for `metadata_max_age_ms`, while the same leader leads and the replica is among the live brokers; an
+error of the replica's ends it, and the leader is asked again. Offsets are never reset, and leaders never
+doubted, by what a replica says. Rules over plain data, time passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final, NamedTuple
+
+from barnabas.client.metadata import Leader
+from barnabas.protocol.ids import BrokerId
+
+NO_REPLICA: Final = -1
+
+
+class ReadReplica(NamedTuple):
+    """What a leader advised, and until when that holds."""
+
+    node_id: BrokerId
+    advised_by: Leader
+    until: float
+
+
+def advice(named: int, leader: Leader, now: float, lease_s: float) -> ReadReplica | None:
+    """What an answer of a leader says about where to read; None where it is with the leader itself."""
+    if named in (NO_REPLICA, leader.node_id):
+        return None
+    return ReadReplica(BrokerId(named), leader, now + lease_s)
+
+
+def source_of(replica: ReadReplica | None, leader: Leader, live: Container[BrokerId], now: float) -> BrokerId:
+    """Whom to fetch from."""
+    if replica is None or replica.advised_by != leader or now >= replica.until or replica.node_id not in live:
+        return leader.node_id
+    return replica.node_id

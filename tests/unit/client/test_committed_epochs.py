@@ -1,0 +1,132 @@
+"""The leader epoch of a committed offset: is what was read still there where reading goes on (KIP-320)?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from barnabas.client.consumer import Consumer
+from barnabas.client.errors import LogTruncated
+from barnabas.protocol.schema import ApiKey
+
+from .fake_broker import FakeCluster
+from .fake_coordinator import FakeCoordinator
+from .test_consumer import T0, fill, read, values
+from .waiting import until
+
+
+@pytest.fixture
+async def coordinator() -> AsyncIterator[FakeCoordinator]:
+    """30 records of epoch 0, of which broker 2 lost the last 20 when it came to lead; it has others now."""
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 1, leaders=[1])
+        fill(cluster.partition("t"), 0, 30)
+        made = FakeCoordinator(cluster)
+        yield made
+        await made.stop()
+
+
+def lose(cluster: FakeCluster) -> None:
+    cluster.partition("t").truncate(10)
+    cluster.move_leader("t", 0, 2)
+    fill(cluster.partition("t"), 1_010, 1_040)
+
+
+def consumer_of(coordinator: FakeCoordinator, **settings: Any) -> Consumer:
+    usual = {
+        "group_id": "g",
+        "auto_offset_reset": "latest",
+        "retry_backoff_ms": 5,
+        "enable_auto_commit": False,
+        "heartbeat_interval_ms": 15,
+    }
+    return Consumer(bootstrap_servers=coordinator.cluster.bootstrap, **{**usual, **settings})
+
+
+def begin(consumer: Consumer, way: str) -> None:
+    if way == "assigned":
+        consumer.assign([T0])
+    else:
+        consumer.subscribe("t")
+
+
+@pytest.mark.parametrize("way", ["assigned", "subscribed"])
+async def test_a_committed_offset_of_a_lost_history_is_not_where_reading_begins(
+    coordinator: FakeCoordinator, way: str
+) -> None:
+    coordinator.group("g").offsets["t", 0] = (25, "", 0)
+    lose(coordinator.cluster)
+    async with consumer_of(coordinator) as consumer:
+        begin(consumer, way)
+        assert await read(consumer, 30) == values(1_010, 1_040)
+
+
+async def test_without_a_reset_the_loss_is_told(coordinator: FakeCoordinator) -> None:
+    coordinator.group("g").offsets["t", 0] = (25, "", 0)
+    lose(coordinator.cluster)
+    async with consumer_of(coordinator, auto_offset_reset="none") as consumer:
+        consumer.subscribe("t")
+        with pytest.raises(LogTruncated) as lost:
+            await read(consumer, 1)
+        assert lost.value.divergent_offset == 10
+
+
+async def test_a_committed_offset_that_the_leader_has_is_kept(coordinator: FakeCoordinator) -> None:
+    coordinator.cluster.move_leader("t", 0, 2)
+    coordinator.group("g").offsets["t", 0] = (25, "", 0)
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t")
+        assert await read(consumer, 5) == values(25, 30)
+    assert len(coordinator.cluster.requests(ApiKey.OFFSET_FOR_LEADER_EPOCH)) == 1
+
+
+async def test_an_offset_of_the_present_epoch_or_of_none_costs_no_question(
+    coordinator: FakeCoordinator,
+) -> None:
+    for epoch in (0, -1):
+        coordinator.group("g").offsets["t", 0] = (25, "", epoch)
+        async with consumer_of(coordinator) as consumer:
+            consumer.subscribe("t")
+            assert await read(consumer, 5) == values(25, 30)
+    assert not coordinator.cluster.requests(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+
+
+async def test_a_leader_older_than_the_committed_epoch_is_not_believed(coordinator: FakeCoordinator) -> None:
+    """The first answers come from brokers that have not heard of the election yet."""
+    cluster = coordinator.cluster
+    stale = cluster.metadata
+    late = []
+
+    def metadata(request: Any) -> Any:
+        cluster.metadata_override = None
+        answer = stale(request)
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                if len(late) < 6:
+                    partition.leader_id, partition.leader_epoch = 1, 0
+        late.append(1)
+        cluster.metadata_override = metadata
+        return answer
+
+    cluster.move_leader("t", 0, 2)
+    fill(cluster.partition("t"), 30, 40)
+    cluster.metadata_override = metadata
+    coordinator.group("g").offsets["t", 0] = (35, "", 1)
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t")
+        assert await read(consumer, 5) == values(35, 40)
+    assert not [api for api, _ in cluster.brokers[1].received if api == ApiKey.FETCH]
+
+
+async def test_an_epoch_that_never_was_is_waited_for_and_then_given_up(
+    coordinator: FakeCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator.group("g").offsets["t", 0] = (25, "", 7)
+    async with consumer_of(coordinator, retry_backoff_ms=1) as consumer:
+        consumer.subscribe("t")
+        assert await read(consumer, 5) == values(25, 30)
+        await until(lambda: "was read in leader epoch 7" in caplog.text)
+        await consumer.commit()
+    assert coordinator.group("g").offsets["t", 0] == (30, "", 0)

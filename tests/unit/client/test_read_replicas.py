@@ -1,0 +1,164 @@
+"""Reading from a replica nearby, as the leader advises (KIP-392)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from barnabas.client.consumer import Consumer
+from barnabas.client.metadata import Leader
+from barnabas.client.read_replicas import ReadReplica, advice, source_of
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import BrokerId, LeaderEpoch
+from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
+from barnabas.protocol.schema import ApiKey
+
+from .fake_broker import FakeBroker, FakeCluster
+from .test_consumer import T0, fill, read, values
+from .waiting import until
+
+NEAR = {"client_rack": "b", "auto_offset_reset": "none", "retry_backoff_ms": 5}
+
+
+class Racks:
+    """Broker 1 leads and sends readers in rack b to the replica that is nearby, if there is one."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.nearby = 2
+        self.refusal = 0
+        self.refused = 0
+        cluster.more_handlers[ApiKey.FETCH] = self.fetch
+
+    async def fetch(self, broker: FakeBroker, body: Any) -> Any:
+        if broker.node_id == 1:
+            if body.rack_id == "b" and self.nearby:
+                return self.answer(
+                    FetchPartitionResponse(
+                        partition_index=0, error_code=0, preferred_read_replica=self.nearby, records=b""
+                    )
+                )
+            return await broker._fetch(body)
+        if self.refusal:
+            self.refused += 1
+            return self.answer(
+                FetchPartitionResponse(partition_index=0, error_code=self.refusal, records=b"")
+            )
+        partition = broker.cluster.partition("t")
+        partition.leader = broker.node_id
+        try:
+            # Without a wait: a fetch that finds something or nothing.
+            body.max_wait_ms = 0
+            return await broker._fetch(body)
+        finally:
+            partition.leader = 1
+
+    @staticmethod
+    def answer(partition: FetchPartitionResponse) -> FetchResponse:
+        return FetchResponse(responses=[FetchTopicResponse(topic="t", partitions=[partition])])
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(2) as made:
+        made.add_topic("t", 1, leaders=[1])
+        fill(made.partition("t"), 0, 30)
+        yield made
+
+
+def fetches_of(cluster: FakeCluster, node_id: int) -> int:
+    return sum(api == ApiKey.FETCH for api, _ in cluster.brokers[node_id].received)
+
+
+async def test_records_come_from_the_replica_that_the_leader_names(cluster: FakeCluster) -> None:
+    Racks(cluster)
+    async with Consumer(bootstrap_servers=cluster.bootstrap, **NEAR) as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, 0)
+        assert await read(consumer, 30) == values(0, 30)
+        fill(cluster.partition("t"), 30, 60)
+        assert await read(consumer, 30) == values(30, 60)
+    assert fetches_of(cluster, 1) == 1
+    assert fetches_of(cluster, 2) >= 2
+    assert {body.rack_id for body in cluster.requests(ApiKey.FETCH)} == {"b"}
+
+
+async def test_without_a_rack_nothing_is_told(cluster: FakeCluster) -> None:
+    Racks(cluster)
+    async with Consumer(bootstrap_servers=cluster.bootstrap, **{**NEAR, "client_rack": None}) as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, 0)
+        assert await read(consumer, 30) == values(0, 30)
+    assert fetches_of(cluster, 2) == 0
+
+
+async def test_the_leader_is_read_again_when_the_replica_dies(cluster: FakeCluster) -> None:
+    racks = Racks(cluster)
+    async with Consumer(bootstrap_servers=cluster.bootstrap, **NEAR) as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, 0)
+        assert await read(consumer, 30) == values(0, 30)
+        await cluster.brokers[2].stop()
+        before = fetches_of(cluster, 1)
+        # The leader does not know yet, and sends us there again and again: with pauses.
+        await until(lambda: fetches_of(cluster, 1) > before + 2)
+        racks.nearby = 0
+        fill(cluster.partition("t"), 30, 60)
+        assert await read(consumer, 30) == values(30, 60)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR],
+)
+async def test_what_a_replica_refuses_is_the_leaders_to_judge(cluster: FakeCluster, code: ErrorCode) -> None:
+    racks = Racks(cluster)
+    racks.refusal = code
+    async with Consumer(bootstrap_servers=cluster.bootstrap, **NEAR) as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, 10)
+        await until(lambda: racks.refused >= 2)
+        racks.nearby = 0
+        assert await read(consumer, 20) == values(10, 30)
+
+
+async def test_a_replica_that_is_not_there_is_not_waited_for(cluster: FakeCluster) -> None:
+    racks = Racks(cluster)
+    racks.nearby = 9
+    async with Consumer(bootstrap_servers=cluster.bootstrap, **NEAR) as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, 0)
+        await until(lambda: fetches_of(cluster, 1) >= 2)
+        racks.nearby = 2
+        assert await read(consumer, 30) == values(0, 30)
+
+
+async def test_a_new_leader_is_asked_first(cluster: FakeCluster) -> None:
+    Racks(cluster)
+    async with Consumer(bootstrap_servers=cluster.bootstrap, **NEAR) as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, 0)
+        assert await read(consumer, 30) == values(0, 30)
+        before = fetches_of(cluster, 1)
+        cluster.move_leader("t", 0, 1)
+        await consumer._parts()[0].refresh(at_once=True)
+        fill(cluster.partition("t"), 30, 40)
+        assert await read(consumer, 10) == values(30, 40)
+        assert fetches_of(cluster, 1) == before + 1
+
+
+LEADER = Leader(BrokerId(1), LeaderEpoch(5))
+
+
+def test_advice_holds_for_its_lease_while_leader_and_replica_are_there() -> None:
+    assert advice(-1, LEADER, 10.0, 300.0) is None
+    assert advice(1, LEADER, 10.0, 300.0) is None
+    given = advice(2, LEADER, 10.0, 300.0)
+    assert given == ReadReplica(BrokerId(2), LEADER, 310.0)
+    live = {BrokerId(1), BrokerId(2)}
+    assert source_of(None, LEADER, live, 10.0) == 1
+    assert source_of(given, LEADER, live, 309.9) == 2
+    assert source_of(given, LEADER, live, 310.0) == 1
+    assert source_of(given, LEADER, {BrokerId(1)}, 10.0) == 1
+    assert source_of(given, Leader(BrokerId(1), LeaderEpoch(6)), live, 10.0) == 1
