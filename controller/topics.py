@@ -169,6 +169,11 @@ class TopicAdmin:
         return results
 
     def _grow(self, topic: CreatePartitionsTopic, writer: TopicWriter | None) -> TopicResult:
+        try:
+            validate_topic_name(topic.name)
+        except ApiError as error:
+            # No topic, though in ZooKeeper it could be the path of something else.
+            raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error.text) from None
         for _ in range(_GROWTH_ROUNDS):
             current = self._store.topic_assignments([topic.name]).get(topic.name)
             if current is None:

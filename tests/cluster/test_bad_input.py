@@ -26,6 +26,7 @@ from barnabas.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.protocol.messages.partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from barnabas.protocol.record_batch import write_crc
 from barnabas.protocol.schema import APIS, ApiKey
@@ -364,6 +365,18 @@ def test_topics_that_make_no_sense_are_refused_one_by_one(shared_cluster: LocalC
                 ErrorCode.POLICY_VIOLATION,
             ), topic
             assert topic.error_message
+
+
+@pytest.mark.parametrize("name", ["..", "", "t/partitions", "t/partitions/0/state", "../ids", "\x00"])
+def test_what_is_no_name_gets_no_partitions(shared_cluster: LocalCluster, name: str) -> None:
+    """In ZooKeeper it could be the path of something else, or none."""
+    view = ClusterView(shared_cluster)
+    endpoint = shared_cluster.broker(view.controller()).endpoint
+    with RawClient(endpoint) as client:
+        asked = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=5)], timeout_ms=10_000)
+        [result] = client.ask(asked).results
+        assert result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert result.error_message
 
 
 def test_random_changes_to_good_requests_never_harm_a_broker(shared_cluster: LocalCluster) -> None:
