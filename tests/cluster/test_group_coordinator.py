@@ -4,206 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Self
+from collections.abc import Callable
 
 import pytest
 
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import Endpoint
-from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
-from barnabas.protocol.messages.join_group import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-)
+from barnabas.protocol.messages.join_group import HeartbeatRequest
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from barnabas.protocol.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-)
 
+from .group_client import DEADLINE_S, OFFSETS_TOPIC, Committer, GroupClient, committing, wait_progress
 from .raw_client import RawClient
 from .tools import ClusterView, eventually
 
 StartCluster = Callable[..., LocalCluster]
 
-OFFSETS_TOPIC = "__consumer_offsets"
 GROUPS = tuple(f"group-{number}" for number in range(8))
 SETTINGS = {"offsets.topic.num.partitions": "6", "zookeeper.session.timeout.ms": "2000"}
-DEADLINE_S = 30.0
-PASSING = {
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-}
-"""What a client comes again after."""
-
-
-class GroupClient:
-    """Asks the coordinator of a group, wherever it is by now; a context manager, for one thread."""
-
-    def __init__(self, cluster: LocalCluster, group: str) -> None:
-        self._cluster = cluster
-        self.group = group
-        self.coordinator = -1
-        self._connection: RawClient | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._drop()
-
-    def ask(self, request: Any, code_of: Callable[[Any], int]) -> Any:
-        """The answer once it is none to come again after; AssertionError at the deadline."""
-        deadline = time.monotonic() + DEADLINE_S
-        last: object = None
-        while time.monotonic() < deadline:
-            try:
-                answer = self._connected().ask(request)
-                last = ErrorCode(code_of(answer))
-                if last not in PASSING:
-                    return answer
-            except OSError as error:
-                last = error
-            self._drop()
-            threading.Event().wait(0.02)
-        raise AssertionError(f"{type(request).__name__} of {self.group}: {last!r}")
-
-    def _connected(self) -> RawClient:
-        if self._connection is None:
-            found = self._find()
-            self._connection = RawClient(Endpoint(found.host, found.port))
-            self.coordinator = found.node_id
-        return self._connection
-
-    def _find(self) -> Any:
-        """Raises ConnectionError while nobody knows."""
-        for broker in self._cluster.brokers:
-            if broker.state != "running":
-                continue
-            try:
-                with RawClient(broker.endpoint) as client:
-                    request = FindCoordinatorRequest(coordinator_keys=[self.group])
-                    found = client.ask(request).coordinators[0]
-            except OSError:
-                continue
-            if found.error_code == ErrorCode.NONE:
-                return found
-        raise ConnectionError("nobody knows the coordinator")
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.__exit__()
-            self._connection = None
-
-    # What groups are asked.
-
-    def commit(self, offset: int) -> None:
-        """Acknowledged on return."""
-        partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
-        topic = OffsetCommitRequestTopic(name="t", partitions=[partition])
-        answer = self.ask(
-            OffsetCommitRequest(group_id=self.group, topics=[topic]),
-            lambda answer: answer.topics[0].partitions[0].error_code,
-        )
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
-
-    def committed(self) -> int:
-        topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
-        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.group, topics=topics)])
-        answer = self.ask(request, lambda answer: answer.groups[0].error_code)
-        offset: int = answer.groups[0].topics[0].partitions[0].committed_offset
-        return offset
-
-    def join(self, member: str = "") -> Any:
-        """A member of a stable group of one."""
-        request = JoinGroupRequest(
-            group_id=self.group,
-            session_timeout_ms=20_000,
-            rebalance_timeout_ms=20_000,
-            member_id=member,
-            protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"sub")],
-        )
-        joined = self.ask(request, lambda answer: answer.error_code)
-        if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            return self.join(joined.member_id)
-        assert joined.error_code == ErrorCode.NONE
-        request = SyncGroupRequest(
-            group_id=self.group,
-            generation_id=joined.generation_id,
-            member_id=joined.member_id,
-            assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"all")],
-        )
-        assert self.ask(request, lambda answer: answer.error_code).error_code == ErrorCode.NONE
-        return joined
-
-
-class Committer:
-    """Commits ever higher offsets for one group; a context manager that ends it."""
-
-    def __init__(self, cluster: LocalCluster, group: str) -> None:
-        self.client = GroupClient(cluster, group)
-        self.tried = self.acknowledged = 0
-        self.problem: Exception | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(DEADLINE_S * 2)
-        with self.client:
-            pass
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                self.tried += 1
-                self.client.commit(self.tried)
-                self.acknowledged = self.tried
-        except (AssertionError, OSError) as error:
-            self.problem = error
-
-
-@contextmanager
-def committing(cluster: LocalCluster) -> Iterator[list[Committer]]:
-    committers = [Committer(cluster, group) for group in GROUPS]
-    for committer in committers:
-        committer.start()
-    try:
-        yield committers
-    finally:
-        for committer in committers:
-            committer.stop()
-
-
-def wait_progress(committers: list[Committer], when: str) -> None:
-    """Every group has two more commits acknowledged, of which the second was begun from now on."""
-    goals = [committer.acknowledged + 2 for committer in committers]
-
-    def is_so() -> bool:
-        assert [c.problem for c in committers if c.problem is not None] == []
-        return all(c.acknowledged >= goal for c, goal in zip(committers, goals, strict=True))
-
-    eventually(is_so, DEADLINE_S, lambda: f"{when}: {[(c.acknowledged, c.tried) for c in committers]}")
 
 
 def check_nothing_lost(cluster: LocalCluster, committers: list[Committer]) -> None:
@@ -232,7 +50,7 @@ def test_a_coordinator_that_goes_under_commits_costs_none_that_was_acknowledged(
     with_topics: LocalCluster, how: str
 ) -> None:
     cluster, view = with_topics, ClusterView(with_topics)
-    with committing(cluster) as committers:
+    with committing(cluster, GROUPS) as committers:
         wait_progress(committers, "at the start")
         victim = committers[0].client.coordinator
         if how == "killed":
@@ -249,7 +67,7 @@ def test_a_coordinator_that_goes_under_commits_costs_none_that_was_acknowledged(
 
 def test_a_coordinator_that_stood_still_and_wakes_is_one_no_longer(with_topics: LocalCluster) -> None:
     cluster, view = with_topics, ClusterView(with_topics)
-    with committing(cluster) as committers:
+    with committing(cluster, GROUPS) as committers:
         wait_progress(committers, "at the start")
         sleeper = committers[0].client.coordinator
         process = cluster.broker(sleeper).running_process.pid
@@ -273,7 +91,7 @@ def test_offsets_and_members_survive_a_restart_of_all_brokers(with_topics: Local
     cluster = with_topics
     with GroupClient(cluster, "with-member") as member:
         joined = member.join()
-        with committing(cluster) as committers:
+        with committing(cluster, GROUPS) as committers:
             wait_progress(committers, "at the start")
             for broker in cluster.brokers:
                 cluster.kill(broker.id)
