@@ -15,9 +15,8 @@ import pytest
 from barnabas.deploy.local import LocalCluster
 
 from ..cluster.tools import ClusterView
-from .checker import check
 from .nemesis import Nemesis
-from .workload import Load, read_everything, replica_logs
+from .workload import Load, stop_and_judge
 
 StartCluster = Callable[..., LocalCluster]
 
@@ -54,16 +53,13 @@ def test_nothing_acknowledged_is_lost_whatever_is_done_to_the_cluster(start_clus
         nemesis = Nemesis(cluster, seed, settle)
         nemesis.run(SECONDS)
     view.wait_isr("t", 3, HEALING_S)
-    history = load.history
-    history.finally_read = read_everything(cluster.bootstrap, load.partitions, timeout_s=120)
-    cluster.stop()
-    history.replicas = replica_logs(cluster, load.partitions)
-    verdict = check(history)
-    print(f"{verdict}; {len(history.reads)} reads, longest pause {load.longest_pause_s:.1f} s", flush=True)
+    verdict = stop_and_judge(cluster, load, timeout_s=120)
+    reads = len(load.history.reads)
+    print(f"{verdict}; {reads} reads, longest pause {load.longest_pause_s:.1f} s", flush=True)
     print(f"{len(load.problems)} problems: {load.problems[:5]}", flush=True)
     assert verdict.is_good, f"seed {seed}:\n{verdict}\n" + "\n".join(nemesis.steps)
     # Of long outages the user hears by the time-out of a record, and of nothing else.
     unforeseen = [problem for problem in load.problems if "DeliveryTimedOut" not in problem]
     assert unforeseen == [], f"seed {seed}"
     assert verdict.acknowledged > 100
-    assert len(history.reads) > 0
+    assert reads > 0

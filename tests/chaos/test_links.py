@@ -22,10 +22,9 @@ from barnabas.protocol.ids import TopicPartition
 
 from ..cluster.raw_client import RawClient, batch_of
 from ..cluster.tools import ClusterView, eventually
-from .checker import check
 from .history import SentRecord, value_of
 from .links import ZOOKEEPER, Links
-from .workload import Load, read_everything, replica_logs
+from .workload import Load, stop_and_judge
 
 pytestmark = pytest.mark.cluster
 
@@ -124,13 +123,10 @@ def suffer(linked: LinkedCluster, act: Callable[[LinkedCluster, Load], None]) ->
     history = load.history
     # Written past the producer, so not in its order; the checker shall only know them.
     history.sent += linked.tried
-    history.finally_read = read_everything(linked.cluster.bootstrap, load.partitions, timeout_s=60)
-    linked.cluster.stop()
-    history.replicas = replica_logs(linked.cluster, load.partitions)
+    verdict = stop_and_judge(linked.cluster, load, timeout_s=60)
     there = dict(history.finally_read[TopicPartition("t", 0)])
     lost = {offset: number for offset, number in linked.acknowledged.items() if there.get(offset) != number}
     assert lost == {}, f"acknowledged and lost: {lost}"
-    verdict = check(history)
     assert verdict.is_good, str(verdict)
     assert verdict.acknowledged > 100
     assert [one for one in load.problems if "DeliveryTimedOut" not in one] == []

@@ -23,6 +23,7 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.records import decode_records
 
 from ..cluster.tools import eventually
+from .checker import Verdict, check
 from .history import History, SentRecord, number_of, value_of
 
 _TICK_S = 0.01
@@ -171,6 +172,18 @@ class Load:
                     partition = TopicPartition(record.topic, record.partition)
                     self.history.reads.append((partition, record.offset, number_of(record.value)))
                     self._were_read[partition] += 1
+
+
+def stop_and_judge(cluster: RunningCluster, load: Load, *, timeout_s: float = 30.0) -> Verdict:
+    """Read all that is there, stop the cluster, read the files of all replicas, and check the load's history.
+
+    All replicas must be in sync before, for the logs of those that are not end sooner.
+    """
+    history = load.history
+    history.finally_read = read_everything(cluster.bootstrap, load.partitions, timeout_s=timeout_s)
+    cluster.stop()
+    history.replicas = replica_logs(cluster, load.partitions)
+    return check(history)
 
 
 def read_everything(

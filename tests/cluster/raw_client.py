@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 import time
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.batch_builder import build_batch
@@ -17,8 +16,8 @@ from barnabas.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from tests.raw_socket import RawSocket
 
-DEADLINE_S = 20.0
 _LENGTH = struct.Struct(">I")
 
 
@@ -53,56 +52,19 @@ def produce_request(
     )
 
 
-class RawClient:
-    """A blocking connection; what takes longer than the deadline fails the test."""
+class RawClient(RawSocket):
+    """Sends what it is given, good or bad, and decodes what comes back."""
 
     def __init__(self, endpoint: Endpoint, *, receive_buffer_bytes: int | None = None) -> None:
-        self.socket = socket.socket()
-        self.socket.settimeout(DEADLINE_S)
-        if receive_buffer_bytes is not None:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-        try:
-            self.socket.connect((endpoint.host, endpoint.port))
-        except OSError:
-            self.socket.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def receive(self) -> bytes:
-        """The payload of the next frame; raises ConnectionError when the broker has closed."""
-        return self._exactly(_LENGTH.unpack(self._exactly(4))[0])
+        super().__init__(endpoint.host, endpoint.port, receive_buffer_bytes=receive_buffer_bytes)
 
     def ask(self, request: Any) -> Any:
         """Send a request and return its response; raises ConnectionError when the broker closes instead."""
         self.send(encoded(request))
-        return codec_msgpack.open_response(memoryview(self.receive())).body(request.response_type)
+        return codec_msgpack.open_response(memoryview(self.receive_frame())).body(request.response_type)
 
     def produce(self, partition: int, records: bytes | None, **arguments: Any) -> PartitionProduceResponse:
         """Produce to one partition; the answer for it."""
         response = self.ask(produce_request([(partition, records)], **arguments))
         found: PartitionProduceResponse = response.responses[0].partition_responses[0]
         return found
-
-    def is_closed_by_broker(self) -> bool:
-        """Wait for the end of the stream, whether clean or by reset."""
-        try:
-            return self.socket.recv(1) == b""
-        except ConnectionError:
-            return True
-
-    def _exactly(self, size: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
-            part = self.socket.recv(size - len(parts))
-            if not part:
-                raise ConnectionError("closed by the broker")
-            parts += part
-        return bytes(parts)

@@ -310,7 +310,7 @@ def test_a_request_sent_byte_by_byte_is_answered(broker: Endpoint) -> None:
         data = encoded(produce_request([(0, bytes(batch_of(b"slow")))]))
         for position in range(len(data)):
             client.send(data[position : position + 1])
-        assert client.receive()
+        assert client.receive_frame()
 
 
 def test_a_client_that_never_reads_is_held_up_alone(shared_cluster: LocalCluster, broker: Endpoint) -> None:
@@ -397,7 +397,7 @@ def test_random_changes_to_good_requests_never_harm_a_broker(shared_cluster: Loc
         with RawClient(endpoint) as client:
             client.send(bytes(data))
             try:
-                client.receive()
+                client.receive_frame()
                 answered += 1
             except ConnectionError:
                 closed += 1

@@ -13,9 +13,8 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.protocol.errors import ErrorCode
 
-from ..chaos.checker import check
 from ..chaos.history import SentRecord, value_of
-from ..chaos.workload import Load, read_everything, replica_logs
+from ..chaos.workload import Load, stop_and_judge
 from .raw_client import RawClient, batch_of
 from .tools import ClusterView, eventually
 
@@ -31,17 +30,12 @@ def start_loaded(cluster: LocalCluster, **settings: object) -> Load:
 
 
 def check_all(cluster: LocalCluster, load: Load) -> None:
-    """Everything that the checker can say, once all replicas are in sync again and the cluster stopped."""
     ClusterView(cluster).wait_isr("t", 3)
-    history = load.history
-    history.finally_read = read_everything(cluster.bootstrap, load.partitions)
-    cluster.stop()
-    history.replicas = replica_logs(cluster, load.partitions)
-    assert all(len(brokers) == 3 for brokers in history.replicas.values())
-    verdict = check(history)
+    verdict = stop_and_judge(cluster, load)
     assert verdict.is_good, str(verdict)
     assert verdict.acknowledged > 100
-    assert len(history.reads) > 0
+    assert all(len(brokers) == 3 for brokers in load.history.replicas.values())
+    assert len(load.history.reads) > 0
 
 
 ROLES = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -27,7 +28,7 @@ PARTITIONS = 6
 DEADLINE_S = 60.0
 
 
-class Reader:
+class Reader(ABC):
     """A member that reads on by itself; ``seen`` counts the values."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, strategy: str) -> None:
@@ -51,8 +52,9 @@ class Reader:
         assert self._task is not None
         await self._task
 
+    @abstractmethod
     async def read(self) -> None:
-        raise NotImplementedError
+        """Join the group and read until it is over, then leave."""
 
 
 class OurReader(Reader):

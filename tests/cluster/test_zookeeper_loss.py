@@ -9,8 +9,7 @@ from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
-from ..chaos.checker import check
-from ..chaos.workload import Load, read_everything, replica_logs
+from ..chaos.workload import Load, stop_and_judge
 from .raw_client import RawClient, batch_of
 from .tools import ClusterView, eventually
 
@@ -31,11 +30,7 @@ def start(start_cluster: StartCluster, session_timeout_ms: int) -> tuple[LocalCl
 
 def check_all(cluster: LocalCluster, load: Load) -> None:
     ClusterView(cluster).wait_isr("t", 3)
-    history = load.history
-    history.finally_read = read_everything(cluster.bootstrap, load.partitions)
-    cluster.stop()
-    history.replicas = replica_logs(cluster, load.partitions)
-    verdict = check(history)
+    verdict = stop_and_judge(cluster, load)
     assert verdict.is_good, str(verdict)
     assert load.problems == []
 

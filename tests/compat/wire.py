@@ -6,11 +6,11 @@ takes longer than the deadline fails the test.
 
 from __future__ import annotations
 
-import socket
 import struct
-from typing import Any, Self
+from typing import Any
 
-DEADLINE_S = 20.0
+from tests.raw_socket import RawSocket
+
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, API_VERSIONS = 0, 1, 2, 3, 10, 18
 
 
@@ -111,35 +111,21 @@ class Reader:
         return self._data[self._position :]
 
 
-class Connection:
-    """A connection to one broker; a context manager."""
+class Connection(RawSocket):
+    """A connection to one broker."""
 
     def __init__(self, address: str, *, receive_buffer_bytes: int | None = None) -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.socket()
-        self.socket.settimeout(DEADLINE_S)
-        if receive_buffer_bytes is not None:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-        self.socket.connect((host, int(port)))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
+        super().__init__(host, int(port), receive_buffer_bytes=receive_buffer_bytes)
 
     @property
     def name(self) -> str:
         """Our end, as the broker's log names it."""
         return "{}:{}".format(*self.socket.getsockname()[:2])
 
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
     def receive(self) -> Reader:
         """The next response, at its correlation id; ConnectionError when the broker closes instead."""
-        (size,) = struct.unpack(">i", self._exactly(4))
-        return Reader(self._exactly(size))
+        return Reader(self.receive_frame())
 
     def ask(self, data: bytes) -> Reader:
         """Send a request; its response behind the correlation id."""
@@ -147,22 +133,6 @@ class Connection:
         answer = self.receive()
         assert answer.take("i") == struct.unpack_from(">i", data, 8)[0], "the answer is to another request"
         return answer
-
-    def is_closed_by_broker(self) -> bool:
-        """Wait for the end of the stream, whether clean or by reset."""
-        try:
-            return self.socket.recv(1) == b""
-        except ConnectionError:
-            return True
-
-    def _exactly(self, size: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
-            part = self.socket.recv(size - len(parts))
-            if not part:
-                raise ConnectionError("closed by the broker")
-            parts += part
-        return bytes(parts)
 
     # -- whole questions -----------------------------------------------------------------------------------
 
