@@ -101,7 +101,7 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._places.acquire(blocking=False):
-            logger.warning("a scrape from %s is refused: %s", client_address[0], "too many are being served")
+            logger.info("a scrape from %s is refused: too many are being served", client_address[0])
             _send_at_once(request, _BUSY)
             self.shutdown_request(request)
             return

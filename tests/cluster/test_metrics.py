@@ -1,0 +1,228 @@
+"""The lag of groups as Prometheus scrapes it from real brokers: what `barnabas groups lag` says."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from barnabas.client import blocking
+from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.local_broker import LocalBroker
+from barnabas.deploy.process import DeployError
+from barnabas.protocol.ids import TopicPartition
+
+from .tools import ClusterView, eventually
+
+StartCluster = Callable[..., LocalCluster]
+Samples = dict[tuple[str, ...], float]
+"""By name and the values of `LABELS`, as far as a sample has them."""
+LABELS = ("consumergroup", "state", "topic", "partition")
+
+SETTINGS = {"offsets.topic.num.partitions": "4", "zookeeper.session.timeout.ms": "2000"}
+GROUP = 'readers "of" t'
+
+
+def scrape(broker: LocalBroker) -> Samples:
+    """The samples of groups that a broker shows."""
+    url = urlsplit(broker.metrics_url or "")
+    connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=20)
+    try:
+        connection.request("GET", url.path)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise ConnectionError(f"HTTP {answer.status}: {text}")
+    return {
+        (
+            sample.name.removeprefix("kafka_consumergroup_"),
+            *(sample.labels[name] for name in LABELS if name in sample.labels),
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def shown_by(cluster: LocalCluster, group: str) -> dict[int, Samples]:
+    """What each broker that runs shows of a group, without the group's name; nothing of who knows nothing."""
+    found: dict[int, Samples] = {}
+    for broker in cluster.brokers:
+        if broker.state == "running":
+            of = {(key[0], *key[2:]): value for key, value in scrape(broker).items() if group in key[1:2]}
+            if of:
+                found[int(broker.id)] = of
+    return found
+
+
+def groups_lag(cluster: LocalCluster, group: str) -> Samples:
+    """What `barnabas groups lag` says, in the names of the metrics."""
+    cleaned = {name: value for name, value in os.environ.items() if not name.startswith("BARNABAS_")}
+    command = [sys.executable, "-m", "barnabas.cli.main", "groups", "lag", group, "--json"]
+    done = subprocess.run(
+        [*command, "--bootstrap", cluster.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=cleaned,
+    )
+    said = json.loads(done.stdout)
+    lags = {(row["topic"], str(row["partition"])): row["lag"] for row in said["partitions"]}
+    return {("lag", *key): lag for key, lag in lags.items() if lag is not None} | {
+        ("lag_sum",): said["lag"],
+        ("lag_max",): max(lag or 0 for lag in lags.values()),
+    }
+
+
+def only_lags(samples: Samples) -> Samples:
+    return {key: value for key, value in samples.items() if key[0] in ("lag", "lag_sum", "lag_max")}
+
+
+def coordinator_that_shows(cluster: LocalCluster, group: str, wanted: Samples) -> int:
+    """Wait until one broker alone shows the group, with these lags; its id."""
+    seen: list[Any] = []
+
+    def is_shown() -> bool:
+        seen.append(shown_by(cluster, group))
+        return [only_lags(of) for of in seen[-1].values()] == [wanted]
+
+    eventually(is_shown, 30, lambda: f"expected {wanted}, found {seen[-1]}", 0.3)
+    (broker,) = seen[-1]
+    return int(broker)
+
+
+def write(cluster: LocalCluster, topic: str, **counts: int) -> None:
+    """``p0=5`` writes five records to partition 0."""
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for partition, count in counts.items():
+            for _ in range(count):
+                producer.send(topic, b"x", partition=int(partition[1:]))
+        producer.flush()
+
+
+def commit(cluster: LocalCluster, group: str, offsets: dict[TopicPartition, int]) -> None:
+    """From outside: the group has no members."""
+    with blocking.Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_group_offsets(group, offsets)
+
+
+def test_the_lag_of_a_group_is_scraped_from_its_coordinator_wherever_that_is(
+    start_cluster: StartCluster,
+) -> None:
+    cluster = start_cluster(metrics=True, settings=SETTINGS)
+    ClusterView(cluster).create_topic("t", 3)
+    write(cluster, "t", p0=10, p1=20, p2=5)
+    with blocking.Consumer(
+        bootstrap_servers=cluster.bootstrap,
+        group_id=GROUP,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    ) as consumer:
+        consumer.subscribe(["t"])
+        while len(consumer.assignment()) < 3:
+            consumer.poll(50)
+        consumer.commit({TopicPartition("t", 0): 4, TopicPartition("t", 1): 20})
+        wanted = groups_lag(cluster, GROUP)
+        assert wanted == {("lag", "t", "0"): 6, ("lag", "t", "1"): 0, ("lag_sum",): 6, ("lag_max",): 6}
+        coordinator = coordinator_that_shows(cluster, GROUP, wanted)
+        of = shown_by(cluster, GROUP)[coordinator]
+        assert (of[("members",)], of[("state", "Stable")]) == (1, 1)
+        assert (of[("current_offset", "t", "0")], of[("unknown_lag_partitions",)]) == (4, 0)
+
+        cluster.kill(coordinator)
+        write(cluster, "t", p0=1, p1=2)
+        wanted = {("lag", "t", "0"): 7, ("lag", "t", "1"): 2, ("lag_sum",): 9, ("lag_max",): 7}
+        assert coordinator_that_shows(cluster, GROUP, wanted) != coordinator
+        assert groups_lag(cluster, GROUP) == wanted
+        consumer.commit({TopicPartition("t", 1): 22, TopicPartition("t", 2): 0})
+        wanted = {("lag", "t", "0"): 7, ("lag", "t", "1"): 0, ("lag", "t", "2"): 5} | {
+            ("lag_sum",): 12,
+            ("lag_max",): 7,
+        }
+        coordinator_that_shows(cluster, GROUP, wanted)
+
+        cluster.start_broker(coordinator)
+        coordinator_that_shows(cluster, GROUP, wanted)
+        assert groups_lag(cluster, GROUP) == wanted
+
+
+def test_ends_come_from_leaders_elsewhere_and_are_left_out_while_one_is_silent(
+    start_cluster: StartCluster,
+) -> None:
+    # So that nobody else comes to lead, or is thought dead, while one is paused.
+    patient = {**SETTINGS, "zookeeper.session.timeout.ms": "60000", "replica.lag.time.max.ms": "60000"}
+    cluster = start_cluster(metrics=True, settings=patient)
+    ClusterView(cluster).create_topic("s", 6, replicas=1)
+    write(cluster, "s", p0=1, p1=2, p2=3, p3=4, p4=5, p5=6)
+    commit(cluster, "g", {TopicPartition("s", partition): 1 for partition in range(6)})
+    wanted = groups_lag(cluster, "g")
+    assert wanted[("lag_sum",)] == 15
+    coordinator = coordinator_that_shows(cluster, "g", wanted)
+    leaders = {partition: info.leader for partition, info in enumerate(ClusterView(cluster).partitions("s"))}
+    paused = next(leader for leader in leaders.values() if leader != coordinator)
+    silent = [partition for partition, leader in leaders.items() if leader == paused]
+
+    cluster.pause(paused)
+    seen: list[Samples] = []
+
+    def is_left_out() -> bool:
+        seen.append(shown_by(cluster, "g").get(coordinator, {}))
+        return seen[-1].get(("unknown_lag_partitions",)) == len(silent)
+
+    eventually(is_left_out, 30, lambda: f"{silent} are still known: {seen[-1]}", 0.3)
+    assert only_lags(seen[-1]) == {
+        ("lag", "s", str(partition)): partition for partition in leaders if partition not in silent
+    }
+    assert len([key for key in seen[-1] if key[0] == "current_offset"]) == 6
+
+    cluster.resume(paused)
+    coordinator_that_shows(cluster, "g", wanted)
+
+
+def test_connections_that_never_ask_keep_neither_commits_nor_scrapes_waiting(
+    start_cluster: StartCluster,
+) -> None:
+    cluster = start_cluster(metrics=True, brokers=1, settings=SETTINGS)
+    ClusterView(cluster).create_topic("t", 1, replicas=1)
+    (broker,) = cluster.brokers
+    url = urlsplit(broker.metrics_url or "")
+    with ExitStack() as lazy:
+        for _ in range(20):
+            lazy.enter_context(socket.create_connection((url.hostname or "", url.port or 0)))
+        write(cluster, "t", p0=3)
+        commit(cluster, "g", {TopicPartition("t", 0): 1})
+        wanted = groups_lag(cluster, "g")
+        seen: list[object] = []
+
+        def is_served() -> bool:
+            """Once those who came first have been cut off."""
+            try:
+                seen.append(only_lags(shown_by(cluster, "g").get(1, {})))
+            except (OSError, http.client.HTTPException) as error:
+                seen.append(error)
+            return seen[-1] == wanted
+
+        eventually(is_served, 60, lambda: f"the metrics are not served: {seen[-1]!r}", 0.3)
+
+
+def test_a_metrics_port_that_is_taken_fails_the_start_by_the_names_of_the_settings(
+    start_cluster: StartCluster,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            DeployError, match=rf"metrics\.host='127\.0\.0\.1', metrics\.port={port}: cannot bind"
+        ):
+            start_cluster(brokers=1, settings={"metrics.port": str(port)})
