@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.broker.log.checkpoint_file import checkpoint_lines, parse_checkpoint, parse_number
-from barnabas.broker.log.log_files import EPOCH_CHECKPOINT, write_atomically
+from barnabas.broker.log.log_files import EPOCH_CHECKPOINT, fsync_path, write_atomically
 from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
 from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from barnabas.protocol.invariants import invariant
@@ -140,21 +140,23 @@ class EpochCache:
             self._replace(())
 
     def flush(self) -> None:
-        """Put the file safely on disk. Raises LogDirFailure."""
-        if self._entries or self.path.exists():
-            self._write(durable=True)
+        """Put the file safely on disk, if there is one. Needs no lock. Raises LogDirFailure.
+
+        It is not written anew: beside an epoch that begins meanwhile there would be two writers of one file.
+        """
+        try:
+            fsync_path(self.path)
+            fsync_path(self.path.parent)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise LogDirFailure(self.path, error) from error
 
     def _replace(self, entries: tuple[EpochEntry, ...]) -> None:
         before = self._entries
         self._entries = entries
         try:
-            self._write(durable=False)
-        except LogDirFailure:
-            self._entries = before
-            raise
-
-    def _write(self, *, durable: bool) -> None:
-        try:
-            write_atomically(self.path, checkpoint_lines(self._entries), durable=durable)
+            write_atomically(self.path, checkpoint_lines(entries), durable=False)
         except OSError as error:
+            self._entries = before
             raise LogDirFailure(self.path, error) from error

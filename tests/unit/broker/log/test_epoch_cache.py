@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,26 @@ def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_text(text)
     with pytest.raises(CheckpointDamaged, match="leader-epoch-checkpoint"):
         EpochCache.load(tmp_path)
+
+
+def test_the_file_may_be_flushed_while_epochs_begin(tmp_path: Path) -> None:
+    """The flush pass holds no lock of the log's: two writers of one file would take the log dir offline."""
+    cache = EpochCache.load(tmp_path)
+    cache.assign(0, 0)
+    is_done = threading.Event()
+
+    def flush_often() -> None:
+        while not is_done.is_set():
+            cache.flush()
+
+    with ThreadPoolExecutor(2) as pool:
+        flushing = [pool.submit(flush_often) for _ in range(2)]
+        try:
+            for epoch in range(1, 300):
+                cache.assign(epoch, epoch)
+                assert EpochCache.load(tmp_path).entries == cache.entries
+        finally:
+            is_done.set()
+        for one in flushing:
+            one.result()
+    assert EpochCache.load(tmp_path).entries == cache.entries
