@@ -23,6 +23,7 @@ from barnabas.broker.log.log_appends import (
     produced_batches,
     runs,
     stamp_all,
+    writable,
     written_before,
 )
 from barnabas.broker.log.log_config import LogConfig
@@ -154,12 +155,11 @@ class Log:
         MESSAGE_TOO_LARGE (a batch above `max.message.bytes`), RECORD_LIST_TOO_LARGE (above a segment), what
         `ProducerStates.check` finds, LogDirFailure.
         """
-        view = memoryview(records)
-        if view.readonly:
-            view = memoryview(bytearray(view))
-        config = self.config
-        batches = produced_batches(view, config)
+        view, config = writable(records), self.config
+        batches, too_large = produced_batches(view, config)
         with self.lock:
+            if too_large is not None and not self.producers.have(batches):
+                raise too_large
             duplicates = self.producers.check(batches)
             if duplicates:
                 batches = batches[len(duplicates) :]

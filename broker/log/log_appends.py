@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.producer_state import RecentBatch
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
-from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset
 from barnabas.protocol.record_batch import (
     HEADER_BYTES,
@@ -17,6 +17,7 @@ from barnabas.protocol.record_batch import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
     BatchHeader,
+    Buffer,
     TimestampType,
     check_batch,
     check_produced_batch,
@@ -49,22 +50,34 @@ class AppendResult(NamedTuple):
     leader_epoch: LeaderEpoch
 
 
-def produced_batches(view: memoryview, config: LogConfig) -> list[Appendable]:
-    """All batches of a producer's buffer, checked. Raises what `Log.append_as_leader` names."""
+def writable(records: Buffer) -> memoryview:
+    """The records to be stamped in place; read-only ones are copied first."""
+    view = memoryview(records)
+    return memoryview(bytearray(view)) if view.readonly else view
+
+
+def produced_batches(view: memoryview, config: LogConfig) -> tuple[list[Appendable], ApiError | None]:
+    """All batches of a producer's buffer, checked, and why they are too large for the log if they are.
+
+    That is for the caller to raise: a batch that was written before the limits were lowered is not refused
+    when it comes again, or its producer would write its records a second time in smaller batches. Raises
+    whatever else `Log.append_as_leader` names.
+    """
     found: list[Appendable] = []
     position = 0
     size = len(view)
+    too_large: ApiError | None = None
     if not size:
         raise api_error(ErrorCode.INVALID_RECORD, "there is no batch in the request")
     if size > config.segment_bytes:
-        raise api_error(
+        too_large = api_error(
             ErrorCode.RECORD_LIST_TOO_LARGE,
             f"{size} bytes do not fit into a segment of {config.segment_bytes}",
         )
     while position < size:
         header = check_produced_batch(view, position)
-        if header.size_bytes > config.max_message_bytes:
-            raise api_error(
+        if header.size_bytes > config.max_message_bytes and too_large is None:
+            too_large = api_error(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"a batch of {header.size_bytes} bytes, the largest allowed is {config.max_message_bytes}",
             )
@@ -79,7 +92,7 @@ def produced_batches(view: memoryview, config: LogConfig) -> list[Appendable]:
             )
         found.append((position, header))
         position += header.size_bytes
-    return found
+    return found, too_large
 
 
 def stamp_all(

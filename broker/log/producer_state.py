@@ -119,6 +119,13 @@ class ProducerStates:
     def get(self, producer_id: int) -> ProducerState | None:
         return self._by_id.get(producer_id)
 
+    def have(self, batches: Iterable[tuple[int, BatchHeader]]) -> bool:
+        """Whether all of these batches are known to be in the log."""
+        return all(
+            (state := self._by_id.get(header.producer_id)) is not None and state.find(header) is not None
+            for _, header in batches
+        )
+
     def check(self, batches: Sequence[tuple[int, BatchHeader]]) -> list[RecentBatch]:
         """Whether a producer's batches, one request's, may be appended; changes nothing.
 

@@ -83,6 +83,27 @@ def test_of_a_request_that_begins_with_duplicates_only_the_rest_is_written(open_
     assert sequences(log) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    "lowered",
+    [LogConfig(max_message_bytes=SIZE), LogConfig(segment_bytes=2 * SIZE)],
+    ids=["message", "segment"],
+)
+def test_a_batch_that_was_written_is_known_again_though_it_would_be_too_large_now(
+    open_log: OpenLog, lowered: LogConfig
+) -> None:
+    """Or its producer would cut it up, and write its records a second time under other numbers."""
+    log = filled(open_log, 2, LogConfig())
+    assert append(log, 2, 20) == 2
+    log.config = lowered
+    assert append(log, 2, 20) == 2
+    assert log.log_end_offset == 22
+    expected = {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
+    assert refusal(log, 22, 20) in expected
+    with pytest.raises(ApiError) as caught:
+        log.append_as_leader(produced(2, 20) + produced(22, 20), 0, 0)
+    assert caught.value.code in expected
+
+
 def test_a_log_that_is_closed_answers_no_duplicate_either(open_log: OpenLog) -> None:
     log = filled(open_log, 1)
     log.abandon()
