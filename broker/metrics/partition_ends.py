@@ -4,8 +4,8 @@ A leader's high watermark here counts, and a follower's while it is in sync: tha
 more. For other partitions each leader is asked once, for all of them together, and all leaders at the same
 time. What has not come after `TIMEOUT_MS` is not known; nothing is guessed.
 
-Called on the threads that serve metrics; blocks that long at most. Takes no lock but a partition's, for a
-moment.
+Called on the threads that serve metrics; blocks that long at most, or as long as the system's resolver where
+brokers are known by name. Takes no lock but a partition's, for a moment.
 """
 
 from __future__ import annotations

@@ -5,11 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +20,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from barnabas.client import blocking
 from barnabas.deploy.local import LocalCluster
-from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.process import DeployError
 from barnabas.protocol.ids import TopicPartition
 
@@ -33,9 +34,9 @@ SETTINGS = {"offsets.topic.num.partitions": "4", "zookeeper.session.timeout.ms":
 GROUP = 'readers "of" t'
 
 
-def scrape(broker: LocalBroker) -> Samples:
-    """The samples of groups that a broker shows."""
-    url = urlsplit(broker.metrics_url or "")
+def scrape(address: str | None) -> Samples:
+    """The samples that a page shows."""
+    url = urlsplit(address or "")
     connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=20)
     try:
         connection.request("GET", url.path)
@@ -60,25 +61,28 @@ def shown_by(cluster: LocalCluster, group: str) -> dict[int, Samples]:
     found: dict[int, Samples] = {}
     for broker in cluster.brokers:
         if broker.state == "running":
-            of = {(key[0], *key[2:]): value for key, value in scrape(broker).items() if group in key[1:2]}
+            of = {
+                (key[0], *key[2:]): value
+                for key, value in scrape(broker.metrics_url).items()
+                if group in key[1:2]
+            }
             if of:
                 found[int(broker.id)] = of
     return found
 
 
+def barnabas(*words: str) -> str:
+    """What the command prints; it has to succeed."""
+    cleaned = {name: value for name, value in os.environ.items() if not name.startswith("BARNABAS_")}
+    command = [sys.executable, "-m", "barnabas.cli.main", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=cleaned)
+    assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
 def groups_lag(cluster: LocalCluster, group: str) -> Samples:
     """What `barnabas groups lag` says, in the names of the metrics."""
-    cleaned = {name: value for name, value in os.environ.items() if not name.startswith("BARNABAS_")}
-    command = [sys.executable, "-m", "barnabas.cli.main", "groups", "lag", group, "--json"]
-    done = subprocess.run(
-        [*command, "--bootstrap", cluster.bootstrap],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env=cleaned,
-    )
-    said = json.loads(done.stdout)
+    said = json.loads(barnabas("groups", "lag", group, "--json", "--bootstrap", cluster.bootstrap))
     lags = {(row["topic"], str(row["partition"])): row["lag"] for row in said["partitions"]}
     return {("lag", *key): lag for key, lag in lags.items() if lag is not None} | {
         ("lag_sum",): said["lag"],
@@ -226,3 +230,19 @@ def test_a_metrics_port_that_is_taken_fails_the_start_by_the_names_of_the_settin
             DeployError, match=rf"metrics\.host='127\.0\.0\.1', metrics\.port={port}: cannot bind"
         ):
             start_cluster(brokers=1, settings={"metrics.port": str(port)})
+
+
+def test_the_command_starts_brokers_with_metrics_and_says_where_they_are(tmp_path: Path) -> None:
+    directory = ("--dir", str(tmp_path))
+    said = barnabas("up", "--metrics", "--detach", "--brokers", "1", *directory)
+    try:
+        (url,) = re.findall(r"^  metrics    (http://\S+)$", said, re.MULTILINE)
+        assert scrape(url) == {("series_left_out",): 0}
+        assert f"metrics of broker 1: {url}\n" in barnabas("status", *directory)
+        (process,) = json.loads(barnabas("status", "--json", *directory))["processes"]
+        assert process["metrics"] == url
+        barnabas("kill", "1", *directory)
+        barnabas("restart", "1", *directory)
+        assert scrape(url) == {("series_left_out",): 0}
+    finally:
+        barnabas("down", "--now", *directory)
