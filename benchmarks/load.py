@@ -7,6 +7,7 @@ All on one event loop.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -134,7 +135,7 @@ async def load(targets: Sequence[Target], requests_each: int, depth: int) -> flo
     loaders = []
     for target in targets:
         _, loader = await loop.create_connection(
-            lambda target=target: _Loader(target.requests, requests_each, depth),  # type: ignore[misc]
+            functools.partial(_Loader, target.requests, requests_each, depth),
             target.endpoint.host,
             target.endpoint.port,
         )

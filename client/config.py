@@ -190,7 +190,7 @@ class ProducerConfig(ClientConfig):
     compression_type: str = choice("none", *(member.name.lower() for member in Compression))
     enable_idempotence: bool | None = _declare(None, _check_idempotence)
     """Whether retries write no record twice. None: yes, unless acks, retries or max_in_flight… exclude it."""
-    partitioner: str | Partitioner = _declare("sticky", _check_partitioner)  # noqa: RUF009 - a field
+    partitioner: str | Partitioner = _declare("sticky", _check_partitioner)  # noqa: RUF009 - a field too
     """``sticky`` is Kafka's default: keys by murmur2, records without a key batch by batch."""
 
     @property

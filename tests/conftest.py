@@ -86,7 +86,7 @@ def start_cluster(
         if not own_zookeeper:
             arguments.setdefault("zookeeper", f"{zookeeper.connect}/test-{uuid.uuid4().hex[:12]}")
         directory = tmp_path / f"cluster-{len(started) + 1}"
-        cluster = LocalCluster(directory, **arguments)  # type: ignore[arg-type]
+        cluster = LocalCluster(directory, **arguments)
         started.append(cluster)
         cluster.start()
         return cluster

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ MAX_FILE_LINES = 500
 
 LONGER_FUNCTIONS = {"_decode": 80}
 """Function → the lines it may have, for the loops over records whose every call costs."""
+
+SUPPRESSION = re.compile(r"#\s*(noqa\b[\w:, ]*|type:\s*ignore\b(\[[\w\-, ]*\])?\s*)$")
+"""One behind which nothing more is said."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Rule = Callable[[ast.Module, str], Iterator[tuple[int, str]]]
@@ -66,6 +70,15 @@ def silent_excepts(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"except {named}: pass hides every failure"
 
 
+def unexplained_suppressions(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
+    """A check that is switched off says why, behind it or in the line above."""
+    before = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if SUPPRESSION.search(line) and not before.lstrip().startswith("#"):
+            yield number, "noqa or type: ignore without a reason"
+        before = line
+
+
 def missing_module_docstrings(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
     if ast.get_docstring(tree) is None:
         yield 1, "the module has no docstring"
@@ -73,7 +86,14 @@ def missing_module_docstrings(tree: ast.Module, text: str) -> Iterator[tuple[int
 
 RULES: dict[str, Rule] = {
     rule.__name__: rule
-    for rule in (long_functions, long_files, asserts, silent_excepts, missing_module_docstrings)
+    for rule in (
+        long_functions,
+        long_files,
+        asserts,
+        silent_excepts,
+        missing_module_docstrings,
+        unexplained_suppressions,
+    )
 }
 
 
@@ -99,10 +119,23 @@ def test_no_shipped_source_breaks_the_rule_on(name: str) -> None:
         ("silent_excepts", "try:\n    x = 1\nexcept Exception:\n    pass\n"),
         ("silent_excepts", "try:\n    x = 1\nexcept:\n    pass\n"),
         ("missing_module_docstrings", "x = 1\n"),
+        ("unexplained_suppressions", "import x  \x23 noqa: F401\n"),
+        ("unexplained_suppressions", "x = y  \x23 type: ignore[misc]\n"),
     ],
 )
 def test_the_check_sees_a_breach_of(name: str, text: str) -> None:
     assert list(RULES[name](ast.parse(text), text))
+
+
+def test_no_test_and_no_benchmark_switches_a_check_off_without_a_word() -> None:
+    problems = []
+    for path in (
+        path for folder in ("tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
+    ):
+        text = path.read_text(encoding="utf-8")
+        found = unexplained_suppressions(ast.parse(text), text)
+        problems += [f"{path.relative_to(ROOT)}:{line}: {said}" for line, said in found]
+    assert problems == [], "\n".join(problems)
 
 
 def test_a_long_docstring_does_not_count_as_code() -> None:

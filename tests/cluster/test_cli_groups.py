@@ -75,7 +75,7 @@ def test_a_group_with_a_member_is_shown_and_cannot_be_reset(
         consumer.subscribe([topic])
         while len(consumer.assignment()) < 2:
             consumer.poll(50)
-        consumer.commit({(topic, 0): 4})  # type: ignore[dict-item] - a plain pair will do
+        consumer.commit({(topic, 0): 4})
         assert {"group": topic, "state": "Stable", "protocol_type": "consumer"} in groups("list")
         (shown,) = groups("describe", topic)
         assert (shown["state"], shown["protocol"]) == ("Stable", "range")

@@ -162,7 +162,7 @@ def test_a_write_whose_answer_was_lost_is_recognised(
             self._result = result
 
         def get(self, timeout: float | None = None) -> object:
-            self._result.get(timeout)  # type: ignore[attr-defined]
+            self._result.get(timeout)
             raise ConnectionLoss
 
     def losing(client: KazooClient) -> object:

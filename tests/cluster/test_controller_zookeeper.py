@@ -309,16 +309,16 @@ def test_a_broker_that_registers_between_the_look_and_the_write_does_not_join(
             lives.append(open_store().register_broker(registration(TWO)))
         return attempt(start)
 
-    store.session.attempt = late  # type: ignore[method-assign]
+    store.session.attempt = late
     look = store._registrations_version
 
     def looked_before(expected: Mapping[BrokerId, BrokerEpoch]) -> int | None:
-        store.session.attempt = attempt  # type: ignore[method-assign]
+        store.session.attempt = attempt
         version = look(expected)
-        store.session.attempt = late  # type: ignore[method-assign]
+        store.session.attempt = late
         return version
 
-    store._registrations_version = looked_before  # type: ignore[method-assign]
+    store._registrations_version = looked_before
     with pytest.raises(ReplicaNotRegistered):
         store.update_isr(TP, ONE, LeaderEpoch(0), ControllerEpoch(1), (ONE, TWO), 0, {TWO: seen})
     assert lives[0] > seen

@@ -53,7 +53,7 @@ async def member(cluster: LocalCluster, topic: str, **settings: str) -> AsyncIte
 
 async def refused(code: ErrorCode, work: Callable[[], object]) -> None:
     with pytest.raises(ApiError) as raised:
-        await work()  # type: ignore[misc] - every call here is of an async method
+        await work()
     assert raised.value.code == code
 
 

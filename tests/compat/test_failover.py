@@ -22,7 +22,7 @@ ROW = "kill -9 and shutdown of leaders: nothing lost, no error"
 def test_every_client_writes_through_the_death_and_the_shutdown_of_leaders(
     start_cluster: object, tmp_path: Path
 ) -> None:
-    cluster: LocalCluster = start_cluster()  # type: ignore[operator]
+    cluster: LocalCluster = start_cluster()
     with ExitStack() as stack:
         runs: list[FailoverRun] = []
         for name, client in CLIENTS.items():

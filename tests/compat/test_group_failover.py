@@ -38,7 +38,7 @@ def all_of(count: int) -> dict[str, int]:
 def test_every_clients_group_goes_on_when_its_coordinator_is_killed(
     start_cluster: object, driver_of: StartDriver, spare: Spare
 ) -> None:
-    cluster: LocalCluster = start_cluster()  # type: ignore[operator]
+    cluster: LocalCluster = start_cluster()
     reference: Driver = driver_of("confluent-kafka")
     known = reference.ask("describe_cluster", bootstrap=cluster.bootstrap)
     brokers = [broker_id for broker_id, _, _ in known["brokers"]]

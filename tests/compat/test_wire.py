@@ -377,7 +377,7 @@ def test_random_damage_never_harms_a_broker(ground: Ground) -> None:
 )
 def test_a_bad_batch_is_refused_and_the_connection_goes_on(ground: Ground, spoil: object, code: int) -> None:
     batch = bytearray(batch_of(b"a", b"b", b"c"))
-    spoil(batch)  # type: ignore[operator]
+    spoil(batch)
     with ground.connect() as client:
         before = client.produce(ground.topic, 0, batch_of(b"before"))[1]
         assert client.produce(ground.topic, 0, bytes(batch)) == (code, -1)

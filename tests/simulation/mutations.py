@@ -88,11 +88,11 @@ def a_conflict_takes_the_change_back(setattr_: SetAttr) -> None:
                 partition._isr = pending.committed
                 raise
 
-        self._store.update_isr = watched  # type: ignore[method-assign]
+        self._store.update_isr = watched
         try:
             change(self, partition, pending)
         finally:
-            self._store.update_isr = update  # type: ignore[method-assign]
+            self._store.update_isr = update
 
     setattr_(IsrChanges, "_change", abandoning)
 

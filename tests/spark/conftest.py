@@ -90,7 +90,7 @@ def make_topic(admin: Admin) -> MakeTopic:
         name = f"topic-{uuid.uuid4().hex[:8]}"
         if "replica_assignment" not in arguments:
             arguments["num_partitions"] = partitions
-        admin.create_topics(NewTopic(name, **arguments))  # type: ignore[arg-type]
+        admin.create_topics(NewTopic(name, **arguments))
         return name
 
     return make

@@ -94,7 +94,7 @@ def test_every_column_arrives_as_it_was_sent(read: Read, produce: Any, make_topi
     assert [tuple(header) for header in first["headers"]] == [("a", b"1"), ("a", None)]
     assert (second["key"], second["value"], second["headers"]) == (b"", None, None)
     assert [tuple(header) for header in third["headers"]] == [("ü", b"")]
-    assert isinstance(read(topic).first()["timestamp"], datetime)  # type: ignore[index]
+    assert isinstance(read(topic).first()["timestamp"], datetime)
 
 
 def test_figures_by_group_are_those_of_what_was_sent(read: Read, produce: Any, make_topic: MakeTopic) -> None:

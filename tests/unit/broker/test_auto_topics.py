@@ -39,7 +39,7 @@ class Desk:
         self.outcome: Mapping[str, ErrorCode] | Exception = {}
         self.creation = AutoTopicCreation(
             self._create,
-            self.later,  # type: ignore[arg-type]
+            self.later,
             now_ms=lambda: self.now_ms,
             is_enabled=True,
         )

@@ -52,7 +52,7 @@ def test_every_default_is_valid_and_every_row_has_an_attribute_named_after_it() 
 def test_a_config_cannot_be_changed() -> None:
     made = config()
     with pytest.raises(FrozenInstanceError):
-        made.num_io_threads = 2  # type: ignore[misc]
+        made.num_io_threads = 2
 
 
 def test_what_must_be_given_is_asked_for_by_name() -> None:

@@ -154,7 +154,7 @@ def test_a_suspicion_outlives_what_says_nothing_new(cache: MetadataCache) -> Non
 )
 def test_a_suspicion_ends_when_the_controller_knows_more(cache: MetadataCache, news: object) -> None:
     cache.suspect(TWO)
-    cache.update(news)  # type: ignore[arg-type]
+    cache.update(news)
     assert cache.suspects == frozenset()
 
 

@@ -23,7 +23,7 @@ class _Dribble(io.RawIOBase):
 
     def readinto(self, buffer: object) -> int:
         found = self._data.read(self._size)
-        memoryview(buffer)[: len(found)] = found  # type: ignore[call-overload]
+        memoryview(buffer)[: len(found)] = found
         return len(found)
 
 

@@ -128,7 +128,7 @@ def test_arguments_of_a_wrong_type_are_named(cluster: ThreadedCluster) -> None:
     cluster.do(lambda: cluster.fake.add_topic("t"))
     with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
         with pytest.raises(TypeError, match="value is str; expected bytes or None"):
-            producer.send("t", "text")  # type: ignore[arg-type]
+            producer.send("t", "text")
         assert producer.send_and_wait("t", b"fine").offset == 0
 
 
@@ -155,7 +155,7 @@ def test_leaving_a_range_early_ends_its_thread(cluster: ThreadedCluster) -> None
             producer.send("t", b"%d" % number)
     pieces = blocking.read_range(cluster.bootstrap, TopicPartition("t", 0), 0, 300, fetch_max_bytes=600)
     next(pieces)
-    pieces.close()  # type: ignore[attr-defined]
+    pieces.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "barnabas-range-reader"]
 
 

@@ -308,7 +308,7 @@ def test_a_batch_that_unfolds_beyond_the_limit_is_refused(engine: Engine) -> Non
 
 def test_wrong_settings_are_refused_by_name() -> None:
     with pytest.raises(InvalidConfiguration, match="'fast' is unknown"):
-        BulkDecoder(engine="fast")  # type: ignore[arg-type]
+        BulkDecoder(engine="fast")
     with pytest.raises(InvalidConfiguration, match="0 rows"):
         BulkDecoder(group_rows=0)
 

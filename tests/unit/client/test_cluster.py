@@ -108,7 +108,7 @@ def test_a_failed_node_leads_nothing_any_more() -> None:
 
 
 def config_of(cluster: FakeCluster, **settings: int) -> ClientConfig:
-    return ClientConfig(bootstrap_servers=cluster.bootstrap, **settings)  # type: ignore[arg-type]
+    return ClientConfig(bootstrap_servers=cluster.bootstrap, **settings)
 
 
 async def test_only_the_bootstrap_connection_is_made_until_a_leader_is_needed() -> None:
@@ -215,7 +215,7 @@ async def test_the_only_broker_is_asked_again_when_an_idle_connection_turns_out_
 
 
 async def test_nobody_reachable_names_each_server_and_why() -> None:
-    cluster = Cluster(ClientConfig(bootstrap_servers="127.0.0.1:1,[::1]:1"))  # type: ignore[arg-type]
+    cluster = Cluster(ClientConfig(bootstrap_servers="127.0.0.1:1,[::1]:1"))
     with pytest.raises(NoBrokerReachable, match=r"127\.0\.0\.1:1 .*refused"):
         await cluster.start()
     cluster.close()

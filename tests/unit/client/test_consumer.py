@@ -242,7 +242,7 @@ async def test_all_partitions_together_stay_within_fetch_max_bytes() -> None:
         async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
             consumer.assign([("t", partition) for partition in range(4)])
             found = await read(consumer, 2_000)
-            assert sorted(found) == sorted(values(0, 500) * 4)  # type: ignore[type-var]
+            assert sorted(found) == sorted(values(0, 500) * 4)
         asked = [request.max_bytes for request in cluster.requests(ApiKey.FETCH)]
         assert max(asked) <= 4_000
 

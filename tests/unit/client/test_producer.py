@@ -71,7 +71,7 @@ async def test_a_record_is_written_and_its_future_says_where() -> None:
             )
             metadata = await future
         partition = partition_of_key(b"key", 3)
-        assert metadata == RecordMetadata("t", partition, 0, 1234)  # type: ignore[arg-type]
+        assert metadata == RecordMetadata("t", partition, 0, 1234)
         (record,) = decode_records(cluster.partition("t", partition).batches[0])
         assert (record.key, record.value, record.timestamp_ms) == (b"key", b"value", 1234)
         assert record.headers == (("h", b"1"), ("n", None))
@@ -244,7 +244,7 @@ async def test_after_the_leaders_death_the_next_leader_gets_the_records() -> Non
             await producer.send_and_wait("t", b"1")
             await cluster.brokers[1].stop()
             future = await producer.send("t", b"2")
-            await until(lambda: not producer._cluster.leader_for(("t", 0)))  # type: ignore[union-attr,arg-type]
+            await until(lambda: not producer._cluster.leader_for(("t", 0)))
             cluster.hidden_nodes.add(1)
             cluster.move_leader("t", 0, 3)
             assert (await future).offset == 1
@@ -349,7 +349,7 @@ async def test_a_full_buffer_refuses_after_max_block() -> None:
             gate.set()
             await producer.flush()
             assert (await producer.send_and_wait("t", b"goes on")).offset > 0
-            assert producer._accumulator.available_bytes == 2_000  # type: ignore[union-attr]
+            assert producer._accumulator.available_bytes == 2_000
 
 
 async def test_one_who_waits_for_room_goes_on_when_there_is_some() -> None:
@@ -364,7 +364,7 @@ async def test_one_who_waits_for_room_goes_on_when_there_is_some() -> None:
                     await producer.send("t", b"%0900d" % number)
 
             sending = asyncio.create_task(send_many())
-            await until(lambda: producer._accumulator.is_short_of_memory)  # type: ignore[union-attr]
+            await until(lambda: producer._accumulator.is_short_of_memory)
             gate.set()
             await sending
         assert cluster.partition("t").values() == [b"%0900d" % number for number in range(10)]
@@ -439,7 +439,7 @@ async def test_a_record_above_max_request_size_is_refused_by_send() -> None:
         async with Producer(bootstrap_servers=cluster.bootstrap, max_request_size=20_000) as producer:
             with pytest.raises(ApiError, match=r"max_request_size \(20000\)"):
                 await producer.send("t", bytes(20_000))
-            assert producer._accumulator.available_bytes == producer.config.buffer_memory  # type: ignore[union-attr]
+            assert producer._accumulator.available_bytes == producer.config.buffer_memory
 
 
 async def test_encoded_batches_go_out_as_they_are() -> None:
@@ -510,7 +510,7 @@ async def test_arguments_of_a_wrong_type_are_named(arguments: dict[str, Any], sa
                 with pytest.raises(TypeError, match=said):
                     await producer.send("t", **arguments)
             assert (await producer.send_and_wait("t", b"fine")).offset == 0
-            assert producer._accumulator.available_bytes == producer.config.buffer_memory  # type: ignore[union-attr]
+            assert producer._accumulator.available_bytes == producer.config.buffer_memory
 
 
 async def test_an_unknown_topic_is_refused_after_max_block_by_name() -> None:
@@ -585,7 +585,7 @@ async def test_more_partitions_are_used_after_the_next_metadata() -> None:
         async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
             await producer.send_and_wait("t", b"1")
             cluster.topics["t"] += [type(cluster.partition("t"))(1) for _ in range(3)]
-            await producer._cluster.refresh()  # type: ignore[union-attr]
+            await producer._cluster.refresh()
             assert (await producer.send_and_wait("t", b"2", partition=3)).partition == 3
 
 

@@ -22,14 +22,14 @@ T0 = TopicPartition("t", 0)
 
 
 async def started(fake: FakeCluster) -> Cluster:
-    cluster = Cluster(ClientConfig(bootstrap_servers=fake.bootstrap, retry_backoff_ms=5))  # type: ignore[arg-type]
+    cluster = Cluster(ClientConfig(bootstrap_servers=fake.bootstrap, retry_backoff_ms=5))
     await cluster.start()
     return cluster
 
 
 async def ranges(cluster: Cluster, start: int, end: int, **options: int | bool) -> list[tuple[int, int]]:
     found = []
-    async for piece in read_range(cluster, T0, start, end, **options):  # type: ignore[arg-type]
+    async for piece in read_range(cluster, T0, start, end, **options):
         batches = list(iter_batches(piece))
         position, last = batches[-1]
         assert position + last.size_bytes == len(piece), "only whole batches are handed out"

@@ -100,7 +100,7 @@ def test_a_batch_sent_while_the_connection_is_closing_goes_out_on_the_next_one(r
         # In this order the link has its turn before the loop has told it of the end.
         link = rig.channels._links[ONE]
         link.send(batch_of(0))
-        link._channel._connection._transport.close()  # type: ignore[union-attr]
+        link._channel._connection._transport.close()
 
     rig.channels._loop.call_soon_threadsafe(send_and_close)
     wait_until(lambda: rig.partitions_told() == [0], "the link does not try again")
@@ -249,7 +249,7 @@ def test_a_bug_on_the_channels_thread_is_fatal() -> None:
         report=lambda event: None,
         on_fatal=died.append,
     )
-    channels.send([], BrokerBatch())  # type: ignore[arg-type]  # the bug
+    channels.send([], BrokerBatch())  # the bug
     wait_until(lambda: died)
     assert isinstance(died[0], TypeError)
     channels.stop()

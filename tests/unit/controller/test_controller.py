@@ -42,7 +42,7 @@ class FakeStore(FakeZooKeeper):
             raise self.trouble
         return self.node
 
-    def become_controller(self, broker: BrokerId = BrokerId(1)) -> FakeWriter | None:  # noqa: B008
+    def become_controller(self, broker: BrokerId = BrokerId(1)) -> FakeWriter | None:  # noqa: B008 - a NewType
         if self.node is not None and self.node.session_id != OURS:
             return None
         writer = super().become_controller()

@@ -74,7 +74,7 @@ def make(tmp_path: Path, srvr_answerer: str) -> Iterator[Make]:
             "command": _stand_in,
             "ready": _ready_when_all_printed,
         }
-        made.append(LocalCluster(tmp_path / "cluster", **(defaults | arguments)))  # type: ignore[arg-type]
+        made.append(LocalCluster(tmp_path / "cluster", **(defaults | arguments)))
         return made[-1]
 
     yield cluster

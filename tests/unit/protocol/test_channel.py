@@ -558,7 +558,7 @@ async def test_a_request_on_a_connection_that_is_just_closing_goes_out_on_a_new_
     await channel.request(ApiVersionsRequest())
     # As after the peer's end of stream: the loop tells the channel at its next turn only, and a caller that
     # tried again and again would never let it.
-    channel._connection._transport.close()  # type: ignore[union-attr]
+    channel._connection._transport.close()
     answer = await channel.request(ApiVersionsRequest())
     assert answer.error_code == 0
     assert len(server.peers) == 2

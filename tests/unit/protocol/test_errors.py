@@ -92,7 +92,7 @@ def test_raise_for_raises_for_everything_but_none() -> None:
 
 def test_a_class_that_does_not_exist_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="NoSuchError"):
-        errors.NoSuchError  # noqa: B018
+        errors.NoSuchError  # noqa: B018 - to look at it is the test
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_a_length_that_is_not_there_is_malformed(length: bytes) -> None:
 
 @pytest.mark.parametrize("value", ["text", None, 7, [1]])
 def test_what_is_no_bytes_is_refused_natively(value: object) -> None:
-    protocol = JoinGroupRequestProtocol(name="range", metadata=value)  # type: ignore[arg-type] # wrong on purpose
+    protocol = JoinGroupRequestProtocol(name="range", metadata=value)  # wrong on purpose
     body = JoinGroupRequest(
         group_id="g", session_timeout_ms=1, protocol_type="consumer", protocols=[protocol]
     )

@@ -132,12 +132,12 @@ def test_a_damaged_batch_ends_the_loading(log: Log) -> None:
     whole = log.read
 
     def damaged(*arguments: object, **options: object) -> object:
-        found = whole(*arguments, **options)  # type: ignore[arg-type]
+        found = whole(*arguments, **options)
         spoilt = bytearray(found.records)
         spoilt[-2] ^= 0xFF
         return found._replace(records=memoryview(spoilt))
 
-    log.read = damaged  # type: ignore[method-assign,assignment]
+    log.read = damaged
     with pytest.raises(ApiError) as raised:
         load(log)
     assert raised.value.code == ErrorCode.CORRUPT_MESSAGE

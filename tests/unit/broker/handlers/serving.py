@@ -181,7 +181,7 @@ class Serving:
             config_of=lambda topic: LogConfig(),
             now_ms=0,
         )
-        self.managed = Managed(self.logs, real_clock=real_clock)  # type: ignore[arg-type]
+        self.managed = Managed(self.logs, real_clock=real_clock)
         self.topics = Topics()
         self.controller = ControllerBeside()
         self.slow = Inline()
@@ -190,7 +190,7 @@ class Serving:
         self.auto_created: list[list[str]] = []
         self.auto_topics = AutoTopicCreation(
             self._auto_create,
-            self.slow,  # type: ignore[arg-type]
+            self.slow,
             now_ms=lambda: 0,
             is_enabled=True,
         )

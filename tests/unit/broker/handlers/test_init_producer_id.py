@@ -19,7 +19,7 @@ from tests.unit.broker.replication.building import THREE, TP, TWO
 
 
 def init(serving: Serving, **fields: object) -> InitProducerIdResponse:
-    response: InitProducerIdResponse = serving.call(InitProducerIdRequest(**fields))  # type: ignore[arg-type]
+    response: InitProducerIdResponse = serving.call(InitProducerIdRequest(**fields))
     return response
 
 

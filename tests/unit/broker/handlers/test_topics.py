@@ -135,7 +135,7 @@ def test_a_failure_is_told_by_closing(serving: Serving) -> None:
 @pytest.mark.parametrize("send", [create, delete])
 def test_one_too_many_is_told_by_closing(serving: Serving, send: object) -> None:
     serving.slow.is_full = True
-    connection = send(serving)  # type: ignore[operator]
+    connection = send(serving)
     assert connection.closed is not None
     assert "wait for ZooKeeper" in connection.closed
 

@@ -344,8 +344,7 @@ def test_a_log_start_behind_everything_that_is_left_forgets_everybody(open_log: 
 def test_a_follower_knows_what_its_leader_knows(open_log: OpenLog, tmp_path: Path) -> None:
     leader = filled(open_log, 9)
     data = b"".join(
-        bytes(segment.read(segment.base_offset, 1 << 20, 99, True).records)  # type: ignore[union-attr]
-        for segment in leader.segments
+        bytes(segment.read(segment.base_offset, 1 << 20, 99, True).records) for segment in leader.segments
     )
     leader.abandon()
     shutil.rmtree(leader.folder)

@@ -169,9 +169,9 @@ def test_a_cut_that_needs_older_batches_than_are_kept_says_so_and_changes_nothin
     long = states_with(*(written(number, number) for number in range(11)))
     assert long.cut(6), "five are left"
     long = states_with(*(written(number, number) for number in range(11)))
-    before = long.get(ID).recent  # type: ignore[union-attr]
+    before = long.get(ID).recent
     assert not long.cut(5)
-    assert long.get(ID).recent == before  # type: ignore[union-attr]
+    assert long.get(ID).recent == before
     assert not states_with(*SEVEN_BATCHES, written(70, 0, epoch=1)).cut(70), "the older epoch counts again"
     restored = ProducerState(ID, 0)
     restored.has_earlier = True

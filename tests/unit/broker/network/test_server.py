@@ -140,7 +140,7 @@ def _serving(is_short: Callable[[Request], bool] | None) -> Iterator[Serve]:
         server = SocketServer(
             [ListenAddress("PLAINTEXT", "127.0.0.1", 0)],
             process,
-            settings=ServerSettings(**merged),  # type: ignore[arg-type]
+            settings=ServerSettings(**merged),
             on_fatal=fatal.append,
             is_short=is_short,
         )

@@ -309,7 +309,7 @@ async def test_a_fetch_that_cannot_be_appended_takes_the_dir_offline(broker: Bro
     )
     # Its thread is not started: the fetcher lives on this test's loop and is handed its answer.
     manager._loop.close()
-    manager.spawn = lambda work: work.close()  # type: ignore[method-assign,assignment,return-value]
+    manager.spawn = lambda work: work.close()
     fetcher = LeaderFetcher(manager, OTHER, Endpoint("localhost", 1))
     followed = _Followed(broker.replicas.partition(T0), LeaderEpoch(broker.epoch))
     answer = FetchPartitionResponse(

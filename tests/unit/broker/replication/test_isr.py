@@ -310,7 +310,7 @@ def test_a_newer_change_of_a_partition_takes_the_place_of_an_older(carrier: Carr
         asked.append(arguments)
         return 2
 
-    carrier.store.update_isr = note  # type: ignore[method-assign]
+    carrier.store.update_isr = note
     assert carrier.changes.work_off()
     assert [(one["leader_epoch"], one["in_sync_replicas"]) for one in asked] == [(1, [1])]
     assert partition.isr == CommittedIsr(brokers(1), 2)
@@ -355,7 +355,7 @@ def started(carrier: Carrier) -> Iterator[Carrier]:
 
 def test_the_thread_carries_what_is_submitted(started: Carrier) -> None:
     told = threading.Event()
-    started.store.notify_isr_change = lambda partitions: told.set()  # type: ignore[method-assign]
+    started.store.notify_isr_change = lambda partitions: told.set()
     partition, pending = shrinking()
     started.changes.submit(partition, pending)
     assert told.wait(10)
@@ -364,7 +364,7 @@ def test_the_thread_carries_what_is_submitted(started: Carrier) -> None:
 
 def test_the_thread_tries_again_by_itself(started: Carrier) -> None:
     told = threading.Event()
-    started.store.notify_isr_change = lambda partitions: told.set()  # type: ignore[method-assign]
+    started.store.notify_isr_change = lambda partitions: told.set()
     started.store.answers = [IsrStoreUnavailable("gone")]
     partition, pending = shrinking()
     started.changes.submit(partition, pending)

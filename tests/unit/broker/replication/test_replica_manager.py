@@ -157,7 +157,7 @@ def test_a_stray_that_cannot_be_deleted_hinders_nothing_else() -> None:
     def refuse(name: TopicPartition, now_ms: int) -> bool:
         raise LogDirFailure(Path("disk"), OSError(5, "Input/output error"))
 
-    logs.delete = refuse  # type: ignore[method-assign]
+    logs.delete = refuse
     managed = Managed(logs)
     managed.tell(state(), second(leader=2), is_full=True)
     assert managed.manager.partition(TP).is_leader
