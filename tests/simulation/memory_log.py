@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from barnabas.broker.log.epoch_cache import EpochCache
+from barnabas.broker.log.epoch_cache import EpochCache, EpochEntry
 from barnabas.broker.log.log_appends import AppendResult
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.producer_state import ProducerStates
@@ -62,7 +62,10 @@ class MemoryEpochs(EpochCache):
     def __init__(self) -> None:
         super().__init__(Path("memory"))
 
-    def _write(self, *, durable: bool) -> None:
+    def _replace(self, entries: tuple[EpochEntry, ...]) -> None:
+        self._entries = entries
+
+    def flush(self) -> None:
         return
 
 
