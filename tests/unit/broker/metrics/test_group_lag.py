@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
@@ -174,6 +174,7 @@ snapshots = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(
     st.lists(snapshots, max_size=5, unique_by=lambda group: group.group_id),
     st.dictionaries(partitions, st.none() | st.integers(0, 50)),

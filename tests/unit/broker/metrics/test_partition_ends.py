@@ -31,7 +31,7 @@ from tests.unit.broker.replication.building import ME, TOPIC_ID, TP, TWO, Manage
 from tests.unit.client.fake_broker import FakeCluster
 
 T1, T2 = TopicPartition(TP.topic, 1), TopicPartition(TP.topic, 2)
-SOON_MS = 200
+PATIENT_MS, SOON_MS = 20_000, 1_500
 
 
 class Rig:
@@ -40,8 +40,12 @@ class Rig:
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
         self.managed = Managed()
+        self.wait(PATIENT_MS)
+
+    def wait(self, timeout_ms: int) -> None:
+        """Give leaders so long."""
         self.ends = PartitionEnds(
-            self.managed.manager, self.managed.metadata, listener="INTERNAL", timeout_ms=SOON_MS
+            self.managed.manager, self.managed.metadata, listener="INTERNAL", timeout_ms=timeout_ms
         )
 
     def know(self, *partitions: UpdateMetadataPartition) -> None:
@@ -144,10 +148,12 @@ async def test_a_leader_that_does_not_answer_leaves_its_own_partitions_unknown(
 ) -> None:
     rig.know(led_by(2), led_by(2, index=1), led_by(3, index=2))
     rig.cluster.brokers[2].gate(ApiKey.LIST_OFFSETS)
+    rig.wait(SOON_MS)
     with caplog.at_level(logging.WARNING):
         assert await rig.find(TP, T1, T2) == {TP: None, T1: None, T2: 12}
     assert "the ends of 2 partitions are not known" in caplog.text
     rig.cluster.brokers[2].gates.clear()
+    rig.wait(PATIENT_MS)
     assert (await rig.find(TP))[TP] == 10
 
 
