@@ -12,9 +12,12 @@ from typing import Protocol
 import pytest
 
 from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.process import DeployError
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest
 
+from ..chaos.checker import check
+from ..chaos.workload import Load, read_everything
 from .raw_client import RawClient, batch_of
 from .test_failover import PARTITIONS, check_all, start_loaded
 from .tools import ClusterView, eventually
@@ -83,17 +86,22 @@ class SmallFiles:
         return
 
 
-@pytest.fixture(params=["small disk", "small files"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
-    if request.param == "small files":
-        yield SmallFiles()
-        return
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
     mounted = SmallDisk(tmp_path / "cluster-1" / f"broker-{VICTIM}" / "data")
     mounted.mount()
     try:
         yield mounted
     finally:
         mounted.unmount()
+
+
+@pytest.fixture(params=["small disk", "small files"])
+def disk(request: pytest.FixtureRequest) -> Disk:
+    if request.param == "small files":
+        return SmallFiles()
+    found: Disk = request.getfixturevalue("small_disk")
+    return found
 
 
 def test_a_full_disk_costs_no_record_and_no_broker_and_with_room_the_replicas_are_back(
@@ -132,3 +140,27 @@ def test_a_full_disk_costs_no_record_and_no_broker_and_with_room_the_replicas_ar
         load.wait_progress("after its return")
     assert load.problems == []
     check_all(cluster, load)
+
+
+@pytest.mark.parametrize("stop", ["kill", "stop_broker"])
+def test_a_broker_whose_only_disk_is_still_full_does_not_start_and_with_room_has_everything(
+    small_disk: SmallDisk, start_cluster: StartCluster, stop: str
+) -> None:
+    cluster = start_cluster(brokers=1)
+    view = ClusterView(cluster)
+    # Segments so small that the disk may well be full just when a snapshot of the producers is due.
+    view.create_topic("t", 2, 1, segment_bytes="16384")
+    soon = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 3_000}
+    with Load(cluster.bootstrap, "t", 2, value_bytes=_VALUE_BYTES, read=False, **soon) as load:
+        small_disk.fill(cluster)
+        eventually(lambda: len(load.problems) > 0, 30, "the disk is full, and nobody is told")
+    getattr(cluster, stop)(VICTIM)
+    with pytest.raises(DeployError, match="No space left on device"):
+        cluster.start_broker(VICTIM)
+    small_disk.make_room()
+    cluster.start_broker(VICTIM)
+    view.wait_isr("t", 1)
+    load.history.finally_read = read_everything(cluster.bootstrap, load.partitions)
+    verdict = check(load.history)
+    assert verdict.is_good, str(verdict)
+    assert verdict.acknowledged > 0
