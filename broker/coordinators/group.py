@@ -267,6 +267,12 @@ class Group:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
+    def restart_sessions(self, now: Moment) -> None:
+        """Nobody could be heard until now, as while many groups were loaded: all sessions start anew."""
+        for member in self._members:
+            self._core.keep_alive(member, now)
+        self._members.find_deadline()
+
     def leave(self, leaving: Sequence[MemberIdentity], token: Token, now: Moment) -> Effects:
         """Answered by a LeaveGroupResponse with one entry for each who was to leave."""
         core = self._core

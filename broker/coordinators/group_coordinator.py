@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Effects, GroupLimits, Moment
-from barnabas.broker.coordinators.group_loading import groups_of, last_records
+from barnabas.broker.coordinators.group_loading import groups_of, last_records, without_collection
 from barnabas.broker.coordinators.group_shard import GroupShard, ShardState
 from barnabas.broker.coordinators.offsets_appends import OffsetsAppends
 from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC, partition_of
@@ -321,8 +321,8 @@ class GroupCoordinator:
     def _load(self, shard: GroupShard) -> None:
         started_ms = self._now().monotonic_ms
         try:
-            log = self._replicas.partition(shard.partition).log
-            records = last_records(log, lambda: shard.state is ShardState.LOADING)
+            with without_collection():
+                loaded = self._loaded(shard)
         except ApiError as error:
             self._replicas.note_error(error)
             if shard.state is ShardState.LOADING and not self._is_stopping:
@@ -331,15 +331,23 @@ class GroupCoordinator:
                     self._to_load.append(shard)
                     self._condition.wait(RETRY_MS / 1000)
             return
-        if records is not None and shard.load(groups_of(records, shard.partition)):
+        if loaded is not None:
             logger.info(
                 "coordinates %s since leader epoch %d: %d groups of %d records, loaded in %.0f ms",
                 shard.partition,
                 shard.since,
                 len(shard.groups()),
-                len(records),
+                loaded,
                 self._now().monotonic_ms - started_ms,
             )
+
+    def _loaded(self, shard: GroupShard) -> int | None:
+        """Load; how many records there were, None when that is no longer wanted. Raises ApiError."""
+        log = self._replicas.partition(shard.partition).log
+        records = last_records(log, lambda: shard.state is ShardState.LOADING)
+        if records is None or not shard.load(groups_of(records, shard.partition)):
+            return None
+        return len(records)
 
     def _forget_topics(self, deleted: _Deleted) -> None:
         """A topic that has been made anew meanwhile keeps what was committed since."""

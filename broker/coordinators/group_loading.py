@@ -11,8 +11,10 @@ Runs on the coordinator's loading thread.
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -49,6 +51,22 @@ class LoadedGroup:
 
     stored: StoredGroup | None = None
     offsets: list[LoadedOffset] = field(default_factory=list)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Keep the garbage collector off for a while, in the whole process.
+
+    All that loading makes is to stay. To look at it again and again while it grows takes half as long as to
+    make it, and each time the broker stands still.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def last_records(log: Log, is_wanted: Callable[[], bool]) -> dict[bytes, LastRecord] | None:

@@ -104,9 +104,10 @@ class _Removal:
             self._removed(self._error)
 
 
-def _following(effects: Effects) -> Event:
-    """The event that has happened already, and has these effects."""
-    return lambda group, now: effects
+def _begun(effects: Effects, group: Group, now: Moment) -> Effects:
+    """The event of a group that was loaded with these effects, and is served from now on."""
+    group.restart_sessions(now)
+    return effects
 
 
 class GroupShard:
@@ -161,7 +162,7 @@ class GroupShard:
             self._groups = {hosted.group.group_id: hosted for hosted, _ in loaded}
             self._state = ShardState.SERVING
         for hosted, effects in loaded:
-            self._happen(hosted, _following(effects))
+            self._happen(hosted, partial(_begun, effects))
         return True
 
     def fence(self) -> None:

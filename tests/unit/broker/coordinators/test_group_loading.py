@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.coordinators.group import LoadedOffset
-from barnabas.broker.coordinators.group_loading import MAX_REPORTED, LoadedGroup, groups_of, last_records
+from barnabas.broker.coordinators.group_loading import (
+    MAX_REPORTED,
+    LoadedGroup,
+    groups_of,
+    last_records,
+    without_collection,
+)
 from barnabas.broker.coordinators.group_log import (
     GroupRecord,
     OffsetAndMetadata,
@@ -141,3 +148,17 @@ def test_a_damaged_batch_ends_the_loading(log: Log) -> None:
     with pytest.raises(ApiError) as raised:
         load(log)
     assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_the_collector_rests_while_groups_are_loaded_and_no_longer() -> None:
+    assert gc.isenabled()
+    with without_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with without_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

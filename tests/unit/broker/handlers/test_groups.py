@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
 from barnabas.broker.coordinators.group_records import from_bytes, to_bytes
 from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
@@ -771,6 +772,26 @@ def test_what_was_committed_is_there_again_when_leadership_comes_back(hosting: S
     beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
     assert hosting.call(beat).error_code == NONE
     # Its session began anew, and ends.
+    hosting.managed.pass_time(10_001)
+    assert hosting.call(beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_sessions_begin_when_all_groups_are_loaded(hosting: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined = become_member(hosting)
+    lead(hosting, epoch=1, leader=2)
+    lead(hosting, epoch=2)
+    load = Group.load
+
+    def slow_load(*arguments: Any) -> Any:
+        loaded = load(*arguments)
+        hosting.managed.clock.now_ms += 10_001
+        return loaded
+
+    monkeypatch.setattr(Group, "load", slow_load)
+    work(hosting)
+    hosting.managed.pass_time(9_999)
+    beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
+    assert hosting.call(beat).error_code == NONE
     hosting.managed.pass_time(10_001)
     assert hosting.call(beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
