@@ -5,6 +5,8 @@ each has one; 1,000 groups of one member each join and sync over one connection 
 committed, one per request and 100 per request, by 64 groups with one request each under way (acks=all, three
 replicas, as always with groups); a member that is a process gets SIGKILL, until the others own everything.
 By itself: 1 M offset records, all of different keys, from a log on disk to groups, as new leaders read them.
+And for real: on three brokers 1 M offsets are committed into one partition, whose leader gets SIGKILL,
+until another one answers OffsetFetch and a member's Heartbeat, the finding of it included.
 """
 
 from __future__ import annotations
@@ -29,11 +31,13 @@ from barnabas.client.admin import Admin, NewTopic
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer import Consumer
+from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.protocol.messages.join_group import (
+    HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     SyncGroupRequest,
@@ -43,6 +47,9 @@ from barnabas.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
 )
 from barnabas.protocol.schema import RequestOf
 from benchmarks.support import Figure, Options, run, running_cluster, tell, temporary_folder
@@ -157,8 +164,8 @@ async def _ask(cluster: Cluster, node: BrokerId, message: RequestOf[R], code_of:
             await asyncio.sleep(0.05)
 
 
-async def _join(cluster: Cluster, node: BrokerId, group: str) -> None:
-    """Make a stable group of one member."""
+async def _join(cluster: Cluster, node: BrokerId, group: str) -> HeartbeatRequest:
+    """Make a stable group of one member; what that says to stay in it."""
     member_id = ""
     while True:
         joined = await cluster.request(
@@ -184,6 +191,7 @@ async def _join(cluster: Cluster, node: BrokerId, group: str) -> None:
         assignments=[assignment],
     )
     await _ask(cluster, node, request, lambda answer: answer.error_code)
+    return HeartbeatRequest(group_id=group, generation_id=joined.generation_id, member_id=joined.member_id)
 
 
 async def _many_groups(cluster: Cluster, groups: Sequence[str]) -> float:
@@ -204,6 +212,20 @@ async def _all(works: Iterable[Awaitable[None]]) -> None:
     await asyncio.gather(*works)
 
 
+async def _commit(cluster: Cluster, node: BrokerId, group: str, numbers: Iterable[int], offset: int) -> None:
+    """Commit one offset for some partitions."""
+    partitions = [
+        OffsetCommitRequestPartition(partition_index=number, committed_offset=offset) for number in numbers
+    ]
+    topic = OffsetCommitRequestTopic(name=_TOPIC, partitions=partitions)
+    await _ask(
+        cluster,
+        node,
+        OffsetCommitRequest(group_id=group, topics=[topic]),
+        lambda answer: max(one.error_code for one in answer.topics[0].partitions),
+    )
+
+
 async def _commits(cluster: Cluster, name: str, seconds: float, offsets_each: int) -> float:
     """How many offsets a second the groups commit, so many in each request."""
     groups = [f"{name}-{number}" for number in range(_COMMITTERS)]
@@ -211,17 +233,7 @@ async def _commits(cluster: Cluster, name: str, seconds: float, offsets_each: in
     done = 0
 
     async def commit_once(group: str, offset: int) -> None:
-        partitions = [
-            OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
-            for partition in range(offsets_each)
-        ]
-        topic = OffsetCommitRequestTopic(name=_TOPIC, partitions=partitions)
-        await _ask(
-            cluster,
-            coordinators[group],
-            OffsetCommitRequest(group_id=group, topics=[topic]),
-            lambda answer: max(one.error_code for one in answer.topics[0].partitions),
-        )
+        await _commit(cluster, coordinators[group], group, range(offsets_each), offset)
 
     async def commit_on(group: str, until: float) -> None:
         nonlocal done
@@ -264,6 +276,76 @@ def _loading(folder: Path, records: int) -> float:
     if loaded != records:
         raise RuntimeError(f"{loaded} offsets were loaded of {records}")
     return seconds
+
+
+# -- loading after a coordinator's death -------------------------------------------------------------------
+
+
+async def _fill(cluster: Cluster, groups: int, partitions: int) -> tuple[BrokerId, HeartbeatRequest]:
+    """Commit an offset of every partition for every group; who coordinates them, and a member's heartbeat."""
+    names = [f"group-{number}" for number in range(groups)]
+    (node,) = set((await _coordinators(cluster, names)).values())
+    waiting = iter(names)
+
+    async def commit_some() -> None:
+        for group in waiting:
+            await _commit(cluster, node, group, range(partitions), 7)
+
+    await _all(commit_some() for _ in range(_COMMITTERS))
+    return node, await _join(cluster, node, "member")
+
+
+async def _taken_over(running: LocalCluster, groups: int, partitions: int) -> float:
+    """The seconds from the SIGKILL of the coordinator of all groups until another one serves them."""
+    async with Admin(bootstrap_servers=running.bootstrap) as admin:
+        await admin.create_topics([NewTopic(_TOPIC, partitions, 1)])
+    cluster = Cluster(ConsumerConfig.of({"bootstrap_servers": running.bootstrap}))
+    await cluster.start()
+    try:
+        victim, beat = await _fill(cluster, groups, partitions)
+    finally:
+        cluster.close()
+    others = [broker for broker in running.brokers if broker.id != victim]
+    bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in others)
+    cluster = Cluster(ConsumerConfig.of({"bootstrap_servers": bootstrap}))
+    await cluster.start()
+    last = f"group-{groups - 1}"
+    topics = [OffsetFetchRequestTopic(name=_TOPIC, partition_indexes=[partitions - 1])]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=last, topics=topics)])
+    try:
+        await cluster.refresh()
+        running.kill(victim)
+        killed_at = time.perf_counter()
+        while True:
+            # It may still be the dead one that is named.
+            node = (await _coordinators(cluster, [last]))[last]
+            if node != victim:
+                break
+            await asyncio.sleep(0.02)
+        found = await _ask(cluster, node, request, lambda answer: answer.groups[0].error_code)
+        await _ask(cluster, node, beat, lambda answer: answer.error_code)
+        seconds = time.perf_counter() - killed_at
+    finally:
+        cluster.close()
+    (one,) = found.groups[0].topics[0].partitions
+    if one.committed_offset != 7:
+        raise RuntimeError(f"the new coordinator knows {one.committed_offset} instead of 7")
+    return seconds
+
+
+def _takeovers(options: Options) -> Figure:
+    groups, partitions = options.amount(5_000, 500), 200
+    rounds = []
+    for _ in range(options.rounds):
+        with running_cluster(options, offsets_topic_num_partitions="1") as running:
+            rounds.append(uvloop.run(_taken_over(running, groups, partitions)))
+        tell(f"a coordinator of {groups * partitions:,} offsets was replaced in {rounds[-1]:.1f} s")
+    return Figure.of(
+        f"kill of the coordinator of {groups * partitions:,} offsets until another one serves them",
+        rounds,
+        "s",
+        at_most=10,
+    )
 
 
 # -- all of it ---------------------------------------------------------------------------------------------
@@ -314,7 +396,8 @@ def measure(options: Options) -> list[Figure]:
     for _ in range(options.rounds):
         with temporary_folder(options) as folder:
             loaded.append(_loading(folder, records))
-    return [*figures, Figure.of(f"loading {records:,} offset records", loaded, "s", at_most=10)]
+    loading = Figure.of(f"loading {records:,} offset records", loaded, "s", at_most=10)
+    return [*figures, loading, _takeovers(options)]
 
 
 if __name__ == "__main__":
