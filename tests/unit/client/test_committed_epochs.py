@@ -10,11 +10,11 @@ import pytest
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import LogTruncated
 from barnabas.protocol.schema import ApiKey
+from tests.waiting import until
 
 from .fake_broker import FakeCluster
 from .fake_coordinator import FakeCoordinator
 from .test_consumer import T0, fill, read, values
-from .waiting import until
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from barnabas.protocol.schema import ApiKey
+from tests.waiting import until
 
 from .fake_broker import FakeBroker, FakeCluster
 from .test_consumer import T0, fill, read, values
-from .waiting import until
 
 NEAR = {"client_rack": "b", "auto_offset_reset": "none", "retry_backoff_ms": 5}
 
