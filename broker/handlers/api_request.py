@@ -54,6 +54,11 @@ class ApiRequest:
         return self._request.connection_age_ms
 
     @property
+    def must_be_short(self) -> bool:
+        """Whether it runs on a network thread; a handler may then raise `NotShort`, if it did nothing yet."""
+        return self._request.must_be_short
+
+    @property
     def peer_host(self) -> str:
         return self._request.peer_host
 

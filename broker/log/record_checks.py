@@ -11,13 +11,16 @@ limits on timestamps).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.compression import Compression, compress
-from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import (
     ATTRIBUTES_OFFSET,
@@ -28,12 +31,18 @@ from barnabas.protocol.record_batch import (
     NO_TIMESTAMP,
     BatchHeader,
     check_produced_batch,
+    iter_batches,
     write_crc,
 )
 from barnabas.protocol.records import RecordFields, decode_fields, record_bytes
 
 MAX_RECORDS: Final = 1_000_000
 """In one batch: what some well compressed bytes unfold to must not fill the memory."""
+MAX_FAULTS: Final = 1_000
+"""How many records are named that are the reason why a batch is refused."""
+_QUICK_BYTES: Final = 16 * 1024
+_UNFOLDING: Final = threading.BoundedSemaphore(2)
+"""What is unfolded takes a multiple of what came; so many at once bound the memory of all."""
 _LENGTH_SIZE: Final = 4
 _ATTRIBUTES_SIZE: Final = 2
 _ERRORS_SHOWN: Final = 3
@@ -57,17 +66,45 @@ class RecordsRefused(BarnabasError):
         self.faults = faults
 
 
+def is_quickly_prepared(view: memoryview, config: LogConfig) -> bool:
+    """Whether `prepare_records` takes a moment only, with nothing to unfold. Raises nothing."""
+    if not config.looks_into_records:
+        return True
+    reads_each = config.is_compacted or config.limits_timestamps
+    to_read = 0
+    try:
+        for _, header in iter_batches(view):
+            packed = header.attributes & COMPRESSION_MASK
+            if reads_each or packed != config.compression_type:
+                to_read += header.size_bytes
+                if packed or to_read > _QUICK_BYTES:
+                    return False
+    except ApiError:
+        # To be refused, which is quick.
+        pass
+    return True
+
+
 def prepare_records(
     name: TopicPartition, view: memoryview, config: LogConfig, *, now_ms: int, max_bytes: int
 ) -> memoryview:
     """A producer's batches as they are to be stored: the view itself, or a new one where they must change.
 
     Raises RecordsRefused; what `check_produced_batch` and `decode_fields` raise; CORRUPT_MESSAGE when a batch
-    would unfold to more than `max_bytes`, MESSAGE_TOO_LARGE when it holds more than `MAX_RECORDS`.
+    would unfold to more than `max_bytes`, MESSAGE_TOO_LARGE when it holds more than `MAX_RECORDS` or is above
+    `max.message.bytes` as it came.
     """
+    with nullcontext() if is_quickly_prepared(view, config) else _UNFOLDING:
+        return _prepared(name, view, config, now_ms, max_bytes)
+
+
+def _prepared(
+    name: TopicPartition, view: memoryview, config: LogConfig, now_ms: int, max_bytes: int
+) -> memoryview:
     parts: list[bytes | bytearray | memoryview] = []
     is_new = False
     for position, header in _batches(view):
+        _check_size(header.size_bytes, config)
         batch = view[position : position + header.size_bytes]
         if config.is_compacted or config.limits_timestamps:
             if header.record_count > MAX_RECORDS:
@@ -80,7 +117,9 @@ def prepare_records(
             parts.append(batch)
         else:
             is_new = True
-            parts.append(recompressed(batch, header, config.compression_type, max_bytes))
+            made = recompressed(batch, header, config.compression_type, max_bytes)
+            _check_size(len(made), config)
+            parts.append(made)
     return memoryview(bytearray().join(parts)) if is_new else view
 
 
@@ -107,22 +146,34 @@ def _batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
         position += header.size_bytes
 
 
+def _check_size(size_bytes: int, config: LogConfig) -> None:
+    if size_bytes > config.max_message_bytes:
+        raise api_error(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {size_bytes} bytes, the largest allowed is {config.max_message_bytes}",
+        )
+
+
 def _check_fields(name: TopicPartition, fields: list[RecordFields], config: LogConfig, now_ms: int) -> None:
     if config.is_compacted:
-        faults = [
+        faults = (
             RecordFault(index, f"record {index} has no key, which compacted {name} demands")
             for index, (_, _, key, _, _) in enumerate(fields)
             if key is None
-        ]
-        if faults:
-            raise RecordsRefused(ErrorCode.INVALID_RECORD, faults)
+        )
+        _refuse_if_any(ErrorCode.INVALID_RECORD, faults)
     if config.limits_timestamps:
         least = now_ms - config.message_timestamp_before_max_ms
         most = now_ms + config.message_timestamp_after_max_ms
-        faults = [
+        faults = (
             RecordFault(index, f"record {index} has timestamp {time}, allowed are {least} to {most}")
             for index, (_, time, _, _, _) in enumerate(fields)
             if time != NO_TIMESTAMP and not least <= time <= most
-        ]
-        if faults:
-            raise RecordsRefused(ErrorCode.INVALID_TIMESTAMP, faults)
+        )
+        _refuse_if_any(ErrorCode.INVALID_TIMESTAMP, faults)
+
+
+def _refuse_if_any(code: ErrorCode, faults: Iterator[RecordFault]) -> None:
+    found = list(islice(faults, MAX_FAULTS))
+    if found:
+        raise RecordsRefused(code, found)

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from barnabas.broker.network.request import Buffers, Request
+from barnabas.broker.network.request import Buffers, NotShort, Request
 from barnabas.broker.network.request_queue import RequestQueue
 from barnabas.broker.network.request_runner import RequestRunner
 from barnabas.protocol.errors import MalformedFrame
@@ -163,8 +163,8 @@ class Connection(asyncio.BufferedProtocol):
             while True:
                 request = self.take_request()
                 self._queue.discount(1)
-                if request is not None:
-                    runner.handle(request)
+                if request is not None and not self._ran_shortly(request):
+                    break
                 if not self.request_done():
                     break
                 with self._lock:
@@ -176,6 +176,19 @@ class Connection(asyncio.BufferedProtocol):
         except BaseException as error:
             logger.critical("a request on the network thread of %s broke the broker", self.id, exc_info=True)
             runner.on_fatal(error)
+
+    def _ran_shortly(self, request: Request) -> bool:
+        """Run it here, unless it says that it takes long: then it goes to a worker with all behind it."""
+        request.must_be_short = True
+        try:
+            self._runner.handle(request)
+        except NotShort:
+            request.must_be_short = False
+            with self._lock:
+                self._pending.appendleft(request)
+            self._queue_full = self._queue.add(self, 1, self._owner.wake_for_room)
+            return False
+        return True
 
     def eof_received(self) -> bool:
         """Keep the socket for as long as something that came before the end is still to be run."""

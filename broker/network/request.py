@@ -14,6 +14,11 @@ from typing import Protocol
 
 from barnabas.protocol.frames import Frame
 
+
+class NotShort(Exception):
+    """Raised by a handler that has changed nothing yet: the request is for a worker, not for this thread."""
+
+
 Buffers = Sequence[bytes | bytearray | memoryview]
 """The bytes of a response in order, length bytes included; memoryviews are of single bytes, contiguous."""
 
@@ -38,13 +43,23 @@ class Answering(Protocol):
 class Request:
     """One frame and where it came from. `received_ns` is of ``time.monotonic_ns()``."""
 
-    __slots__ = ("_connection", "answered", "buffers", "frame", "received_ns", "size_bytes")
+    __slots__ = (
+        "_connection",
+        "answered",
+        "buffers",
+        "frame",
+        "must_be_short",
+        "received_ns",
+        "size_bytes",
+    )
 
     def __init__(self, connection: Answering, frame: Frame, received_ns: int) -> None:
         self._connection = connection
         self.frame = frame
         self.received_ns = received_ns
         self.size_bytes = len(frame.view)
+        self.must_be_short = False
+        """Whether it runs on a network thread, where it may raise `NotShort`."""
         # Both belong to the connection and are guarded by its lock.
         self.answered = False
         self.buffers: Buffers = ()

@@ -6,7 +6,7 @@ up to whoever runs the request, who calls `on_fatal`: going on could lose data.
 Most requests are short: a few dozen microseconds, no waiting but for the page cache. Handing one to a worker
 and its answer back costs more than that, for on each way the interpreter lock has to change threads. So a
 network thread runs short requests itself, and the workers are for those that may take long. Which are short
-is for the handlers' side to say. Any thread.
+is for the handlers' side to say: before one is decoded, or, where that was rash, by `NotShort`. Any thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from barnabas.broker.network.request import Request
+from barnabas.broker.network.request import NotShort, Request
 from barnabas.protocol.invariants import InvariantViolation
 
 logger = logging.getLogger(__name__)
@@ -46,10 +46,10 @@ class RequestRunner:
         self.after_run = after_run or _nothing
 
     def handle(self, request: Request) -> None:
-        """Run the handler. Raises only what must end the broker."""
+        """Run the handler. Raises only what must end the broker, and `NotShort` where that is allowed."""
         try:
             self._process(request)
-        except InvariantViolation:
+        except (InvariantViolation, NotShort):
             raise
         except Exception as error:
             logger.exception(

@@ -18,7 +18,7 @@ from typing import Final
 
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.broker.log.record_checks import RecordsRefused
+from barnabas.broker.log.record_checks import RecordsRefused, is_quickly_prepared
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Purgatory, Reaper
 from barnabas.broker.replication.appending import (
@@ -205,6 +205,14 @@ class ReplicaManager:
         return self._roles.broker_epoch
 
     # Produce.
+
+    def would_take_long(self, batches: Sequence[tuple[TopicPartition, memoryview]]) -> bool:
+        """Whether an append of these may take milliseconds, because a topic's settings look into records."""
+        for name, records in batches:
+            partition = self._partitions.get(name)
+            if partition is not None and not is_quickly_prepared(records, partition.log.config):
+                return True
+        return False
 
     def append(
         self,

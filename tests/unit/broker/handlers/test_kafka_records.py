@@ -9,9 +9,12 @@ import pytest
 
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.network.request import NotShort, Request
+from barnabas.protocol import codec_kafka
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.frames import LENGTH_BYTES, Frame
 from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.messages.delete_records import (
     DELETE_TO_HIGH_WATERMARK,
@@ -33,7 +36,7 @@ from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequ
 from barnabas.protocol.record_batch import TimestampType, parse_header
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
-from tests.unit.broker.handlers.serving import INTERNAL, Connection, Serving, batch
+from tests.unit.broker.handlers.serving import CORRELATION_ID, EXTERNAL, INTERNAL, Connection, Serving, batch
 from tests.unit.broker.replication.building import (
     THREE,
     TOPIC_ID,
@@ -213,6 +216,27 @@ def test_a_refused_batch_without_acks_closes_the_connection(leading: Serving) ->
     connection = produce(leading, batch(b"a") * 2, acks=0)
     assert connection.closed is not None
     assert "exactly one batch" in connection.closed
+
+
+def test_what_is_to_be_unfolded_is_not_for_a_network_thread(leading: Serving) -> None:
+    set_topic(leading, cleanup_policy=("compact",))
+    packed = bytes(build_batch([(b"k", b"v")], compression=Compression.ZSTD))
+    data = [PartitionProduceData(index=index, records=packed) for index in (1, 0)]
+    body = ProduceRequest(
+        acks=1, timeout_ms=0, topic_data=[TopicProduceData(name=TP.topic, partition_data=data)]
+    )
+    whole = b"".join(map(bytes, codec_kafka.encode_request(LAST_PRODUCE, CORRELATION_ID, "test", body)))
+    connection = Connection(EXTERNAL, ProduceRequest, LAST_PRODUCE)
+    request = Request(connection, Frame(memoryview(bytearray(whole))[LENGTH_BYTES:]), 0)
+    request.must_be_short = True
+    with pytest.raises(NotShort):
+        leading.process(request)
+    assert not connection.is_answered
+    assert leading.managed.manager.partition(TP).log_end_offset == 0
+    request.must_be_short = False
+    leading.process(request)
+    assert outcome(connection, 1).error_code == ErrorCode.NONE
+    assert leading.managed.manager.partition(TP).log_end_offset == 1
 
 
 @pytest.mark.parametrize("version", [7, 8])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from barnabas.broker.log import record_checks
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.log.record_checks import RecordsRefused, prepare_records
+from barnabas.broker.log.record_checks import RecordsRefused, is_quickly_prepared, prepare_records
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
@@ -161,3 +161,53 @@ def test_a_batch_of_too_many_records_is_not_looked_into() -> None:
     with pytest.raises(ApiError, match="1000001 records") as caught:
         prepared(batch, cleanup_policy=("compact",))
     assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_batch_that_is_too_large_is_not_looked_into() -> None:
+    keyless = batch_of(*[(None, bytes(100), None, 0)] * 50)
+    settings = {"cleanup_policy": ("compact",), "max_message_bytes": len(keyless) - 1}
+    with pytest.raises(ApiError) as caught:
+        prepared(keyless, **settings)
+    assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_batch_that_is_too_large_once_it_is_unfolded_is_refused() -> None:
+    batch = batch_of((b"k", bytes(100_000), None, 0), compression=Compression.ZSTD)
+    with pytest.raises(ApiError) as caught:
+        prepared(batch * 3, compression_type=Compression.NONE, max_message_bytes=50_000)
+    assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_not_every_one_of_very_many_bad_records_is_named() -> None:
+    keyless = batch_of(*[(None, b"", None, 0)] * (record_checks.MAX_FAULTS + 5))
+    code, places = refused(keyless, cleanup_policy=("compact",))
+    assert code == ErrorCode.INVALID_RECORD
+    assert places == list(range(record_checks.MAX_FAULTS))
+
+
+PLAIN = batch_of((b"k", b"v", None, 0))
+LARGE = batch_of((b"k", bytes(20_000), None, 0))
+PACKED = batch_of((b"k", b"v", None, 0), compression=Compression.ZSTD)
+
+
+@pytest.mark.parametrize(
+    ("batches", "settings", "is_quick"),
+    [
+        (LARGE + PACKED, {}, True),
+        (PLAIN, {"cleanup_policy": ("compact",)}, True),
+        (PLAIN * 3, {"message_timestamp_after_max_ms": 1}, True),
+        (LARGE, {"cleanup_policy": ("compact",)}, False),
+        (PLAIN * 300, {"cleanup_policy": ("compact",)}, False),
+        (PACKED, {"cleanup_policy": ("compact",)}, False),
+        (PLAIN + PACKED, {"message_timestamp_after_max_ms": 1}, False),
+        (PACKED * 300, {"compression_type": Compression.ZSTD}, True),
+        (PACKED, {"compression_type": Compression.GZIP}, False),
+        (PLAIN, {"compression_type": Compression.GZIP}, True),
+        (b"rubbish", {"cleanup_policy": ("compact",)}, True),
+        (PLAIN[:-1], {"cleanup_policy": ("compact",)}, True),
+    ],
+)
+def test_what_takes_a_moment_only_is_told_before(
+    batches: bytes, settings: dict[str, Any], is_quick: bool
+) -> None:
+    assert is_quickly_prepared(memoryview(batches), LogConfig(**settings)) is is_quick

@@ -14,7 +14,7 @@ import pytest
 
 from barnabas.broker.config import config_from
 from barnabas.broker.network.connection import ConnectionLimits
-from barnabas.broker.network.request import Request
+from barnabas.broker.network.request import NotShort, Request
 from barnabas.broker.network.server import CannotBind, ListenAddress, ServerSettings, SocketServer
 from barnabas.protocol.invariants import InvariantViolation
 from tests.waiting import DEADLINE_S, wait_for
@@ -224,6 +224,27 @@ def test_short_requests_run_on_the_network_thread_and_others_on_a_worker() -> No
         assert threads[b"0"].startswith("network")
         # What waits behind a long request goes with it, so that the order is kept.
         assert threads[b"1"].startswith("io-worker")
+
+
+def test_a_request_that_proves_long_is_run_by_a_worker_in_its_turn(serve: Serve) -> None:
+    ran: list[tuple[bytes, str]] = []
+
+    def process(request: Request) -> None:
+        payload = bytes(request.frame.view)
+        if payload.startswith(b"long"):
+            if request.must_be_short:
+                raise NotShort
+            assert threading.current_thread().name.startswith("io-worker")
+        ran.append((payload, threading.current_thread().name))
+        echo(request)
+
+    served = serve(process)
+    client = served.client()
+    payloads = [b"%s %d" % (b"long" if number % 7 == 3 else b"short", number) for number in range(500)]
+    client.send(*payloads)
+    assert [client.receive() for _ in payloads] == payloads
+    assert [payload for payload, _ in ran] == payloads
+    assert served.server.queued_requests == 0
 
 
 def test_responses_keep_the_order_when_an_earlier_one_is_deferred(serve: Serve) -> None:
