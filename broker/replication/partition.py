@@ -21,6 +21,7 @@ from typing import Final
 
 from barnabas.broker.log.log import Log
 from barnabas.broker.replication import fencing, rules
+from barnabas.broker.replication.followers import Followers
 from barnabas.broker.replication.isr import CommittedIsr, IsrState, PendingExpand, PendingIsr, PendingShrink
 from barnabas.broker.replication.replica_views import (
     FollowerPosition,
@@ -30,7 +31,7 @@ from barnabas.broker.replication.replica_views import (
     ReplicaView,
     Role,
 )
-from barnabas.broker.replication.rules import EpochEnd, FollowerState
+from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import (
     NO_BROKER,
@@ -46,7 +47,6 @@ from barnabas.protocol.ids import (
 from barnabas.protocol.invariants import check_offset_order, invariant
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 
-_NO_ISR: Final = CommittedIsr(frozenset(), -1)
 _EMPTY: Final = memoryview(b"")
 _EVER: Final = 1 << 31
 
@@ -68,7 +68,6 @@ class Partition:
         self.log = log
         self.min_insync_replicas = min_insync_replicas
         self._broker_id = broker_id
-        self._max_lag_ms = max_lag_ms
         self._lock = threading.Lock()
         self._role = Role.NONE
         # What is said to those that want a leader and find none here.
@@ -76,12 +75,10 @@ class Partition:
         self._leader = NO_BROKER
         self._leader_epoch = NO_LEADER_EPOCH
         self._controller_epoch = NO_CONTROLLER_EPOCH
-        self._leader_epoch_start_offset = Offset(0)
         # The epoch in which this replica last came to lead; while it leads on, its log is never cut.
         self.leading_since = NO_LEADER_EPOCH
         self._replicas: tuple[BrokerId, ...] = ()
-        self._isr: IsrState = _NO_ISR
-        self._followers: dict[BrokerId, FollowerState] = {}
+        self._followers = Followers(broker_id, max_lag_ms)
         # Invariant: log start ≤ high watermark ≤ log end. Without transactions it is the last stable offset.
         self._high_watermark = Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset))
 
@@ -116,7 +113,7 @@ class Partition:
 
     @property
     def isr(self) -> IsrState:
-        return self._isr
+        return self._followers.isr
 
     def view(self) -> ReplicaView:
         with self._lock:
@@ -125,7 +122,7 @@ class Partition:
                 self._role,
                 self._leader,
                 self._leader_epoch,
-                self._isr,
+                self._followers.isr,
                 self._replicas,
                 self.log.log_start_offset,
                 self._high_watermark,
@@ -150,17 +147,14 @@ class Partition:
                 self.log.epoch_cache.assign(state.leader_epoch, log_end_offset)
             self._take_over(state)
             self._role = Role.LEADER
-            self._leader_epoch_start_offset = log_end_offset
             if is_new_leader:
                 self.leading_since = self._leader_epoch
             in_sync = frozenset(BrokerId(replica) for replica in state.isr)
-            self._isr = CommittedIsr(in_sync, state.partition_epoch)
-            self._followers = rules.followers_after_election(
-                self._followers,
-                [replica for replica in self._replicas if replica != self._broker_id],
-                in_sync,
+            self._followers.begin_epoch(
+                self._replicas,
+                CommittedIsr(in_sync, state.partition_epoch),
                 is_new_leader=is_new_leader,
-                leader_log_end_offset=log_end_offset,
+                log_end_offset=log_end_offset,
                 now_ms=now_ms,
             )
             self._advance_high_watermark(now_ms)
@@ -173,8 +167,7 @@ class Partition:
                 return False
             self._take_over(state)
             self._role = Role.FOLLOWER
-            self._isr = _NO_ISR
-            self._followers = {}
+            self._followers.forget()
             return True
 
     def _is_news(self, state: LeaderAndIsrPartition) -> bool:
@@ -199,8 +192,8 @@ class Partition:
         """
         with self._lock:
             self.check_leading(since=since)
-            if require_all and len(self._isr.in_sync_replicas) < self.min_insync_replicas:
-                in_sync = len(self._isr.in_sync_replicas)
+            if require_all and len(self._followers.isr.in_sync_replicas) < self.min_insync_replicas:
+                in_sync = len(self._followers.isr.in_sync_replicas)
                 raise fencing.not_enough_replicas(self.partition, in_sync, self.min_insync_replicas)
             result = self.log.append_as_leader(records, self._leader_epoch, wall_clock_ms)
             moved = self._advance_high_watermark(now_ms)
@@ -216,7 +209,7 @@ class Partition:
                 return self._refusal
             if self._high_watermark < required_offset:
                 return None
-            if len(self._isr.in_sync_replicas) < self.min_insync_replicas:
+            if len(self._followers.isr.in_sync_replicas) < self.min_insync_replicas:
                 return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
             return ErrorCode.NONE
 
@@ -265,7 +258,7 @@ class Partition:
         """
         with self._lock:
             self.check_leading(current_leader_epoch)
-            start = self._leader_epoch_start_offset
+            start = self._followers.leader_epoch_start_offset
             if self._high_watermark < start:
                 raise fencing.not_available(self.partition, self._high_watermark, self._leader_epoch, start)
             return self._high_watermark
@@ -294,23 +287,22 @@ class Partition:
         """
         with self._lock:
             self.check_leading(current_leader_epoch)
-            known = self._followers.get(follower)
-            if known is None:
+            if follower not in self._followers:
                 raise fencing.not_a_replica(self.partition, follower, self._replicas)
             if registered_broker_epoch is not None and -1 < broker_epoch < registered_broker_epoch:
                 return FollowerProgress(False, False)
-            updated = rules.after_fetch(
-                known,
+            self._followers.note_fetch(
+                follower,
                 fetch_offset=fetch_offset,
                 log_start_offset=log_start_offset,
                 leader_log_end_offset=leader_log_end_offset,
                 broker_epoch=broker_epoch,
                 now_ms=now_ms,
             )
-            self._followers[follower] = updated
             # Though this follower stands still, another that was waited for may have lagged too long by now.
             moved = self._advance_high_watermark(now_ms)
-            return FollowerProgress(moved, self._may_join(follower, updated, registered_broker_epoch))
+            may_join = self._followers.may_join(follower, self._high_watermark, registered_broker_epoch)
+            return FollowerProgress(moved, may_join)
 
     def epoch_end(self, current_leader_epoch: int, epoch: LeaderEpoch) -> EpochEnd:
         """Where this leader's history of an epoch ends; epoch and offset are -1 when it is unknown."""
@@ -342,8 +334,7 @@ class Partition:
         """The least log start of this leader and its living followers, -1 while one has not said its own."""
         with self._lock:
             self.check_leading()
-            told = [state.log_start_offset for name, state in self._followers.items() if name in alive]
-            return min(self.log.log_start_offset, *told) if told else self.log.log_start_offset
+            return min([self.log.log_start_offset, *self._followers.log_starts(alive)])
 
     # The ISR, as the leader changes it.
 
@@ -352,65 +343,32 @@ class Partition:
     ) -> PendingExpand | None:
         """Begin to let a follower join, if it still may and no other change is pending."""
         with self._lock:
-            state = self._followers.get(follower)
-            if self._role is not Role.LEADER or state is None or registered_broker_epoch is None:
+            if self._role is not Role.LEADER or registered_broker_epoch is None:
                 return None
-            if not isinstance(self._isr, CommittedIsr):
+            if follower not in self._followers:
                 return None
-            if not self._may_join(follower, state, registered_broker_epoch):
-                return None
-            self._isr = PendingExpand(self._isr, {follower: registered_broker_epoch})
-            return self._isr
+            return self._followers.propose_expand(follower, self._high_watermark, registered_broker_epoch)
 
     def propose_shrink(self, now_ms: float) -> PendingShrink | None:
         """Begin to put out those that lag too long, if there are any and no other change is pending."""
         with self._lock:
-            if self._role is not Role.LEADER or not isinstance(self._isr, CommittedIsr):
+            if self._role is not Role.LEADER:
                 return None
-            leaving = rules.out_of_sync(
-                self._followers,
-                self._isr.in_sync_replicas,
-                self._broker_id,
-                self.log.log_end_offset,
-                now_ms=now_ms,
-                max_lag_ms=self._max_lag_ms,
-            )
-            if not leaving:
-                return None
-            self._isr = PendingShrink(self._isr, leaving)
-            return self._isr
+            return self._followers.propose_shrink(self.log.log_end_offset, now_ms)
 
     def settle_isr(self, pending: PendingIsr, outcome: CommittedIsr, now_ms: float) -> bool:
         """ZooKeeper holds ``outcome``, and the change is over. Returns whether the high watermark moved."""
         with self._lock:
-            if self._isr is not pending:
+            if self._followers.isr is not pending:
                 return False
-            self._isr = outcome
+            self._followers.isr = outcome
             return self._advance_high_watermark(now_ms)
-
-    def _may_join(
-        self, follower: BrokerId, state: FollowerState, registered_broker_epoch: BrokerEpoch | None
-    ) -> bool:
-        is_settled = isinstance(self._isr, CommittedIsr) and follower not in self._isr.in_sync_replicas
-        return is_settled and rules.may_join_isr(
-            state,
-            high_watermark=self._high_watermark,
-            leader_epoch_start_offset=self._leader_epoch_start_offset,
-            registered_broker_epoch=registered_broker_epoch,
-        )
 
     def _advance_high_watermark(self, now_ms: float) -> bool:
         log_end_offset = self.log.log_end_offset
         if self._role is not Role.LEADER or self._high_watermark == log_end_offset:
             return False
-        found = rules.next_high_watermark(
-            self._high_watermark,
-            log_end_offset,
-            self._followers,
-            self._isr.maximal,
-            now_ms=now_ms,
-            max_lag_ms=self._max_lag_ms,
-        )
+        found = self._followers.next_high_watermark(self._high_watermark, log_end_offset, now_ms)
         if found == self._high_watermark:
             return False
         self._set_high_watermark(found)
@@ -496,5 +454,4 @@ class Partition:
             self._refusal = refusal
             self._role = Role.NONE
             self._leader = NO_BROKER
-            self._followers = {}
-            self._isr = _NO_ISR
+            self._followers.forget()

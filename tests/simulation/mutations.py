@@ -85,7 +85,7 @@ def a_conflict_takes_the_change_back(setattr_: SetAttr) -> None:
             try:
                 return update(*args, **kwargs)
             except IsrConflict:
-                partition._isr = pending.committed
+                partition._followers.isr = pending.committed
                 raise
 
         self._store.update_isr = watched
