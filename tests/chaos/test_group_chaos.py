@@ -143,15 +143,26 @@ class Life:
                     async with asyncio.timeout(self.chance.uniform(0, 0.1)):
                         await consumer.poll(10_000)
                         raise Disaster
-                if is_due and end == "stall":
+                if is_due and end == "stall" and (member_id := member_id_of(consumer)):
                     self.ends[end] = self.ends.get(end, 0) + 1
-                    await asyncio.sleep(4)
+                    await self.wait_removed(member_id)
                     until = loop.time() + 5
                 if self.chance.random() < 0.05:
                     try:
                         await consumer.commit(timeout_ms=3_000)
                     except (CommitFailed, BarnabasError):
                         self.ends["refused commit"] = self.ends.get("refused commit", 0) + 1
+
+    async def wait_removed(self, member_id: str) -> None:
+        """Do not poll until the coordinator, whoever it is by then, has gone on without this member."""
+        try:
+            async with asyncio.timeout(HEALING_S), Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
+                while True:
+                    if not await is_member(admin, member_id):
+                        return
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"{member_id} does not poll and is a member still") from None
 
     async def process(self, number: int) -> None:
         """One process after another that is a member, each of which is killed some time."""
@@ -220,6 +231,21 @@ class Life:
         async with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
             found = await admin.group_offsets(GROUP)
         self.events += [Committed(tp, one.offset) for tp, one in found.items() if one is not None]
+
+
+def member_id_of(consumer: Consumer) -> str:
+    """Empty while it is none."""
+    group = consumer._group
+    return "" if group is None else group.member.member_id
+
+
+async def is_member(admin: Admin, member_id: str) -> bool:
+    """True also while nobody can say."""
+    try:
+        found = await admin.describe_groups(GROUP, timeout_ms=2_000)
+    except BarnabasError:
+        return True
+    return member_id in {member.member_id for member in found[GROUP].members}
 
 
 def crash(consumer: Consumer) -> None:
