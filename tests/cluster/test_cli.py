@@ -275,7 +275,9 @@ def test_up_prints_one_object_when_the_cluster_is_writable(
     _, described = foreground
     assert set(described) == {"bootstrap", "zookeeper", "dir", "brokers"}
     assert described["dir"] == str(tmp_path)
-    assert [set(broker) for broker in described["brokers"]] == [{"id", "port", "pid", "log_dirs"}] * 3
+    said = {"id", "port", "pid", "log_dirs", "metrics"}
+    assert [set(broker) for broker in described["brokers"]] == [said] * 3
+    assert [broker["metrics"] for broker in described["brokers"]] == [None] * 3
     assert described["bootstrap"] == ",".join(f"127.0.0.1:{b['port']}" for b in described["brokers"])
     assert all(ProcessId.of(broker["pid"]) for broker in described["brokers"])
     created = _command("topics", "create", "t", "--bootstrap", described["bootstrap"], "--json")
