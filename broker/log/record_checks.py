@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Final
 
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.protocol.compression import Compression, compress
+from barnabas.protocol.compression import Buffer, Compression, compress, decompress
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import (
@@ -34,7 +34,7 @@ from barnabas.protocol.record_batch import (
     iter_batches,
     write_crc,
 )
-from barnabas.protocol.records import RecordFields, decode_fields, record_bytes
+from barnabas.protocol.records import RecordFields, decode_fields
 
 MAX_RECORDS: Final = 1_000_000
 """In one batch: what some well compressed bytes unfold to must not fill the memory."""
@@ -113,21 +113,19 @@ def _prepared(
                     f"a batch of {header.record_count} records; {name} is looked into, up to {MAX_RECORDS}",
                 )
             _check_fields(name, decode_fields(batch, check_crc=False, max_bytes=max_bytes), config, now_ms)
-        if config.compression_type in (None, header.compression):
+        kept_in = config.compression_type
+        if kept_in in (None, header.compression):
             parts.append(batch)
         else:
             is_new = True
-            made = recompressed(batch, header, config.compression_type, max_bytes)
-            _check_size(len(made), config)
-            parts.append(made)
+            packed = compress(kept_in, decompress(header.compression, batch[HEADER_BYTES:], max_bytes))
+            _check_size(HEADER_BYTES + len(packed), config)
+            parts.append(_repacked(batch, header, kept_in, packed))
     return memoryview(bytearray().join(parts)) if is_new else view
 
 
-def recompressed(
-    batch: memoryview, header: BatchHeader, compression: Compression, max_bytes: int
-) -> bytearray:
-    """The same batch with its records in another compression; raises CORRUPT_MESSAGE as `record_bytes`."""
-    packed = compress(compression, record_bytes(batch, header, max_bytes))
+def _repacked(batch: memoryview, header: BatchHeader, compression: Compression, packed: Buffer) -> bytearray:
+    """The same batch with its records packed in another compression."""
     made = bytearray(batch[:HEADER_BYTES])
     made += packed
     length = len(made) - LOG_OVERHEAD_BYTES
