@@ -8,10 +8,12 @@ where a rebalance listener is called: its methods are plain ones and may use the
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import queue
 import re
+import threading
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -24,6 +26,7 @@ from barnabas.client.loop_thread import LoopThread, start_on
 from barnabas.client.metadata import PartitionInfo
 from barnabas.client.offsets import ListedOffset
 from barnabas.client.subscription import RebalanceListener
+from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import Offset, TopicPartition
 
 T = TypeVar("T")
@@ -42,7 +45,8 @@ class Consumer:
         self._consumer = self._thread.call(self._make)
         start_on(self._thread, self._consumer.start)
         self._left: deque[ConsumerRecord] = deque()
-        self._listener: _InCallersThread | None = None
+        self._desk = _Desk()
+        self._has_listener = False
 
     async def _make(self) -> _consumer.Consumer:
         return _consumer.Consumer(self.config)
@@ -53,18 +57,19 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close(commits=error is None)
+        self.close(commits=error is None)
 
-    def close(self) -> None:
-        """Commit where that is automatic, leave the group, disconnect, end the thread. Idempotent."""
-        self._close(commits=True)
+    def close(self, *, commits: bool = True, timeout_ms: int = _consumer.CLOSE_TIMEOUT_MS) -> None:
+        """Commit where that is automatic, leave the group, disconnect, end the thread. Idempotent.
 
-    def _close(self, *, commits: bool) -> None:
+        As `barnabas.client.Consumer.close`; what a listener does takes as long as it takes.
+        """
         if self._thread.closed_reason is not None:
             return
+        self._desk.refuse_within_call()
         try:
             self._give_back()
-            self._serve(lambda: self._consumer.close(commits=commits))
+            self._serve(lambda: self._consumer.close(commits=commits, timeout_ms=timeout_ms))
         finally:
             self._thread.stop("the consumer is closed")
             self._left.clear()
@@ -82,9 +87,9 @@ class Consumer:
         listener: RebalanceListener | None = None,
     ) -> None:
         """As `barnabas.client.Consumer.subscribe`; the listener is called in the thread that polls."""
-        told = None if listener is None else _InCallersThread(listener)
+        told = None if listener is None else _InCallersThread(listener, self._desk)
         self._do(lambda: self._consumer.subscribe(topics, pattern=pattern, listener=told))
-        self._listener = told
+        self._has_listener = self._has_listener or told is not None
 
     def unsubscribe(self) -> None:
         self._give_back()
@@ -147,7 +152,20 @@ class Consumer:
         if self._left:
             limit = self.config.max_poll_records if max_records is None else max_records
             return [self._left.popleft() for _ in range(min(limit, len(self._left)))]
-        return self._serve(lambda: self._consumer.poll(timeout_ms, max_records))
+        polled = _Polled()
+
+        async def poll() -> None:
+            records = await self._consumer.poll(timeout_ms, max_records)
+            if not polled.take(records):
+                self._consumer._rewind(_first_offsets(records))
+
+        try:
+            self._serve(poll)
+            return polled.records
+        except BaseException:
+            # Interrupted: what has come already is for the next poll, and what comes late is fetched again.
+            self._left.extend(polled.give_up())
+            raise
 
     def __iter__(self) -> Self:
         return self
@@ -184,9 +202,7 @@ class Consumer:
     def _handed_out(self) -> dict[TopicPartition, OffsetToCommit]:
         """The positions, without what was polled but not handed out yet."""
         positions: dict[TopicPartition, OffsetToCommit] = {**self._do(self._consumer._consumed)}
-        for record in reversed(self._left):
-            positions[TopicPartition(record.topic, record.partition)] = int(record.offset)
-        return positions
+        return {**positions, **_first_offsets(self._left)}
 
     def partitions_for(self, topic: str) -> list[PartitionInfo]:
         return self._thread.call(lambda: self._consumer.partitions_for(topic))
@@ -214,29 +230,22 @@ class Consumer:
 
     def _serve(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the consumer's thread; the listener calls that it makes happen here."""
-        if self._listener is None:
+        if not self._has_listener:
             return self._thread.call(work)
-        outer, calls = self._listener.calls, queue.SimpleQueue[_Call | None]()
-        self._listener.calls = calls
+        self._desk.refuse_within_call()
+        self._desk.clear()
+        future = self._thread.begin(work)
         try:
-            future = self._thread.begin(work)
-            future.add_done_callback(lambda _: calls.put(None))
-            try:
-                while (call := calls.get()) is not None:
-                    call()
-            except BaseException:
-                # An interrupted caller does not want the answer any more.
-                future.cancel()
-                raise
-            return self._thread.outcome(future)
-        finally:
-            self._listener.calls = outer
+            self._desk.serve(future)
+        except BaseException:
+            # An interrupted caller does not want the answer any more.
+            future.cancel()
+            raise
+        return self._thread.outcome(future)
 
     def _give_back(self) -> None:
         """Take back what was polled and not handed out, as if the poll had not brought it."""
-        firsts: dict[TopicPartition, int] = {}
-        for record in reversed(self._left):
-            firsts[TopicPartition(record.topic, record.partition)] = record.offset
+        firsts = _first_offsets(self._left)
         self._left.clear()
         if firsts:
             self._do(lambda: self._consumer._rewind(firsts))
@@ -250,12 +259,70 @@ class Consumer:
         self._left = deque(record for record in self._left if record[:2] not in gone)
 
 
-class _InCallersThread(RebalanceListener):
-    """Calls a listener in the thread that waits for the consumer, which takes the calls out of ``calls``."""
+def _first_offsets(records: Sequence[ConsumerRecord]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(record.topic, record.partition): int(record.offset) for record in reversed(records)
+    }
 
-    def __init__(self, listener: RebalanceListener) -> None:
-        self._listener = listener
+
+class _Polled:
+    """The outcome of one poll, between the thread that polls and the one that waits and may stop waiting."""
+
+    def __init__(self) -> None:
+        self.records: list[ConsumerRecord] = []
+        self._is_wanted = True
+        self._lock = threading.Lock()
+
+    def take(self, records: list[ConsumerRecord]) -> bool:
+        """Hand them over; False when nobody waits any more."""
+        with self._lock:
+            if self._is_wanted:
+                self.records = records
+            return self._is_wanted
+
+    def give_up(self) -> list[ConsumerRecord]:
+        """Wait no more; what came before that."""
+        with self._lock:
+            self._is_wanted = False
+            return self.records
+
+
+class _Desk:
+    """Where calls of listeners wait for the thread that waits for the consumer."""
+
+    def __init__(self) -> None:
         self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self.is_in_call = False
+
+    def clear(self) -> None:
+        """Before work begins: what an interrupted one has left is nobody's."""
+        self.calls = queue.SimpleQueue()
+
+    def serve(self, future: concurrent.futures.Future[T]) -> None:
+        """Make the calls that come until the future is done."""
+        calls = self.calls
+        future.add_done_callback(lambda _: calls.put(None))
+        while (call := calls.get()) is not None:
+            self.is_in_call = True
+            try:
+                call()
+            finally:
+                self.is_in_call = False
+
+    def refuse_within_call(self) -> None:
+        """Raises LocalError in a listener: the poll that it would wait for waits for it."""
+        if self.is_in_call:
+            raise LocalError(
+                "a rebalance listener is a part of a poll, and cannot poll, unsubscribe or close itself"
+            )
+
+
+class _InCallersThread(RebalanceListener):
+    """Has a listener called by the thread that waits for the consumer."""
+
+    def __init__(self, listener: RebalanceListener, desk: _Desk) -> None:
+        self._listener = listener
+        self._desk = desk
 
     async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
         await self._call(lambda: self._listener.on_partitions_revoked(partitions))
@@ -286,5 +353,5 @@ class _InCallersThread(RebalanceListener):
                 error = raised
             loop.call_soon_threadsafe(finish, error)
 
-        self.calls.put(call)
+        self._desk.calls.put(call)
         await done

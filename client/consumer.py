@@ -16,11 +16,10 @@ A consumer belongs to the event loop that it was started on, and to one task at 
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -32,15 +31,15 @@ from barnabas.client.errors import ClientClosed, InvalidConfiguration, NotAssign
 from barnabas.client.fetched import ConsumerRecord, PartitionState, Reset
 from barnabas.client.fetcher import Fetcher, reset_of
 from barnabas.client.group_session import GroupSession
+from barnabas.client.start_offsets import StartOffsets
 from barnabas.client.subscription import RebalanceListener, select
 from barnabas.protocol.errors import BarnabasError, RequestTimedOutLocally
 from barnabas.protocol.ids import Offset, TopicPartition
 
-log = logging.getLogger(__name__)
-
 __all__ = ["Consumer", "ConsumerRecord", "OffsetAndMetadata", "RebalanceListener"]
 
 _NEVER: Final = float("inf")
+CLOSE_TIMEOUT_MS: Final = 30_000
 
 
 class Consumer(ConsumerOffsets):
@@ -51,7 +50,9 @@ class Consumer(ConsumerOffsets):
         self._cluster: Cluster | None = None
         self._fetcher: Fetcher | None = None
         self._group: GroupSession | None = None
-        self._start_finders: set[asyncio.Task[None]] = set()
+        self._closes = asyncio.Lock()
+        self._is_closing = False
+        self._starts = StartOffsets(self.config, self._starts_found)
         self._states: dict[TopicPartition, PartitionState] = {}
         self._turns: deque[PartitionState] = deque()
         self._arrived = asyncio.Event()
@@ -76,25 +77,30 @@ class Consumer(ConsumerOffsets):
         if self.config.group_id is not None:
             self._group = GroupSession(self._cluster, self.config, _Assigned(self), self._arrived.set)
 
-    async def close(self, *, commits: bool = True) -> None:
+    async def close(self, *, commits: bool = True, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Commit where that is automatic, unless not even that is wanted; leave the group, disconnect.
 
-        Idempotent. Raises what a rebalance listener raises, once the consumer is closed.
+        What is not done within ``timeout_ms`` is given up. A poll that another task is in ends with
+        ClientClosed. Idempotent. Raises what a rebalance listener raises, once the consumer is closed.
         """
-        if self._fetcher is None or self._cluster is None:
-            return
-        try:
-            if self._group is not None:
-                await self._group.close(commits=commits)
-        finally:
-            for task in self._start_finders:
-                task.cancel()
-            self._fetcher.close()
-            self._cluster.close()
-            self._fetcher = None
-            self._states.clear()
-            self._turns.clear()
+        if self._group is not None:
+            self._group.refuse_within_listener()
+        async with self._closes:
+            if self._fetcher is None or self._cluster is None:
+                return
+            self._is_closing = True
             self._arrived.set()
+            try:
+                if self._group is not None:
+                    await self._group.close(commits=commits, timeout_s=timeout_ms / 1000)
+            finally:
+                self._starts.cancel()
+                self._fetcher.close()
+                self._cluster.close()
+                self._fetcher = None
+                self._states.clear()
+                self._turns.clear()
+                self._arrived.set()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -120,7 +126,7 @@ class Consumer(ConsumerOffsets):
         self._drop([tp for tp in self._states if tp not in wanted])
         new = [self._add(tp) for tp in wanted if tp not in self._states]
         if self._group is not None and new:
-            self._find_starts(self._group, new)
+            self._starts.find(new, self._group.offsets.fetch)
         self._turns = deque(self._states.values())
         cluster.watch_topics(*{tp.topic for tp in wanted})
         fetcher.wake()
@@ -130,47 +136,16 @@ class Consumer(ConsumerOffsets):
         state.seek(None, reset_of(self.config))
         return state
 
+    def _starts_found(self) -> None:
+        self._arrived.set()
+        if self._fetcher is not None:
+            self._fetcher.wake()
+
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
         for tp in partitions:
             self._leave_current(self._states[tp])
             self._states.pop(tp).seek(None, None)
         self._turns = deque(self._states.values())
-
-    def _find_starts(self, group: GroupSession, states: list[PartitionState]) -> None:
-        """Begin at the committed offsets, which have to be asked for first."""
-        for state in states:
-            state.retry_at = _NEVER
-        generations = {state: state.generation for state in states}
-        task = asyncio.get_running_loop().create_task(self._seek_committed(group, generations))
-        self._start_finders.add(task)
-        task.add_done_callback(self._start_finders.discard)
-
-    async def _seek_committed(self, group: GroupSession, generations: dict[PartitionState, int]) -> None:
-        """``generations`` are those before any seek of the user's, which counts for more."""
-        failure: BarnabasError | None = None
-        offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
-        while wanted := [state for state, known in generations.items() if state.generation == known]:
-            try:
-                offsets = await group.offsets.fetch(
-                    [state.tp for state in wanted], self.config.default_api_timeout_ms
-                )
-            except BarnabasError as error:
-                if error.retriable:
-                    log.warning("%s; going on asking", error)
-                    continue
-                failure = error
-            break
-        for state, generation in generations.items():
-            if state.generation == generation:
-                found = offsets.get(state.tp)
-                if found is not None:
-                    state.begin_at(found.offset, found.leader_epoch)
-                else:
-                    state.seek(None, reset_of(self.config))
-                    state.error = failure
-        self._arrived.set()
-        if self._fetcher is not None:
-            self._fetcher.wake()
 
     def subscribe(
         self,
@@ -193,9 +168,13 @@ class Consumer(ConsumerOffsets):
     async def unsubscribe(self) -> None:
         """Give all partitions up, assigned either way, and leave the group. Raises what a listener raises."""
         self._parts()
-        if self._group is not None and self._group.selection is not None:
-            await self._group.unsubscribe()
-        self._drop(list(self._states))
+        if self._group is not None:
+            self._group.refuse_within_listener()
+        try:
+            if self._group is not None and self._group.selection is not None:
+                await self._group.unsubscribe()
+        finally:
+            self._drop(list(self._states))
 
     def subscription(self) -> set[str]:
         """The topics subscribed to: for a pattern those that were found so far."""
@@ -288,7 +267,7 @@ class Consumer(ConsumerOffsets):
         await asyncio.sleep(0)
         while True:
             if self._group is not None:
-                await self._group.upkeep()
+                await self._keep_up(self._group)
             if records := self._collect(limit):
                 return records
             if not await self._wait_in_poll(deadline):
@@ -306,8 +285,8 @@ class Consumer(ConsumerOffsets):
             if (group := self._group) is not None:
                 present = time.monotonic()
                 group.member.polled(present)
-                if group.attention_at <= present:
-                    await group.upkeep()
+                if group.attention_at <= present or self._is_closing:
+                    await self._keep_up(group)
             if (state := self._current_state) is not None:
                 if state.generation == self._current_generation:
                     for record in self._current:
@@ -317,6 +296,14 @@ class Consumer(ConsumerOffsets):
             await asyncio.sleep(0)
             if not self._take_current():
                 await self._wait_in_poll(None)
+
+    async def _keep_up(self, group: GroupSession) -> None:
+        """What a poll owes the group; nothing is handed out once another task has begun to close."""
+        group.refuse_within_listener()
+        if not self._is_closing:
+            await group.upkeep()
+        if self._is_closing:
+            raise ClientClosed("the consumer is being closed")
 
     def _take_current(self) -> bool:
         """Begin to hand out one partition's next records one by one; whether there are any."""
@@ -483,12 +470,18 @@ class _Assigned:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
 
-    def take(self, partitions: dict[TopicPartition, OffsetAndMetadata | None]) -> None:
+    def take(
+        self,
+        partitions: Collection[TopicPartition],
+        starts: Mapping[TopicPartition, OffsetAndMetadata | None] | None,
+    ) -> None:
         consumer = self._consumer
         cluster, fetcher = consumer._parts()
-        for tp, start in sorted(partitions.items()):
-            state = consumer._add(tp)
-            if start is not None:
+        new = [consumer._add(tp) for tp in sorted(partitions)]
+        if starts is None and consumer._group is not None and new:
+            consumer._starts.find(new, consumer._group.offsets.fetch)
+        for state in new:
+            if starts is not None and (start := starts.get(state.tp)) is not None:
                 state.begin_at(start.offset, start.leader_epoch)
         consumer._turns = deque(consumer._states.values())
         cluster.watch_topics(*{tp.topic for tp in partitions})

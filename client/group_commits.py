@@ -17,13 +17,13 @@ from barnabas.client.committed_offsets import CommittedOffsets, OffsetAndMetadat
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.group_membership import Membership
 from barnabas.client.subscription import Assigned
-from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import TopicPartition
 
 log = logging.getLogger(__name__)
 
 CommitDone = Callable[[Mapping[TopicPartition, OffsetAndMetadata], BarnabasError | None], None]
-"""Called with what was to be committed, and why it was not."""
+"""Called with what was to be committed, and why it was not. What it raises comes out of the next poll."""
 
 _NEVER: Final = float("inf")
 _LEAST_INTERVAL_S: Final = 0.01
@@ -49,6 +49,8 @@ class GroupCommits:
         self._known: dict[TopicPartition, int] = {}
         """What is committed already, as far as we know: it is not committed again."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.failure: Exception | None = None
+        """What a callback raised, for the next poll."""
         self.due_at = self._after_interval(time.monotonic())
 
     def stop_automatic(self) -> None:
@@ -86,16 +88,40 @@ class GroupCommits:
             self._known.update((tp, found.offset) for tp, found in offsets.items())
         except BarnabasError as failure:
             error = failure
+        except asyncio.CancelledError:
+            self._tell(done, offsets, LocalError("given up before the outcome was known"))
+            raise
+        self._tell(done, offsets, error)
         self._noticed()
-        if done is not None:
-            done(offsets, error)
-        elif error is not None:
-            log.warning("offsets were not committed: %s", error)
 
-    async def finish(self, timeout_s: float) -> None:
-        """Wait for the commits in the background, and give up those that take too long."""
+    def _tell(
+        self,
+        done: CommitDone | None,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        error: BarnabasError | None,
+    ) -> None:
+        if done is None:
+            if error is not None:
+                log.warning("offsets were not committed: %s", error)
+            return
+        try:
+            done(offsets, error)
+        except Exception as raised:  # noqa: BLE001 - the user's own, raised by the next poll
+            self.failure = raised
+
+    def raise_failure(self) -> None:
+        """Raise what a callback raised, once."""
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+
+    async def finish(self) -> None:
+        """Wait for the commits in the background."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=timeout_s)
+            await asyncio.wait(self._tasks)
+
+    def give_up(self) -> None:
+        """End the commits in the background whose outcome is not known yet."""
         for task in self._tasks:
             task.cancel()
 
@@ -133,4 +159,7 @@ class GroupCommits:
 
     def _uncommitted(self) -> dict[TopicPartition, OffsetAndMetadata]:
         consumed = self._assigned.consumed()
+        if not self._offsets.is_member:
+            # Offsets of a group without members expire so long after their last commit.
+            return consumed
         return {tp: found for tp, found in consumed.items() if self._known.get(tp) != found.offset}

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 _JOIN_GRACE_MS = 5_000
 """How much longer than the rebalance may take the answer to a join is waited for."""
+_OFFSETS_WITHIN_MS = 5_000
+"""How long the end of a join is held up by committed offsets that cannot be told yet."""
 _MAX_REASON = 255
 
 
@@ -53,8 +55,8 @@ class Joined:
     identity: Identity
     topics: frozenset[str]
     partitions: frozenset[TopicPartition]
-    offsets: dict[TopicPartition, OffsetAndMetadata | None]
-    """Of the partitions that were not owned before."""
+    offsets: dict[TopicPartition, OffsetAndMetadata | None] | None
+    """Of the partitions that were not owned before; None when they could not be found out for a while."""
 
 
 @dataclass(slots=True)
@@ -246,10 +248,16 @@ class GroupJoin:
         partitions = frozenset(decode_assignment(response.assignment).partitions)
         member.synced()
         added = partitions - holdings.owned
+        offsets: dict[TopicPartition, OffsetAndMetadata | None] | None = None
         try:
-            offsets = await self._offsets.fetch(added, self._config.default_api_timeout_ms)
+            offsets = await self._offsets.fetch(
+                added, min(self._config.default_api_timeout_ms, _OFFSETS_WITHIN_MS)
+            )
         except BaseException as error:
-            # The assignment is not taken, so the group has to be told to give it again.
-            member.want_rejoin(f"the committed offsets are not known: {error}")
-            raise
+            if not isinstance(error, BarnabasError) or not error.retriable:
+                # The assignment is not taken, so the group has to be told to give it again.
+                member.want_rejoin(f"the committed offsets are not known: {error}")
+                raise
+            # Another rebalance would not help: the partitions are taken, and wait for their offsets.
+            log.warning("%s; going on asking", error)
         return Joined(sent_as, topics, partitions, offsets)

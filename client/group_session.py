@@ -14,11 +14,12 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from barnabas.client.assignors import is_cooperative
-from barnabas.client.cluster import GROUP_LANE, Cluster
+from barnabas.client.cluster import Cluster
 from barnabas.client.committed_offsets import CommittedOffsets
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.group_calls import GroupCalls
@@ -33,6 +34,7 @@ from barnabas.client.group_membership import (
     Timing,
     reaction_to,
 )
+from barnabas.client.group_topics import TopicSearch
 from barnabas.client.subscription import Assigned, TopicSelection
 from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import TopicPartition
@@ -42,12 +44,11 @@ from barnabas.protocol.messages.join_group import (
     LeaveGroupRequest,
     MemberIdentity,
 )
-from barnabas.protocol.messages.metadata import MetadataRequest
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-_LEAVE_TIMEOUT_MS: Final = 5_000
+_LEAVE_S: Final = 5.0
 _NEVER: Final = float("inf")
 
 
@@ -59,6 +60,7 @@ class GroupSession:
     ) -> None:
         if config.group_id is None:
             raise ValueError("group_id=None: expected a group")
+        self._group_id = config.group_id
         self._cluster = cluster
         self._config = config
         self._assigned = assigned
@@ -79,10 +81,12 @@ class GroupSession:
         self._background: asyncio.Task[None] | None = None
         self._stirred = asyncio.Event()
         """Set when the background has something to do before its time."""
-        self._looked_up_at = -_NEVER
+        self._topics = TopicSearch(cluster, config)
         self._fault: LocalError | None = None
         self.attention_at = -_NEVER
         """When `upkeep` is due; `-inf` is at once."""
+        self._turns = asyncio.Lock()
+        self._in_turn: asyncio.Task[Any] | None = None
         cluster.add_listener(self._metadata_changed)
 
     # What the consumer calls
@@ -92,7 +96,10 @@ class GroupSession:
         before = self.selection
         self.selection = selection
         self.offsets.is_member = True
-        self._looked_up_at = -_NEVER
+        if before is not None and selection.wants_as(before):
+            selection.topics = before.topics
+            return
+        self._topics.anew()
         self._cluster.watch_topics(*selection.topics)
         if before is not None:
             self.member.want_rejoin("the subscription has changed")
@@ -105,33 +112,47 @@ class GroupSession:
         selection = self.selection
         if selection is None:
             return
+        self.refuse_within_listener()
         try:
-            await self._give_up_all(selection)
+            async with self._turn():
+                await self._give_up_all(selection)
         finally:
-            await self._end_membership("the consumer unsubscribed")
-            self._cluster.unwatch_topics(*selection.topics, *self._join.led_topics)
-            self.selection = None
-            self.offsets.is_member = False
-            member = self.member
-            self.member = Membership(member.timing, member.group_instance_id)
-            self.member.coordinator = member.coordinator
-            self._equip()
+            try:
+                await self._end_membership("the consumer unsubscribed", _LEAVE_S)
+            finally:
+                self._cluster.unwatch_topics(*selection.topics, *self._join.led_topics)
+                self.selection = None
+                self.offsets.is_member = False
+                member = self.member
+                self.member = Membership(member.timing, member.group_instance_id)
+                self.member.coordinator = member.coordinator
+                self._equip()
 
-    async def close(self, *, commits: bool) -> None:
+    async def close(self, *, commits: bool, timeout_s: float) -> None:
         """Commit where that is automatic, tell the listener, leave. ``commits`` is False after a failure.
 
-        Raises what the listener raises, after the member has left.
+        Raises what the listener raises, after the member has left. What takes too long is given up.
         """
+        self.refuse_within_listener()
+        leave_s = min(_LEAVE_S, timeout_s / 4)
+        limit = asyncio.timeout(timeout_s - leave_s)
         try:
-            if not commits:
-                self.commits.stop_automatic()
-            if self.selection is not None:
-                await self._give_up_all(self.selection)
-            else:
-                await self.commits.automatic_now()
-            await self.commits.finish(_LEAVE_TIMEOUT_MS / 1000)
+            async with limit, self._turn():
+                if not commits:
+                    self.commits.stop_automatic()
+                if self.selection is not None:
+                    await self._give_up_all(self.selection)
+                else:
+                    await self.commits.automatic_now()
+                await self.commits.finish()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            log.warning("group %r: closing takes too long; what is not committed yet is not", self._group_id)
         finally:
-            await self._end_membership("the consumer is being closed")
+            self.commits.give_up()
+            await self._end_membership("the consumer is being closed", leave_s)
+        self.commits.raise_failure()
 
     async def upkeep(self) -> None:
         """Do what a poll owes the group; see the module. Raises what only the user can cure."""
@@ -140,18 +161,46 @@ class GroupSession:
         if self._fault is not None:
             raise self._fault
         self.commits.automatic_if_due(present)
-        failure: BaseException | None = None
-        while self.selection is not None and failure is None and self._has_work():
-            if self.member.state is MemberState.FENCED:
-                failure = await self._lose_all(self.selection) or api_error(ErrorCode.FENCED_INSTANCE_ID)
-            elif self._joining is not None:
-                failure = await self._take_over(self.selection)
-            else:
-                failure = await self._begin_join(self.selection)
+        # What turns up from now on is for the next poll, or for this one.
         self.attention_at = self.commits.due_at
+        self.commits.raise_failure()
+        if self.selection is None or not self._has_work():
+            return
+        failure: BaseException | None = None
+        try:
+            async with self._turn():
+                while self.selection is not None and failure is None and self._has_work():
+                    failure = await self._work(self.selection)
+        except asyncio.CancelledError:
+            self._attend()
+            raise
         if failure is not None:
             self._attend()
             raise failure
+
+    async def _work(self, selection: TopicSelection) -> BaseException | None:
+        if self.member.state is MemberState.FENCED:
+            return await self._lose_all(selection) or api_error(ErrorCode.FENCED_INSTANCE_ID)
+        if self._joining is not None:
+            return await self._take_over(selection)
+        return await self._begin_join(selection)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One at a time: rebalances, unsubscribing, closing; for one task may close what another polls."""
+        async with self._turns:
+            self._in_turn = asyncio.current_task()
+            try:
+                yield
+            finally:
+                self._in_turn = None
+
+    def refuse_within_listener(self) -> None:
+        """Raises LocalError in a listener, which would wait for itself."""
+        if self._in_turn is not None and self._in_turn is asyncio.current_task():
+            raise LocalError(
+                "a rebalance listener is a part of a poll, and cannot poll, unsubscribe or close"
+            )
 
     # Rebalances, within a poll
 
@@ -184,8 +233,7 @@ class GroupSession:
         return failure
 
     async def _join_with(self, selection: TopicSelection, holdings: Holdings) -> Joined | None:
-        if selection.pattern is not None and self._looked_up_at == -_NEVER:
-            await self._look_up(selection)
+        await self._topics.first(selection)
         return await self._join.run(lambda: selection.topics, holdings)
 
     def _join_done(self, task: asyncio.Task[Joined | None]) -> None:
@@ -218,10 +266,12 @@ class GroupSession:
         if gone:
             await self.commits.automatic_now()
             failure = await self._revoke(selection, gone)
+            if member.has_lost_partitions:
+                return failure
         added = set(joined.partitions - assigned.owned())
-        assigned.take({tp: joined.offsets.get(tp) for tp in added})
-        offsets = {tp: found for tp in added if (found := joined.offsets.get(tp)) is not None}
-        self.commits.assigned_now(offsets)
+        starts = joined.offsets
+        assigned.take(added, None if starts is None else {tp: starts.get(tp) for tp in added})
+        self.commits.assigned_now({tp: found for tp, found in (starts or {}).items() if found is not None})
         self._remembered = set()
         self._held_generation = joined.identity.generation_id
         failure = await self._tell(selection.listener.on_partitions_assigned, added) or failure
@@ -238,11 +288,13 @@ class GroupSession:
         if not partitions:
             return None
         await self.commits.automatic_now()
-        failure = await self._tell(selection.listener.on_partitions_revoked, partitions)
         if self.member.has_lost_partitions:
-            return failure
-        if remember:
+            # The commit was told so: nothing is left to be revoked.
+            return None
+        failure = await self._tell(selection.listener.on_partitions_revoked, partitions)
+        if remember and not self.member.has_lost_partitions:
             self._remembered = set(partitions)
+        # Told is told: if they are lost meanwhile, that is no news to the listener.
         self._assigned.drop(partitions)
         return failure
 
@@ -256,12 +308,18 @@ class GroupSession:
     async def _give_up_all(self, selection: TopicSelection) -> None:
         """Before leaving: the listener hears of it, and commits are made while they still count."""
         await self._stop_joining()
-        if self.member.has_lost_partitions or self.member.is_over:
-            failure = await self._lose_all(selection)
-        else:
+        failure: BaseException | None = None
+        if not self._is_out:
             failure = await self._revoke(selection, self._assigned.owned())
+        if self._is_out:
+            failure = await self._lose_all(selection) or failure
         if failure is not None:
             raise failure
+
+    @property
+    def _is_out(self) -> bool:
+        """Whether what we own belongs to others."""
+        return self.member.has_lost_partitions or self.member.is_over
 
     async def _tell(
         self,
@@ -291,7 +349,7 @@ class GroupSession:
             if duty is Duty.LEAVE:
                 log.warning(
                     "leaving group %r: no poll for %d ms (max_poll_interval_ms)",
-                    self._calls.group_id,
+                    self._group_id,
                     self._config.max_poll_interval_ms,
                 )
                 await self._stop_joining()
@@ -300,7 +358,7 @@ class GroupSession:
                 self._attend()
                 await self._leave(member_id, "max_poll_interval_ms passed without a poll")
                 continue
-            await self._watch_topics(present)
+            await self._watch_topics()
             self._stirred.clear()
             try:
                 async with asyncio.timeout(max(0.0, min(period, until - time.monotonic()))):
@@ -314,7 +372,7 @@ class GroupSession:
         member.heartbeat_sent(present)
         sent_as = member.identity
         request = HeartbeatRequest(
-            group_id=self._calls.group_id,
+            group_id=self._group_id,
             generation_id=sent_as.generation_id,
             member_id=sent_as.member_id,
             group_instance_id=member.group_instance_id,
@@ -323,9 +381,10 @@ class GroupSession:
             config.request_timeout_ms, max(config.heartbeat_interval_ms, config.session_timeout_ms // 3)
         )
         try:
-            response = await self._calls.ask(request, timeout_ms=timeout_ms, lane=GROUP_LANE)
+            # Not behind a sync that waits on the lane of the group until the leader has dealt out.
+            response = await self._calls.ask(request, timeout_ms=timeout_ms)
         except BarnabasError as error:
-            log.debug("a heartbeat of group %r failed: %s", self._calls.group_id, error)
+            log.debug("a heartbeat of group %r failed: %s", self._group_id, error)
             member.heartbeat_failed(time.monotonic(), config.retry_backoff_ms / 1000)
             return
         reaction = reaction_to(Api.HEARTBEAT, response.error_code)
@@ -334,42 +393,20 @@ class GroupSession:
             return
         error_text = str(api_error(response.error_code, "a heartbeat was refused"))
         if reaction is Reaction.FAIL:
-            log.warning("group %r: %s", self._calls.group_id, error_text)
+            log.warning("group %r: %s", self._group_id, error_text)
         elif reaction in (Reaction.RETRY, Reaction.FIND_COORDINATOR):
             member.heartbeat_failed(time.monotonic(), config.retry_backoff_ms / 1000)
         member.react(Api.HEARTBEAT, reaction, error_text, sent_as)
         self._attend_if_needed()
 
-    async def _watch_topics(self, now: float) -> None:
-        """Look for topics that a pattern selects, and for topics that do not exist yet."""
+    async def _watch_topics(self) -> None:
         selection = self.selection
-        if selection is None:
+        if selection is None or (selection.pattern is not None and self._joining is not None):
             return
-        if selection.pattern is not None:
-            if (
-                now - self._looked_up_at < self._config.metadata_max_age_ms / 1000
-                or self._joining is not None
-            ):
-                return
-            try:
-                await self._look_up(selection)
-            except BarnabasError as error:
-                log.warning("topics could not be listed: %s", error)
-        elif not selection.topics <= set(self._cluster.cache.topics):
-            self._cluster.request_refresh()
-
-    async def _look_up(self, selection: TopicSelection) -> None:
-        """Find the topics that there are now for a pattern. Raises NoBrokerReachable."""
-        response = await self._cluster.ask_any(MetadataRequest(topics=None, allow_auto_topic_creation=False))
-        self._looked_up_at = time.monotonic()
-        names = [topic.name or "" for topic in response.topics if topic.error_code == ErrorCode.NONE]
-        found = selection.matching(names, exclude_internal=self._config.exclude_internal_topics)
-        if found != selection.topics:
-            self._cluster.unwatch_topics(*(selection.topics - found))
-            self._cluster.watch_topics(*found)
-            selection.topics = found
-            if self.member.want_rejoin("the topics of the pattern have changed"):
-                self._attend()
+        if not await self._topics.again(selection) or selection is not self.selection:
+            return
+        if self.member.want_rejoin("the topics of the pattern have changed"):
+            self._attend()
 
     def _metadata_changed(self) -> None:
         """The leader joins again when what it dealt out is not what there is any more."""
@@ -381,15 +418,17 @@ class GroupSession:
 
     # Leaving
 
-    async def _end_membership(self, reason: str) -> None:
-        await self._stop_joining()
-        if self._background is not None:
-            self._background.cancel()
-            await asyncio.wait((self._background,))
-            self._background = None
+    async def _end_membership(self, reason: str, limit_s: float) -> None:
         member_id = self.member.member_id if self.member.must_leave else NO_MEMBER
+        # Everything ends before the first wait: it stays so when that is given up.
         self.member.left()
-        await self._leave(member_id, reason)
+        ending = [task for task in (self._joining, self._background) if task is not None]
+        self._joining = self._background = None
+        for task in ending:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending)
+        await self._leave(member_id, reason, limit_s)
 
     async def _stop_joining(self) -> None:
         joining, self._joining = self._joining, None
@@ -397,27 +436,26 @@ class GroupSession:
             joining.cancel()
             await asyncio.wait((joining,))
 
-    async def _leave(self, member_id: str, reason: str) -> None:
+    async def _leave(self, member_id: str, reason: str, limit_s: float = _LEAVE_S) -> None:
         """Tell the coordinator; if it cannot be told, the session will end by itself."""
         if member_id == NO_MEMBER:
             return
         request = LeaveGroupRequest(
-            group_id=self._calls.group_id,
+            group_id=self._group_id,
             members=[MemberIdentity(member_id=member_id, reason=reason)],
         )
         try:
             # Not behind a join that waits for its answer on the lane of the group.
-            async with asyncio.timeout(_LEAVE_TIMEOUT_MS / 1000):
-                await self._calls.ask(request, timeout_ms=_LEAVE_TIMEOUT_MS)
-        except (BarnabasError, TimeoutError) as error:
-            log.warning("group %r could not be told that a member leaves: %s", self._calls.group_id, error)
+            await self._calls.ask(request, timeout_ms=max(1, int(limit_s * 1000)))
+        except BarnabasError as error:
+            log.warning("group %r could not be told that a member leaves: %s", self._group_id, error)
 
     # Tasks
 
     def _equip(self) -> None:
         """Give a new member what it needs."""
         cluster, config, member = self._cluster, self._config, self.member
-        self._calls = GroupCalls(cluster, config.group_id or "", member)
+        self._calls = GroupCalls(cluster, self._group_id, member)
         self.offsets = CommittedOffsets(self._calls, member, config.request_timeout_ms)
         self.commits = GroupCommits(config, member, self.offsets, self._assigned, self._attend_if_needed)
         self._join = GroupJoin(cluster, config, member, self._calls, self.offsets)
@@ -431,7 +469,7 @@ class GroupSession:
         self._wake()
 
     def _attend_if_needed(self) -> None:
-        if self._has_work():
+        if self._has_work() or self.commits.failure is not None:
             self._attend()
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

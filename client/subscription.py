@@ -6,7 +6,7 @@ Plain data and rules; the session looks the topics up. A pattern has to match th
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,8 +38,15 @@ class RebalanceListener:
 class Assigned(Protocol):
     """What the group's session needs of the consumer that it fills."""
 
-    def take(self, partitions: dict[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Begin to read these, each from its committed offset or from where a reset finds one."""
+    def take(
+        self,
+        partitions: Collection[TopicPartition],
+        starts: Mapping[TopicPartition, OffsetAndMetadata | None] | None,
+    ) -> None:
+        """Begin to read these, each from its committed offset or from where a reset finds one.
+
+        ``starts`` is None where the committed offsets have still to be asked for.
+        """
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
         """Stop reading these."""
@@ -57,6 +64,10 @@ class TopicSelection:
     topics: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
     listener: RebalanceListener = field(default_factory=RebalanceListener)
+
+    def wants_as(self, other: TopicSelection) -> bool:
+        """Whether both select the same, whoever is told."""
+        return self.pattern == other.pattern and (self.pattern is not None or self.topics == other.topics)
 
     def matching(self, names: Iterable[str], *, exclude_internal: bool) -> frozenset[str]:
         """The topics out of all names that a pattern selects."""

@@ -11,6 +11,7 @@ import pytest
 
 from barnabas.client import blocking
 from barnabas.client.consumer import RebalanceListener
+from barnabas.client.errors import LocalError
 from barnabas.protocol.ids import TopicPartition
 from tests.waiting import DEADLINE_S
 
@@ -152,3 +153,67 @@ def test_what_a_listener_raises_comes_out_of_poll(group: Group) -> None:
             poll_until(lambda: False, consumer)
         consumer.unsubscribe()
         assert consumer.subscription() == set()
+
+
+@pytest.mark.parametrize("comes", ["before the interrupt", "after the interrupt"])
+@pytest.mark.parametrize("listens", [False, True])
+def test_records_of_an_interrupted_poll_come_with_the_next_one(
+    group: Group, monkeypatch: pytest.MonkeyPatch, comes: str, listens: bool
+) -> None:
+    """Ctrl-C while the thread of the consumer has found records, or just finds them."""
+    group.fill(0, 30)
+    with group.consumer() as consumer:
+        consumer.subscribe("t", listener=RebalanceListener() if listens else None)
+        assert next(consumer).offset == 0
+        consumer.seek(P0, 10)
+        begin = consumer._thread.begin
+        begun: list[Any] = []
+
+        def interrupted(work: Any) -> Any:
+            future = begin(work)
+            begun.append(future)
+            if comes == "before the interrupt":
+                future.result()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(consumer._thread, "begin", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(1_000)
+        monkeypatch.undo()
+        begun[-1].result()
+        assert consumer.position(P0) == 10
+        assert next(consumer).offset == 10
+    assert group.committed() == 11
+
+
+@pytest.mark.parametrize("act", ["poll", "unsubscribe", "close"])
+def test_a_listener_that_would_wait_for_itself_is_refused(group: Group, act: str) -> None:
+    class Wrong(RebalanceListener):
+        def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+            getattr(consumer, act)()
+
+    with group.consumer() as consumer:
+        consumer.subscribe("t", listener=Wrong())
+        with pytest.raises(LocalError, match="rebalance listener"):
+            poll_until(lambda: False, consumer)
+        assert len(consumer.assignment()) == 2
+        consumer.poll(0)
+    assert group.coordinator.group("g").members == {}
+
+
+def test_a_listener_may_subscribe_with_another_one(group: Group) -> None:
+    told: list[str] = []
+
+    class Second(RebalanceListener):
+        def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+            told.append("second")
+
+    class First(RebalanceListener):
+        def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+            told.append("first")
+            consumer.subscribe(["t", "u"], listener=Second())
+
+    with group.consumer() as consumer:
+        consumer.subscribe("t", listener=First())
+        poll_until(lambda: "second" in told, consumer)
+    assert told == ["first", "second"]

@@ -1,0 +1,79 @@
+"""Where reading a partition begins when the committed offset has still to be asked for.
+
+Until it is known nothing of the partition is fetched. It is asked for as long as that can help: no reset
+takes the place of an offset that cannot be told yet. A seek of the user's counts for more. On the consumer's
+event loop; one task per call of `find`, which ends with the partitions that it is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+from barnabas.client.committed_offsets import OffsetAndMetadata
+from barnabas.client.config import ConsumerConfig
+from barnabas.client.fetched import PartitionState
+from barnabas.client.fetcher import reset_of
+from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.ids import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_NEVER: Final = float("inf")
+
+Committed = dict[TopicPartition, OffsetAndMetadata | None]
+
+
+class StartOffsets:
+    """Finds starts for one consumer; ``arrived`` is called when some are known."""
+
+    def __init__(self, config: ConsumerConfig, arrived: Callable[[], None]) -> None:
+        self._config = config
+        self._arrived = arrived
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def find(
+        self,
+        states: Collection[PartitionState],
+        fetch: Callable[[Collection[TopicPartition], int], Awaitable[Committed]],
+    ) -> None:
+        """Have these begin at what ``fetch`` finds committed, or where `auto_offset_reset` says."""
+        for state in states:
+            state.retry_at = _NEVER
+        # As they are before any seek of the user's.
+        generations = {state: state.generation for state in states}
+        task = asyncio.get_running_loop().create_task(self._find(generations, fetch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _find(
+        self,
+        generations: dict[PartitionState, int],
+        fetch: Callable[[Collection[TopicPartition], int], Awaitable[Committed]],
+    ) -> None:
+        failure: BarnabasError | None = None
+        offsets: Committed = {}
+        while wanted := [state for state, known in generations.items() if state.generation == known]:
+            try:
+                offsets = await fetch([state.tp for state in wanted], self._config.default_api_timeout_ms)
+            except BarnabasError as error:
+                if error.retriable:
+                    log.warning("%s; going on asking", error)
+                    continue
+                failure = error
+            break
+        for state, known in generations.items():
+            if state.generation != known:
+                continue
+            if (found := offsets.get(state.tp)) is not None:
+                state.begin_at(found.offset, found.leader_epoch)
+            else:
+                state.seek(None, reset_of(self._config))
+                state.error = failure
+        self._arrived()

@@ -1,0 +1,374 @@
+"""A member that is interrupted, closed from elsewhere or misused: nothing is lost, nothing stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from barnabas.client.consumer import Consumer, RebalanceListener
+from barnabas.client.errors import BarnabasError, ClientClosed, ErrorCode, LocalError
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.join_group import HeartbeatResponse
+from barnabas.protocol.messages.offsets import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
+from barnabas.protocol.schema import ApiKey
+from tests.waiting import until
+
+from .fake_coordinator import FakeCoordinator
+from .test_consumer import fill, read, values
+from .test_group import Diary, P, consumer_of, coordinator, poll_until, refusal, shares
+
+__all__ = ["coordinator"]
+
+
+def joins(coordinator: FakeCoordinator) -> int:
+    return len(coordinator.cluster.requests(ApiKey.JOIN_GROUP))
+
+
+async def tasks_are_gone(before: set[asyncio.Task[Any]]) -> None:
+    """Those of the fake brokers' connections come and go as well."""
+
+    def left() -> list[asyncio.Task[Any]]:
+        return [task for task in asyncio.all_tasks() - before if "barnabas/client" in repr(task.get_coro())]
+
+    await until(lambda: not left(), "the end of the consumer's tasks")
+
+
+# Listeners
+
+
+async def test_what_was_revoked_is_not_told_as_lost_too(coordinator: FakeCoordinator) -> None:
+    """The member is thrown out while its listener is at work."""
+
+    class Slow(Diary):
+        async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
+            await super().on_partitions_revoked(partitions)
+            if len(self.entries) == 2:
+                coordinator.kick("g", next(iter(coordinator.group("g").members)))
+                await until(lambda: consumer._group is not None and consumer._group.member.member_id == "")
+
+    diary = Slow()
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t", listener=diary)
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        coordinator.cluster.brokers[1].script(
+            ApiKey.HEARTBEAT, lambda _: HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+        )
+        await poll_until(lambda: len(diary.entries) >= 3, consumer)
+        assert [what for what, _ in diary.entries] == ["assigned", "revoked", "assigned"]
+
+
+async def test_a_commit_that_finds_the_member_thrown_out_makes_a_loss_of_the_revocation(
+    coordinator: FakeCoordinator,
+) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 10)
+    diary = Diary()
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t", listener=diary)
+        await read(consumer, 10)
+        coordinator.cluster.brokers[1].script(
+            ApiKey.OFFSET_COMMIT, lambda body: refusal(body, ErrorCode.UNKNOWN_MEMBER_ID)
+        )
+    assert [what for what, _ in diary.entries] == ["assigned", "lost"]
+
+
+@pytest.mark.parametrize("act", ["poll", "getone", "unsubscribe", "close"])
+async def test_a_listener_that_would_wait_for_itself_is_refused(
+    coordinator: FakeCoordinator, act: str
+) -> None:
+    class Wrong(RebalanceListener):
+        async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+            await getattr(consumer, act)()
+
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t", listener=Wrong())
+        with pytest.raises(LocalError, match="rebalance listener"):
+            await consumer.poll(10_000)
+        assert shares(consumer) == [6]
+        assert await consumer.poll(0) == []
+    assert coordinator.group("g").members == {}
+
+
+async def test_subscribing_to_the_same_again_moves_nothing_and_changes_the_listener(
+    coordinator: FakeCoordinator,
+) -> None:
+    first, second = Diary(), Diary()
+    async with consumer_of(coordinator) as consumer:
+        for arguments in ({"topics": ["t"]}, {"pattern": "t"}):
+            await consumer.unsubscribe()
+            consumer.subscribe(**arguments, listener=first)
+            await poll_until(lambda: shares(consumer) == [6], consumer)
+            before = joins(coordinator)
+            consumer.subscribe(**arguments, listener=second)
+            await poll_until(lambda: consumer.assignment(), consumer)
+            for _ in range(10):
+                await consumer.poll(10)
+            assert joins(coordinator) == before
+            assert consumer.subscription() == {"t"}
+    assert {what for what, _ in second.entries} == {"revoked"}
+
+
+# Closing
+
+
+async def test_a_poll_ends_when_another_task_closes(coordinator: FakeCoordinator) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+    before = asyncio.all_tasks()
+    diary = Diary()
+    consumer = consumer_of(coordinator)
+    await consumer.start()
+    consumer.subscribe("t", listener=diary)
+    seen: list[int] = []
+
+    async def work() -> None:
+        async for record in consumer:
+            assert all(what != "revoked" for what, _ in diary.entries), "handed out after it was revoked"
+            seen.append(record.offset)
+
+    working = asyncio.create_task(work())
+    await until(lambda: len(seen) == 30)
+    await asyncio.gather(consumer.close(), consumer.close())
+    with pytest.raises(ClientClosed):
+        await working
+    assert [what for what, _ in diary.entries] == ["assigned", "revoked"]
+    assert coordinator.group("g").members == {}
+    assert coordinator.group("g").offsets["t", 0][0] == 30
+    await tasks_are_gone(before)
+
+
+async def test_closing_waits_for_the_rebalance_that_another_task_is_in(coordinator: FakeCoordinator) -> None:
+    told: list[str] = []
+
+    class Slow(RebalanceListener):
+        async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+            told.append("assigned begins")
+            await go_on.wait()
+            told.append("assigned ends")
+
+        def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
+            told.append("revoked")
+
+    go_on = asyncio.Event()
+    consumer = consumer_of(coordinator)
+    await consumer.start()
+    consumer.subscribe("t", listener=Slow())
+    polling = asyncio.create_task(consumer.poll(10_000))
+    await until(lambda: told)
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0)
+    go_on.set()
+    await closing
+    with pytest.raises(ClientClosed):
+        await polling
+    assert told == ["assigned begins", "assigned ends", "revoked"]
+    assert coordinator.group("g").members == {}
+
+
+async def test_closing_keeps_its_time_limit_while_the_coordinator_hangs(
+    coordinator: FakeCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+    before = asyncio.all_tasks()
+    outcomes: list[BarnabasError | None] = []
+    consumer = consumer_of(coordinator)
+    await consumer.start()
+    consumer.subscribe("t")
+    await read(consumer, 30)
+    for api in (ApiKey.OFFSET_COMMIT, ApiKey.LEAVE_GROUP, ApiKey.FIND_COORDINATOR, ApiKey.HEARTBEAT):
+        for broker in coordinator.cluster.brokers.values():
+            broker.gate(api)
+    consumer.commit_nowait({P[0]: 1}, lambda offsets, error: outcomes.append(error))
+    # The deadline of the test: without the limit closing takes 15 s.
+    async with asyncio.timeout(5):
+        await consumer.close(timeout_ms=200)
+    assert "closing takes too long" in caplog.text
+    await tasks_are_gone(before)
+    assert len(outcomes) == 1
+    assert outcomes[0] is not None
+
+
+async def test_a_close_that_is_cancelled_again_and_again_leaves_no_task(coordinator: FakeCoordinator) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+    before = asyncio.all_tasks()
+    consumer = consumer_of(coordinator)
+    await consumer.start()
+    consumer.subscribe("t")
+    await read(consumer, 30)
+    for api in (ApiKey.OFFSET_COMMIT, ApiKey.LEAVE_GROUP):
+        coordinator.cluster.brokers[1].gate(api)
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0)
+    while not closing.done():
+        closing.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await tasks_are_gone(before)
+    with pytest.raises(ClientClosed):
+        await consumer.poll()
+
+
+async def test_unsubscribing_that_is_cancelled_gives_the_partitions_up_all_the_same(
+    coordinator: FakeCoordinator,
+) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t")
+        await read(consumer, 30)
+        gate = coordinator.cluster.brokers[1].gate(ApiKey.OFFSET_COMMIT)
+        leaving = asyncio.create_task(consumer.unsubscribe())
+        commits = len(coordinator.cluster.requests(ApiKey.OFFSET_COMMIT))
+        await until(lambda: len(coordinator.cluster.requests(ApiKey.OFFSET_COMMIT)) > commits)
+        leaving.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        assert consumer.assignment() == set()
+        assert consumer.subscription() == set()
+        consumer.subscribe("t")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+
+
+# Commits
+
+
+async def test_commits_count_in_the_order_of_their_calls_while_the_coordinator_is_looked_for(
+    coordinator: FakeCoordinator,
+) -> None:
+    async with consumer_of(coordinator, enable_auto_commit=False, heartbeat_interval_ms=1_000) as consumer:
+        consumer.assign([P[0]])
+        assert await consumer.position(P[0]) == 0
+        for round_ in range(20):
+            assert consumer._group is not None
+            consumer._group.member.coordinator_lost()
+            # Who is asked first is slow to answer.
+            gates = [broker.gate(ApiKey.FIND_COORDINATOR) for broker in coordinator.cluster.brokers.values()]
+            first = consumer.commit_nowait({P[0]: 10 * round_ + 1})
+            await asyncio.sleep(0.002)
+            second = asyncio.create_task(consumer.commit({P[0]: 10 * round_ + 2}))
+            await asyncio.sleep(0.002)
+            gates[round_ % 2].set()
+            await asyncio.sleep(0.002)
+            gates[1 - round_ % 2].set()
+            await asyncio.gather(first, second)
+            assert coordinator.group("g").offsets["t", 0][0] == 10 * round_ + 2
+
+
+async def test_what_a_callback_of_a_commit_raises_comes_out_of_the_next_poll(
+    coordinator: FakeCoordinator,
+) -> None:
+    def done(offsets: Any, error: Any) -> None:
+        raise ZeroDivisionError
+
+    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
+        consumer.subscribe("t")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        await consumer.commit_nowait({P[0]: 3}, done)
+        with pytest.raises(ZeroDivisionError):
+            await consumer.getone()
+        assert await consumer.poll(0) == []
+    assert coordinator.group("g").offsets["t", 0][0] == 3
+
+
+async def test_offsets_without_a_member_are_committed_again_though_nothing_came(
+    coordinator: FakeCoordinator,
+) -> None:
+    """They would expire: what counts is the time of their last commit."""
+    fill(coordinator.cluster.partition("t"), 0, 10)
+    async with consumer_of(coordinator, auto_commit_interval_ms=10) as consumer:
+        consumer.assign([P[0]])
+        await read(consumer, 10)
+        await poll_until(lambda: len(coordinator.cluster.requests(ApiKey.OFFSET_COMMIT)) >= 3, consumer)
+    assert coordinator.group("g").offsets["t", 0][0] == 10
+
+
+# Joining
+
+
+async def test_a_leader_that_is_slow_to_deal_out_costs_the_others_no_session(
+    coordinator: FakeCoordinator,
+) -> None:
+    """Heartbeats go on while the answer to a sync is waited for."""
+    gate = coordinator.cluster.brokers[1].gate(ApiKey.SYNC_GROUP)
+    async with consumer_of(coordinator, session_timeout_ms=90, heartbeat_interval_ms=20) as consumer:
+        consumer.subscribe("t")
+        await poll_until(lambda: len(coordinator.cluster.requests(ApiKey.HEARTBEAT)) >= 12, consumer)
+        gate.set()
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        assert coordinator.group("g").generation == 1
+        assert len(coordinator.cluster.requests(ApiKey.SYNC_GROUP)) == 1
+
+
+def unstable(body: Any) -> OffsetFetchResponse:
+    group = OffsetFetchResponseGroup(
+        group_id=body.groups[0].group_id, error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    )
+    return OffsetFetchResponse(groups=[group])
+
+
+@pytest.mark.parametrize("way", ["assigned", "subscribed"])
+async def test_offsets_that_cannot_be_told_for_long_are_waited_for(
+    coordinator: FakeCoordinator, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither another rebalance nor a reset takes their place."""
+    monkeypatch.setattr("barnabas.client.group_joining._OFFSETS_WITHIN_MS", 30)
+    fill(coordinator.cluster.partition("t"), 0, 30)
+    coordinator.group("g").offsets["t", 0] = (12, "", -1)
+    refused = 0
+
+    async def fetch(broker: Any, body: Any) -> Any:
+        nonlocal refused
+        refused += 1
+        return unstable(body)
+
+    coordinator.cluster.more_handlers[ApiKey.OFFSET_FETCH] = fetch
+    async with consumer_of(coordinator, default_api_timeout_ms=40) as consumer:
+        if way == "assigned":
+            consumer.assign(P)
+        else:
+            consumer.subscribe("t")
+            await poll_until(lambda: shares(consumer) == [6], consumer)
+        enough = refused + 20
+        await poll_until(lambda: refused > enough, consumer)
+        coordinator.cluster.more_handlers[ApiKey.OFFSET_FETCH] = coordinator.fetch
+        assert await read(consumer, 18) == values(12, 30)
+        assert coordinator.group("g").generation <= 1
+
+
+async def test_a_listing_that_hangs_does_not_hold_up_heartbeats(coordinator: FakeCoordinator) -> None:
+    settings = {"metadata_max_age_ms": 30, "session_timeout_ms": 300}
+    async with consumer_of(coordinator, **settings) as consumer:
+        consumer.subscribe(pattern="t")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        for broker in coordinator.cluster.brokers.values():
+            broker.gate(ApiKey.METADATA)
+        before = len(coordinator.cluster.requests(ApiKey.METADATA))
+        await poll_until(lambda: len(coordinator.cluster.requests(ApiKey.METADATA)) > before, consumer)
+        beats = len(coordinator.cluster.requests(ApiKey.HEARTBEAT))
+        await poll_until(lambda: len(coordinator.cluster.requests(ApiKey.HEARTBEAT)) > beats + 20, consumer)
+        assert coordinator.group("g").generation == 1
+        for broker in coordinator.cluster.brokers.values():
+            broker.gates.clear()
+
+
+async def test_nothing_of_a_consumer_that_failed_to_close_its_listener_stays(
+    coordinator: FakeCoordinator,
+) -> None:
+    class Failing(RebalanceListener):
+        def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
+            raise ZeroDivisionError
+
+    before = asyncio.all_tasks()
+    consumer: Consumer = consumer_of(coordinator)
+    await consumer.start()
+    consumer.subscribe("t", listener=Failing())
+    await poll_until(lambda: shares(consumer) == [6], consumer)
+    with pytest.raises(ZeroDivisionError):
+        await consumer.close()
+    assert coordinator.group("g").members == {}
+    await tasks_are_gone(before)
