@@ -26,6 +26,7 @@ from barnabas.broker.log.log_appends import (
     writable,
     written_before,
 )
+from barnabas.broker.log.log_bounds import LogBounds
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_files import fsync_path
 from barnabas.broker.log.log_segments import LogSegments
@@ -66,13 +67,11 @@ class Log:
         self._topic_id = opened.topic_id
         self._snapshots = opened.snapshots
         self._segments = opened.segments
-        self._log_end_offset = opened.segments.active.next_offset
-        self._log_start_offset = opened.log_start_offset
-        self._recovery_point = opened.recovery_point
+        self._bounds = LogBounds(
+            opened.log_start_offset, opened.recovery_point, opened.segments.active.next_offset
+        )
         self._last_flush_ms = now_ms
-        self._cuts = 0
         self.is_closed = False
-        self._check_order()
 
     @classmethod
     def open(
@@ -105,21 +104,21 @@ class Log:
         return cls(topic_partition, folder, config, opened, now_ms=now_ms)
 
     def __repr__(self) -> str:
-        return f"<Log {self.topic_partition} {self._log_start_offset}..{self._log_end_offset}>"
+        return f"<Log {self.topic_partition} {self._bounds.start}..{self._bounds.end}>"
 
     @property
     def log_start_offset(self) -> Offset:
-        return Offset(self._log_start_offset)
+        return Offset(self._bounds.start)
 
     @property
     def log_end_offset(self) -> Offset:
         """The next offset to be written."""
-        return Offset(self._log_end_offset)
+        return Offset(self._bounds.end)
 
     @property
     def recovery_point(self) -> Offset:
         """Everything below is known to be on disk, also after a power cut."""
-        return Offset(self._recovery_point)
+        return Offset(self._bounds.recovery_point)
 
     @property
     def topic_id(self) -> TopicId | None:
@@ -165,11 +164,11 @@ class Log:
                 batches = batches[len(duplicates) :]
                 if not batches:
                     self._check_open()
-                    bounds = self._log_start_offset, self._log_end_offset, self.epoch_cache.latest_epoch
+                    bounds = self._bounds.start, self._bounds.end, self.epoch_cache.latest_epoch
                     return written_before(duplicates, *bounds)
                 first = batches[0][0]
                 view, batches = view[first:], [(at - first, header) for at, header in batches]
-            base_offset = self._log_end_offset
+            base_offset = self._bounds.end
             batches, append_time_ms = stamp_all(view, batches, base_offset, leader_epoch, config, now_ms)
             result = self._append(view, [(0, len(view), batches)], now_ms, append_time_ms)
             return result._replace(base_offset=Offset(duplicates[0].base_offset)) if duplicates else result
@@ -184,7 +183,7 @@ class Log:
         batches before the failing segment may be in).
         """
         view = memoryview(records)
-        start, end = self._log_start_offset, self._log_end_offset
+        start, end = self._bounds.start, self._bounds.end
         begin = first_base_offset(view, end) if start == end else end
         batches, size = fetched_batches(view, begin, newest_epoch)
         with self.lock:
@@ -206,16 +205,16 @@ class Log:
     ) -> AppendResult:
         """Write each piece, (start, end, batches) of the view, into one segment."""
         self._check_open()
-        base_offset = self._log_end_offset
+        base_offset = self._bounds.end
         config = self.config
         record_count = 0
         for start, end, run in pieces:
             first, last = run[0][1], run[-1][1]
             invariant(
-                first.base_offset == self._log_end_offset,
+                first.base_offset == self._bounds.end,
                 "offset %d is appended to a log that ends at %d",
                 first.base_offset,
-                self._log_end_offset,
+                self._bounds.end,
             )
             segment = self._segments.active
             if segment.must_roll(end - start, last.last_offset, last.max_timestamp, now_ms, config):
@@ -229,17 +228,17 @@ class Log:
                 run = [(position - start, header) for position, header in run]
             segment.append(view[start:end], run, config.segment_bytes)
             # Published last: whoever sees the new end finds the batches below it.
-            self._log_end_offset = segment.next_offset
+            self._bounds.end = segment.next_offset
             for _, header in run:
                 if header.producer_id >= 0:
                     self.producers.note(header, now_ms)
-        if self._log_end_offset - self._recovery_point >= config.flush_messages:
+        if self._bounds.end - self._bounds.recovery_point >= config.flush_messages:
             self.flush(now_ms)
         return AppendResult(
             Offset(base_offset),
-            Offset(self._log_end_offset - 1),
-            Offset(self._log_end_offset),
-            Offset(self._log_start_offset),
+            Offset(self._bounds.end - 1),
+            Offset(self._bounds.end),
+            Offset(self._bounds.start),
             append_time_ms,
             len(view),
             record_count,
@@ -254,11 +253,11 @@ class Log:
         with self.lock:
             self._check_open()
             active = self._segments.active
-            if not active.size and active.base_offset == self._log_end_offset:
+            if not active.size and active.base_offset == self._bounds.end:
                 return active
             active.seal()
-            self._snapshots.write(self._log_end_offset, self.producers)
-            fresh = Segment.create(self.folder, self._log_end_offset, now_ms, self.config)
+            self._snapshots.write(self._bounds.end, self.producers)
+            fresh = Segment.create(self.folder, self._bounds.end, now_ms, self.config)
             self._segments = LogSegments.of((*self._segments.all, fresh))
             return fresh
 
@@ -278,8 +277,8 @@ class Log:
         is larger than `max_bytes` it comes alone, or, without `min_one_batch`, nothing comes. Raises
         OFFSET_OUT_OF_RANGE naming the range, LogDirFailure.
         """
-        log_end = self._log_end_offset
-        start = self._log_start_offset
+        log_end = self._bounds.end
+        start = self._bounds.start
         if not start <= start_offset <= log_end:
             raise api_error(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -294,7 +293,7 @@ class Log:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampAndOffset | None:
         """The first record that is not older than a time, exactly; None when all are older."""
-        return self._segments.find_by_timestamp(timestamp_ms, self._log_start_offset)
+        return self._segments.find_by_timestamp(timestamp_ms, self._bounds.start)
 
     def max_timestamp_offset(self) -> TimestampAndOffset | None:
         """The first record with the largest timestamp of all; None when there is none."""
@@ -310,7 +309,7 @@ class Log:
         """
         with self.lock:
             self._check_open()
-            if offset >= self._log_end_offset:
+            if offset >= self._bounds.end:
                 return False
             segments = self._segments.all
             if offset < segments[0].base_offset:
@@ -322,15 +321,15 @@ class Log:
             self._snapshots.remove_above(end)
             # Readers lose sight of what is to go before it goes.
             self._segments = LogSegments.of(kept)
-            self._log_end_offset = end
+            self._bounds.end = end
             for segment in reversed(segments[len(kept) :]):
                 segment.remove()
             kept[-1].truncate_to(end)
-            self.epoch_cache.truncate_from_end(self._log_end_offset)
+            self.epoch_cache.truncate_from_end(self._bounds.end)
             if not self.producers.cut(end):
                 now_ms = max(state.last_append_ms for state in self.producers)
                 self.producers = load_producers(self._snapshots, self._segments, now_ms)
-            self._check_order()
+            self._bounds.check()
             return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -351,9 +350,8 @@ class Log:
                 # Or a power cut might bring the old segments back, which end before the new recovery point.
                 fsync_path(self.folder)
             self._segments = LogSegments.of([fresh])
-            self._log_start_offset = self._recovery_point = self._log_end_offset = offset
+            self._bounds.begin_at(offset)
             self.epoch_cache.clear()
-            self._check_order()
 
     def increment_log_start_offset(self, offset: int) -> bool:
         """Move the log's start forward; False when it is there already. The caller keeps it below the HW.
@@ -361,18 +359,16 @@ class Log:
         Raises OFFSET_OUT_OF_RANGE beyond the log's end, LogDirFailure.
         """
         with self.lock:
-            if offset <= self._log_start_offset:
+            if offset <= self._bounds.start:
                 return False
-            if offset > self._log_end_offset:
+            if offset > self._bounds.end:
                 raise api_error(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
                     f"{self.topic_partition}: the log start cannot move to {offset}, "
-                    f"behind the end {self._log_end_offset}",
+                    f"behind the end {self._bounds.end}",
                 )
-            self._log_start_offset = offset
-            self._recovery_point = max(self._recovery_point, offset)
+            self._bounds.raise_start(offset)
             self.epoch_cache.truncate_from_start(offset)
-            self._check_order()
             return True
 
     def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
@@ -385,7 +381,7 @@ class Log:
                 self.config,
                 now_ms=now_ms,
                 high_watermark=high_watermark,
-                log_start_offset=self._log_start_offset,
+                log_start_offset=self._bounds.start,
             )
             if not count:
                 return 0
@@ -414,9 +410,9 @@ class Log:
         """
         with self.lock:
             segments = self._segments.all
-            end = segments[-1].base_offset if sealed_only else self._log_end_offset
-            before = self._recovery_point
-            cuts = self._cuts
+            end = segments[-1].base_offset if sealed_only else self._bounds.end
+            before = self._bounds.recovery_point
+            cuts = self._bounds.cuts
         if end <= before:
             return
         try:
@@ -433,14 +429,13 @@ class Log:
         self.epoch_cache.flush()
         with self.lock:
             # After a truncation meanwhile, what is below `end` now may have been written since.
-            if self._cuts == cuts:
-                self._recovery_point = max(self._recovery_point, end)
+            self._bounds.raise_recovery_point(end, cuts)
             self._last_flush_ms = now_ms
 
     def is_flush_due(self, now_ms: int) -> bool:
         """Whether `flush.ms` has passed since the last flush and something is not on disk."""
         return (
-            self._recovery_point < self._log_end_offset
+            self._bounds.recovery_point < self._bounds.end
             and now_ms - self._last_flush_ms >= self.config.flush_ms
         )
 
@@ -455,14 +450,14 @@ class Log:
             unsealed = [segment for segment in self._segments.all if segment.needs_seal]
             for segment in unsealed:
                 segment.seal()
-            has_snapshot = self._snapshots.write(self._log_end_offset, self.producers)
+            has_snapshot = self._snapshots.write(self._bounds.end, self.producers)
             self.flush(now_ms)
             with disk_work(self.folder):
                 # Also what a flush before had left out: indexes are on disk only now.
                 for segment in unsealed:
                     segment.fsync()
                 if has_snapshot:
-                    self._snapshots.fsync(self._log_end_offset, self._log_end_offset)
+                    self._snapshots.fsync(self._bounds.end, self._bounds.end)
                     fsync_path(self.folder)
             self._let_go()
 
@@ -473,12 +468,8 @@ class Log:
 
     def _lower_bounds(self, end: int) -> None:
         """Before a log becomes shorter than its checkpoint says, or recovery would take that for damage."""
-        self._cuts += 1
-        if end < self._recovery_point or end < self._log_start_offset:
-            self._recovery_point = min(self._recovery_point, end)
-            self._log_start_offset = min(self._log_start_offset, end)
-            if self.on_bounds_lowered is not None:
-                self.on_bounds_lowered(self)
+        if self._bounds.lower(end) and self.on_bounds_lowered is not None:
+            self.on_bounds_lowered(self)
 
     def _let_go(self) -> None:
         self.is_closed = True
@@ -488,12 +479,3 @@ class Log:
     def _check_open(self) -> None:
         if self.is_closed:
             raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self.topic_partition} is closed")
-
-    def _check_order(self) -> None:
-        invariant(
-            self._log_start_offset <= self._recovery_point <= self._log_end_offset,
-            "log start %d, recovery point %d and log end %d are out of order",
-            self._log_start_offset,
-            self._recovery_point,
-            self._log_end_offset,
-        )
