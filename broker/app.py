@@ -204,6 +204,7 @@ class Broker:
                     response_max_bytes=config.replica_fetch_response_max_bytes,
                     backoff_ms=config.replica_fetch_backoff_ms,
                     socket_timeout_ms=config.replica_socket_timeout_ms,
+                    refresh_ms=config.replica_lag_time_max_ms / 10,
                 ),
                 # Whoever is stopping must not be let into an ISR again that the controller has just put it
                 # out of: writes would wait for it until its session ends.

@@ -1,7 +1,7 @@
 """Fetch: read for a consumer or a follower; the records go out as views of the segments' mappings.
 
-A consumer may keep a fetch session (see `fetch_session`); then it names only what changed and is told only
-what is new. Our own followers need none: they name what they know, and the leader leaves the rest out.
+A consumer may keep a fetch session (see `fetch_session`), and our own followers always do (see
+`follower_sessions`): then they name only what changed and are told only what is new.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Final
 from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.fetch_session import (
-    NO_SESSION,
     FetchSession,
     Incremental,
     Refused,
@@ -30,6 +29,7 @@ from barnabas.broker.replication.fetching import (
 )
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.fetch import (
     EpochEndOffset,
@@ -66,9 +66,7 @@ def handle(services: Services, request: ApiRequest) -> None:
     items = _items(services, body, uses_topic_ids)
     if is_follower:
         request.release_frame()
-        services.replicas.fetch(
-            params, items, lambda found: request.respond(_answer_to_follower(found.outcomes))
-        )
+        _handle_follower(services, request, params, items)
         return
     plan = services.fetch_sessions.begin(
         body.session_id,
@@ -90,6 +88,43 @@ def handle(services: Services, request: ApiRequest) -> None:
             services.replicas.fetch_from(
                 params, FixedItems(items), lambda found: answering.full(found, may_open=may_open)
             )
+
+
+def _handle_follower(
+    services: Services, request: ApiRequest, params: FetchParams, items: list[FetchItem]
+) -> None:
+    body: FetchRequest = request.body
+    sessions, epoch = services.replicas.follower_sessions, body.session_epoch
+
+    def full(found: FetchResult) -> None:
+        session_id = NO_SESSION
+        if epoch == INITIAL_EPOCH:
+            session_id = sessions.open(params.replica_id, found.outcomes, services.metadata.current.brokers)
+        request.respond(_answer_to_follower(session_id, found.outcomes))
+
+    if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+        services.replicas.fetch(params, items, full)
+        return
+    forgotten = [
+        TopicPartition(topic.topic, index)
+        for topic in body.forgotten_topics_data
+        for index in topic.partitions
+    ]
+    session = sessions.begin(params.replica_id, body.session_id, epoch, items, forgotten)
+    if isinstance(session, ErrorCode):
+        request.respond(FetchResponse(error_code=int(session), responses=[]))
+        return
+
+    def incremental(found: FetchResult) -> None:
+        outcomes = session.answer(epoch, found.outcomes)
+        if outcomes is None:
+            request.respond(
+                FetchResponse(error_code=int(ErrorCode.INVALID_FETCH_SESSION_EPOCH), responses=[])
+            )
+        else:
+            request.respond(_answer_to_follower(session.id, outcomes))
+
+    services.replicas.fetch_from(params, session, incremental)
 
 
 def _name_of(services: Services) -> Callable[[uuid.UUID], str | None]:
@@ -115,7 +150,6 @@ def _items(services: Services, body: FetchRequest, uses_topic_ids: bool) -> list
                     asked.last_fetched_epoch,
                     Offset(asked.log_start_offset),
                     asked.partition_max_bytes,
-                    Offset(asked.high_watermark),
                     topic_id,
                 )
             )
@@ -197,25 +231,13 @@ class _Answering:
         self._request.respond(FetchResponse(session_id=session_id, responses=list(topics.values())))
 
 
-def _answer_to_follower(outcomes: Iterable[FetchOutcome]) -> FetchResponse:
+def _answer_to_follower(session_id: int, outcomes: Iterable[FetchOutcome]) -> FetchResponse:
     topics: dict[str, list[FetchPartitionResponse]] = {}
     for outcome in outcomes:
-        if not _is_known(outcome):
-            topics.setdefault(outcome.item.partition.topic, []).append(_partition(outcome))
+        topics.setdefault(outcome.item.partition.topic, []).append(_partition(outcome))
     return FetchResponse(
-        responses=[FetchTopicResponse(topic=name, partitions=parts) for name, parts in topics.items()]
-    )
-
-
-def _is_known(outcome: FetchOutcome) -> bool:
-    """Whether a follower would learn nothing from this partition's answer."""
-    read = outcome.read
-    return (
-        read is not None
-        and read.diverging is None
-        and len(read.records) == 0
-        and outcome.item.high_watermark == min(read.high_watermark, outcome.item.fetch_offset)
-        and outcome.item.log_start_offset == read.log_start_offset
+        session_id=session_id,
+        responses=[FetchTopicResponse(topic=name, partitions=parts) for name, parts in topics.items()],
     )
 
 

@@ -31,11 +31,9 @@ from typing import Final, Protocol
 from barnabas.broker.replication.fetching import FetchItem, FetchOutcome
 from barnabas.broker.replication.partition_listeners import PartitionListener
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 from barnabas.protocol.ids import TopicPartition
 
-NO_SESSION: Final = 0
-INITIAL_EPOCH: Final = 0
-FINAL_EPOCH: Final = -1
 EVICTION_MS: Final = 120_000
 """A session unused for so long is stale; one younger than this is never evicted for a larger one."""
 MAX_PARTITIONS: Final = 500_000
@@ -46,13 +44,6 @@ _UNTOLD: Final = -2
 
 SessionKey = tuple[uuid.UUID | str, int]
 """Topic id or name, as the session uses them, and partition."""
-
-
-def next_epoch(epoch: int) -> int:
-    """The epoch that the next request must carry; it wraps around to 1, since 0 opens a new session."""
-    if epoch < 0:
-        return FINAL_EPOCH
-    return 1 if epoch == _MAX_INT else epoch + 1
 
 
 def key_of(item: FetchItem) -> SessionKey:

@@ -4,6 +4,7 @@ One thread with one event loop runs all fetchers, one per leader with one connec
 partitions it follows there. A fetcher has one fetch in flight, long-polled at the leader; what comes back is
 appended before the next fetch says so, which is how the leader learns how far this follower is.
 
+- Its fetches form a session at the leader (`followed`), so that they name and tell only what is new.
 - Every fetch carries the leader epoch it is meant for; what comes back is applied only while the follower is
   still at that epoch, so an answer that is overtaken by the controller is dropped.
 - It also carries the epoch of the follower's last record. A leader whose history is another answers with
@@ -28,6 +29,7 @@ import uvloop
 from barnabas.broker.clocks import wall_clock_ms
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.replication.followed import Followed, FollowedPartitions, NextFetch
 from barnabas.broker.replication.following import apply_answer
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.channel import Answer, Channel
@@ -38,14 +40,20 @@ from barnabas.protocol.errors import (
     ErrorCode,
     LocalError,
 )
+from barnabas.protocol.fetch_epochs import FINAL_EPOCH, NO_SESSION
 from barnabas.protocol.frames import BufferPool
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import (
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    Endpoint,
+    LeaderEpoch,
+    TopicPartition,
+)
 from barnabas.protocol.messages.fetch import (
-    FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
 )
 
 logger = logging.getLogger(__name__)
@@ -53,6 +61,9 @@ logger = logging.getLogger(__name__)
 _FIRST_RETRY_MS: Final = 10.0
 _SUSPECTED_S: Final = 1.0
 """How long a leader whose connection was lost is suspected, unless it answers or refuses before."""
+_SESSION_ERRORS: Final = frozenset(
+    {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
+)
 _QUIET_ERRORS: Final = frozenset(
     {
         # What a change of leadership looks like until both sides have heard of it.
@@ -82,18 +93,8 @@ class FetcherSettings:
     response_max_bytes: int
     backoff_ms: int
     socket_timeout_ms: int
-
-
-class _Followed:
-    """One partition of a fetcher. While ``retry_at`` lies ahead it is left out of the fetches."""
-
-    __slots__ = ("leader_epoch", "partition", "retry_at", "retry_ms")
-
-    def __init__(self, partition: Partition, leader_epoch: LeaderEpoch) -> None:
-        self.partition = partition
-        self.leader_epoch = leader_epoch
-        self.retry_at = 0.0
-        self.retry_ms = _FIRST_RETRY_MS
+    refresh_ms: float = 1_000.0
+    """How often a partition is named at the least, for its leader to see that it is caught up."""
 
 
 class FetcherManager:
@@ -198,7 +199,7 @@ class FetcherManager:
             except ApiError:
                 continue
             self._leader_of[name] = leader.broker_id
-            fetcher.add(name, _Followed(partition, leader.leader_epoch))
+            fetcher.add(name, Followed(partition, leader.leader_epoch))
 
     def _unfollow(self, names: Iterable[TopicPartition]) -> None:
         for name in names:
@@ -222,9 +223,9 @@ class LeaderFetcher:
     def __init__(self, manager: FetcherManager, leader: BrokerId, endpoint: Endpoint) -> None:
         self.leader = leader
         self.endpoint = endpoint
-        self.followed: dict[TopicPartition, _Followed] = {}
         self._manager = manager
         self._settings = manager.settings
+        self.followed = FollowedPartitions(self._settings.refresh_ms, self._settings.backoff_ms)
         self._channel = Channel(
             endpoint,
             client_id=f"broker-{manager.broker_id}-fetcher",
@@ -237,18 +238,16 @@ class LeaderFetcher:
         # Whether its port refused since it last answered.
         self._is_refused = False
         self._is_waiting = False
-        # What the fetch under way asks for: an answer is not for what was added since.
-        self._asked: dict[TopicPartition, _Followed] = {}
+        self._broker_epoch = NO_BROKER_EPOCH
         self._nudge: asyncio.Task[None] | None = None
-        self._turn = 0
         self._task = manager.spawn(self._run())
 
-    def add(self, name: TopicPartition, followed: _Followed) -> None:
-        self.followed[name] = followed
+    def add(self, name: TopicPartition, followed: Followed) -> None:
+        self.followed.add(name, followed)
         self._note_change()
 
     def remove(self, name: TopicPartition) -> None:
-        self.followed.pop(name, None)
+        self.followed.remove(name)
 
     def close(self) -> None:
         self._task.cancel()
@@ -262,9 +261,9 @@ class LeaderFetcher:
             self._nudge = self._manager.spawn(self._send_nudge())
 
     async def _send_nudge(self) -> None:
-        """Have the leader answer the waiting fetch, by an empty one."""
+        """Have the leader answer the waiting fetch, by an empty one outside of the session."""
         try:
-            await self._channel.request(self._request([], 0))
+            await self._channel.request(self._request(NextFetch(NO_SESSION, FINAL_EPOCH, {}, [], 0.0), 0))
         except LocalError:
             # The waiting fetch fails with it, and that one's failure is handled.
             logger.debug("no answer to a nudge of broker %d", self.leader)
@@ -276,8 +275,9 @@ class LeaderFetcher:
         while True:
             self._changed.clear()
             now = loop.time()
-            topics, next_retry = self._topics(now)
-            if not topics:
+            asked = self._next_fetch(now)
+            next_retry = asked.next_retry
+            if asked.is_empty:
                 await self._pause(next_retry - now if next_retry else None)
                 continue
             wait_ms = self._settings.max_wait_ms
@@ -285,11 +285,13 @@ class LeaderFetcher:
                 wait_ms = max(0, min(wait_ms, int((next_retry - now) * 1000)))
             try:
                 self._is_waiting = True
-                answer = await self._channel.request_frame(self._request(topics, wait_ms))
+                answer = await self._channel.request_frame(self._request(asked, wait_ms))
             except ConnectionClosed as error:
+                self.followed.begin_anew()
                 await self._unreachable(error)
                 continue
             except LocalError as error:
+                self.followed.begin_anew()
                 logger.warning("fetching from broker %d at %s: %s", self.leader, self.endpoint, error)
                 continue
             finally:
@@ -339,87 +341,70 @@ class LeaderFetcher:
         if not self._is_refused:
             self._manager.metadata.trust(self.leader)
 
-    def _request(self, topics: list[FetchTopic], wait_ms: int) -> FetchRequest:
+    def _next_fetch(self, now: float) -> NextFetch:
+        broker_epoch = self._manager.broker_epoch()
+        if broker_epoch != self._broker_epoch:
+            # What the leader knows of every partition is from another life, or from before the end of this.
+            self._broker_epoch = broker_epoch
+            self.followed.begin_anew()
+        return self.followed.next_fetch(now)
+
+    def _request(self, asked: NextFetch, wait_ms: int) -> FetchRequest:
         return FetchRequest(
             replica_id=self._manager.broker_id,
-            replica_epoch=self._manager.broker_epoch(),
+            replica_epoch=self._broker_epoch,
             max_wait_ms=wait_ms,
             min_bytes=self._settings.min_bytes,
             max_bytes=self._settings.response_max_bytes,
-            topics=topics,
+            session_id=asked.session_id,
+            session_epoch=asked.epoch,
+            topics=asked.topics(self._settings.max_bytes),
+            forgotten_topics_data=asked.forgotten_topics(),
         )
-
-    def _topics(self, now: float) -> tuple[list[FetchTopic], float]:
-        """What to fetch now, and when the next of those that wait may be tried again (0: none waits).
-
-        The order rotates, so that one busy partition cannot starve those behind it.
-        """
-        topics: dict[str, list[FetchPartition]] = {}
-        self._asked = {}
-        next_retry = 0.0
-        names = list(self.followed)
-        self._turn = (self._turn + 1) % max(1, len(names))
-        for name in names[self._turn :] + names[: self._turn]:
-            followed = self.followed[name]
-            if followed.retry_at > now:
-                next_retry = min(next_retry or followed.retry_at, followed.retry_at)
-                continue
-            try:
-                position = followed.partition.follower_position(followed.leader_epoch)
-            except ApiError:
-                # The controller has given it another role; the order to unfollow is on its way here.
-                continue
-            self._asked[name] = followed
-            topics.setdefault(name.topic, []).append(
-                FetchPartition(
-                    partition=name.partition,
-                    current_leader_epoch=followed.leader_epoch,
-                    fetch_offset=position.log_end_offset,
-                    last_fetched_epoch=position.last_epoch,
-                    log_start_offset=position.log_start_offset,
-                    partition_max_bytes=self._settings.max_bytes,
-                    high_watermark=position.high_watermark,
-                )
-            )
-        return [FetchTopic(topic=name, partitions=found) for name, found in topics.items()], next_retry
 
     def _apply(self, answer: Answer, now: float) -> bool:
         """Take over an answer; False when the leader refuses fetches as such."""
-        response: FetchResponse = answer.body
+        try:
+            return self._apply_response(answer.body, now)
+        finally:
+            answer.frame.release()
+
+    def _apply_response(self, response: FetchResponse, now: float) -> bool:
+        if response.error_code in _SESSION_ERRORS:
+            logger.debug("broker %d does not know the session: error %d", self.leader, response.error_code)
+            self.followed.begin_anew()
+            return True
         if response.error_code != ErrorCode.NONE:
             logger.warning("broker %d refuses fetches: error %d", self.leader, response.error_code)
+            self.followed.begin_anew()
+            return False
+        self.followed.answered(response.session_id)
         for topic in response.responses:
             for data in topic.partitions:
                 name = TopicPartition(topic.topic, data.partition_index)
-                followed = self._asked.get(name)
-                if followed is not None and self.followed.get(name) is followed:
-                    self._apply_partition(followed, data, now)
-        answer.frame.release()
-        return bool(response.error_code == ErrorCode.NONE)
+                followed = self.followed.asked(name)
+                if followed is not None:
+                    self._apply_partition(name, followed, data, now)
+        return True
 
-    def _apply_partition(self, followed: _Followed, data: FetchPartitionResponse, now: float) -> None:
+    def _apply_partition(
+        self, name: TopicPartition, followed: Followed, data: FetchPartitionResponse, now: float
+    ) -> None:
         try:
             apply_answer(followed.partition, followed.leader_epoch, data, wall_clock_ms=wall_clock_ms())
         except ApiError as error:
             self._manager.note_error(error)
-            self._delay(followed, error.code, now, str(error))
+            self._rest(name, followed, error.code, now, str(error))
         except UnexpectedAppendOffset as error:
             # The log moved on meanwhile; the next fetch asks from where it ends now.
-            self._delay(followed, ErrorCode.OFFSET_OUT_OF_RANGE, now, str(error))
+            self._rest(name, followed, ErrorCode.OFFSET_OUT_OF_RANGE, now, str(error))
         else:
-            followed.retry_ms = _FIRST_RETRY_MS
+            self.followed.applied(name, followed)
 
-    def _delay(self, followed: _Followed, code: ErrorCode, now: float, why: str = "") -> None:
+    def _rest(self, name: TopicPartition, followed: Followed, code: ErrorCode, now: float, why: str) -> None:
         """Leave a partition out for a while, twice as long each time."""
+        rests_ms = self.followed.failed(name, followed, now)
         level = logging.DEBUG if code in _QUIET_ERRORS else logging.WARNING
         logger.log(
-            level,
-            "%s from broker %d: %s %s; again in %.0f ms",
-            followed.partition.partition,
-            self.leader,
-            code.name,
-            why,
-            followed.retry_ms,
+            level, "%s from broker %d: %s %s; again in %.0f ms", name, self.leader, code.name, why, rests_ms
         )
-        followed.retry_at = now + followed.retry_ms / 1000
-        followed.retry_ms = min(followed.retry_ms * 2, float(self._settings.backoff_ms))

@@ -35,7 +35,7 @@ class FetchParams:
 
 
 class FetchItem(NamedTuple):
-    """One partition of a fetch request. ``high_watermark`` is what a follower knows of it, else -1.
+    """One partition of a fetch request.
 
     ``topic_id`` is what the client named the topic by, if it did so; the partition's topic is empty when no
     name is known for it.
@@ -47,7 +47,6 @@ class FetchItem(NamedTuple):
     last_fetched_epoch: int
     log_start_offset: Offset
     max_bytes: int
-    high_watermark: Offset = Offset(-1)
     topic_id: uuid.UUID | None = None
 
 
@@ -225,23 +224,4 @@ class DelayedFetch(DelayedOperation):
         return found.is_urgent or found.bytes_read >= self._params.min_bytes
 
     def on_complete(self) -> None:
-        items = self._source.items()
-        if self._params.is_follower:
-            # What a follower knows already is left out of its answer, so it need not be read either.
-            items = [item for item in items if self._has_news(item)]
-        self._answer(read_all(self._partition_of, self._note_error, self._params, items))
-
-    def _has_news(self, item: FetchItem) -> bool:
-        """Whether a follower that knows this much would learn anything from a read. Without any lock."""
-        try:
-            partition = self._partition_of(item.partition)
-        except ApiError:
-            return True
-        log = partition.log
-        return (
-            log.log_end_offset != item.fetch_offset
-            or min(partition.high_watermark, item.fetch_offset) != item.high_watermark
-            or log.log_start_offset != item.log_start_offset
-            or not partition.is_leader
-            or partition.leader_epoch != item.current_leader_epoch
-        )
+        self._answer(read_all(self._partition_of, self._note_error, self._params, self._source.items()))

@@ -40,6 +40,7 @@ from barnabas.broker.replication.fetching import (
     read_all,
     refusing_to_wait,
 )
+from barnabas.broker.replication.follower_sessions import FollowerSessions
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.partition_listeners import PartitionListeners
@@ -78,9 +79,7 @@ class ReplicaManager:
         self.produce_purgatory = Purgatory("produce", reaper)
         self.follower_purgatory = Purgatory("follower-fetch", reaper)
         self.consumer_purgatory = Purgatory("consumer-fetch", reaper)
-        self.logs = logs
-        self._metadata = metadata
-        self._now_ms = now_ms
+        self.logs, self._metadata, self._now_ms = logs, metadata, now_ms
         self._partitions: dict[TopicPartition, Partition] = {}
         self.deletions = RecordDeletions(
             reaper,
@@ -95,7 +94,8 @@ class ReplicaManager:
         self.role_listeners: list[Callable[[TopicPartition], None]] = []
         # For those that read as consumers do.
         self.listeners = PartitionListeners()
-        # Partitions that were appended to and whose followers have not been woken; see `wake_followers`.
+        self.follower_sessions = FollowerSessions(self.follower_purgatory.check_and_complete)
+        # Appended to, and their followers not woken yet; see `wake_followers`.
         self._to_wake: deque[TopicPartition] = deque()
         # The long poll of each follower; bounded by the number of brokers.
         self._parked: dict[BrokerId, DelayedFetch] = {}
@@ -315,15 +315,21 @@ class ReplicaManager:
             except IndexError:
                 # Another worker was faster.
                 break
+        self._tell_followers(names)
+
+    def _tell_followers(self, names: Collection[TopicPartition]) -> None:
+        self.follower_sessions.tell(names)
+        # Those that have no session, or none yet.
         for name in names:
             self.follower_purgatory.check_and_complete(name)
 
     def _high_watermark_moved(self, name: TopicPartition) -> None:
         self.produce_purgatory.check_and_complete(name)
+        self.follower_sessions.mark(name)
         self._tell_consumers(name)
 
     def _log_start_moved(self, name: TopicPartition) -> None:
-        self.follower_purgatory.check_and_complete(name)
+        self._tell_followers([name])
         self._tell_consumers(name)
 
     def _tell_consumers(self, name: TopicPartition) -> None:
@@ -428,7 +434,7 @@ class ReplicaManager:
         for listener in self.role_listeners:
             listener(name)
         self.produce_purgatory.check_and_complete(name)
-        self.follower_purgatory.check_and_complete(name)
+        self._tell_followers([name])
         self.deletions.check(name)
         self._tell_consumers(name)
 

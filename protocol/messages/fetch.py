@@ -82,11 +82,7 @@ class FetchResponse:
 
 @message
 class FetchPartition:
-    """``last_fetched_epoch`` and ``current_leader_epoch`` are -1 from readers that do not know them.
-
-    ``high_watermark`` is what a follower of ours knows: where nothing is new the leader leaves the partition
-    out of its answer (the idea of KIP-1166).
-    """
+    """``last_fetched_epoch`` and ``current_leader_epoch`` are -1 from readers that do not know them."""
 
     partition: int = int32()
     current_leader_epoch: int = int32(since=9, default=-1)
@@ -94,7 +90,6 @@ class FetchPartition:
     last_fetched_epoch: int = int32(since=12, default=-1)
     log_start_offset: int = int64(since=5, default=-1)
     partition_max_bytes: int = int32()
-    high_watermark: int = int64(native_only=True, default=-1)
 
 
 @message

@@ -136,7 +136,7 @@ class Chaos:
 
     def give_up(self) -> None:
         """A fetch times out; what it was may still arrive."""
-        self._any().fetchers.in_flight = None
+        self._any().fetchers.lose_answer()
 
     def lose_message(self) -> None:
         if self.world.messages:

@@ -38,7 +38,7 @@ def _fetch_without_answer(world: World, *followers: BrokerId) -> None:
         assert world.fetch(follower)
         assert world.deliver(len(world.messages) - 1)
         world.messages.pop()
-        world.brokers[follower].fetchers.in_flight = None
+        world.brokers[follower].fetchers.lose_answer()
         world.check()
 
 

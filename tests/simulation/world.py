@@ -23,6 +23,7 @@ from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.broker.replication.fetcher import FollowedLeader
+from barnabas.broker.replication.followed import Followed, FollowedPartitions
 from barnabas.broker.replication.following import apply_answer
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
@@ -49,6 +50,7 @@ from tests.simulation.zookeeper import LISTENER, Door, SimIsrStore, SimWriter, S
 TOPIC_ID = TopicId(uuid.UUID(int=7))
 TP = TopicPartition("t", 0)
 MAX_LAG_MS = 1_000
+REFRESH_MS = 100
 _MAX_MESSAGES = 48
 _ROUNDS = 400
 
@@ -76,7 +78,13 @@ class SimFetchers:
 
     def __init__(self) -> None:
         self.followed: FollowedLeader | None = None
+        self.partitions = FollowedPartitions(REFRESH_MS, REFRESH_MS)
         self.in_flight: object | None = None
+
+    def lose_answer(self) -> None:
+        """The connection is lost, or the answer late: nobody waits for it any more."""
+        self.in_flight = None
+        self.partitions.begin_anew()
 
     def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
         for leader in leaders.values():
@@ -86,6 +94,7 @@ class SimFetchers:
     def unfollow(self, names: Iterable[TopicPartition]) -> None:
         if list(names):
             self.followed = self.in_flight = None
+            self.partitions = FollowedPartitions(REFRESH_MS, REFRESH_MS)
 
     def start(self) -> None:
         return
@@ -342,25 +351,22 @@ class World:
         if not follower.can_act or partition is None or fetchers.followed is None or fetchers.in_flight:
             return False
         followed = fetchers.followed
-        try:
-            position = partition.follower_position(followed.leader_epoch)
-        except ApiError:
+        if followed.leader_epoch != partition.leader_epoch:
             return False
-        asked = FetchPartition(
-            partition=TP.partition,
-            current_leader_epoch=followed.leader_epoch,
-            fetch_offset=position.log_end_offset,
-            last_fetched_epoch=position.last_epoch,
-            log_start_offset=position.log_start_offset,
-            partition_max_bytes=max_bytes,
-            high_watermark=position.high_watermark,
-        )
+        if TP not in fetchers.partitions:
+            fetchers.partitions.add(TP, Followed(partition, followed.leader_epoch))
+        asked = fetchers.partitions.next_fetch(self.now_ms / 1000)
+        if asked.is_empty:
+            return False
         request = FetchRequest(
             replica_id=broker,
             replica_epoch=follower.replicas.broker_epoch,
             max_wait_ms=max_wait_ms,
             min_bytes=1,
-            topics=[FetchTopic(topic=TP.topic, partitions=[asked])],
+            session_id=asked.session_id,
+            session_epoch=asked.epoch,
+            topics=asked.topics(max_bytes),
+            forgotten_topics_data=asked.forgotten_topics(),
         )
         leader = self.brokers[followed.broker_id]
         token = fetchers.in_flight = object()
@@ -374,19 +380,27 @@ class World:
         def apply(response: FetchResponse) -> None:
             if fetchers.in_flight is token:
                 fetchers.in_flight = None
-                self._apply(partition, followed, response)
+                self._apply(fetchers.partitions, response)
 
         self.send(broker, leader.id, arrive)
         return True
 
-    def _apply(self, partition: Partition, followed: FollowedLeader, response: FetchResponse) -> None:
+    def _apply(self, partitions: FollowedPartitions, response: FetchResponse) -> None:
+        if response.error_code != ErrorCode.NONE:
+            partitions.begin_anew()
+            return
+        partitions.answered(response.session_id)
         for topic in response.responses:
             for data in topic.partitions:
-                try:
-                    apply_answer(partition, followed.leader_epoch, data, wall_clock_ms=0)
-                except (ApiError, UnexpectedAppendOffset):
-                    # The next fetch tells more.
+                followed = partitions.asked(TP)
+                if followed is None:
                     continue
+                try:
+                    apply_answer(followed.partition, followed.leader_epoch, data, wall_clock_ms=0)
+                except (ApiError, UnexpectedAppendOffset):
+                    partitions.failed(TP, followed, self.now_ms / 1000)
+                else:
+                    partitions.applied(TP, followed)
 
     # Clients
 
@@ -497,7 +511,7 @@ class World:
                 broker.rejoin()
             self.clear_suspicion(broker.id)
             # Whatever was lost on the way times out.
-            broker.fetchers.in_flight = None
+            broker.fetchers.lose_answer()
 
     def describe(self) -> str:
         lines = [f"ZooKeeper: {self.state}, registered {sorted(self.zookeeper.registrations)}"]

@@ -16,13 +16,13 @@ from barnabas.broker.handlers.fetch_session import (
     Refused,
     Sessionless,
     key_of,
-    next_epoch,
 )
 from barnabas.broker.replication.fetching import FetchItem, FetchOutcome
 from barnabas.broker.replication.partition_listeners import PartitionListeners
 from barnabas.broker.replication.replica_views import PartitionRead
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.fetch_epochs import next_epoch
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicPartition
 
 A, B, C, D = (TopicPartition("topic", index) for index in range(4))

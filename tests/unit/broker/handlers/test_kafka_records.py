@@ -100,7 +100,7 @@ def found(connection: Connection) -> Any:
     return partition
 
 
-def catch_up(serving: Serving, log_start_offset: int = 0, mark: int = 0) -> list[Connection]:
+def catch_up(serving: Serving, log_start_offset: int = 0) -> list[Connection]:
     """Both followers have everything, and say so."""
     end = serving.managed.manager.partition(TP).log_end_offset
     asked = FetchPartition(
@@ -108,7 +108,6 @@ def catch_up(serving: Serving, log_start_offset: int = 0, mark: int = 0) -> list
         fetch_offset=end,
         partition_max_bytes=1,
         log_start_offset=log_start_offset,
-        high_watermark=mark,
     )
     return [
         serving.send(
@@ -366,7 +365,7 @@ def test_a_session_by_topic_ids(named: Serving) -> None:
     assert (found(waiting).high_watermark, len(found(waiting).records)) == (1, len(batch(b"a")))
     assert waiting.response.responses[0].topic_id == TOPIC_ID
     produce(named, batch(b"b"))
-    catch_up(named, mark=1)
+    catch_up(named)
     assert parse_header(found(fetch(named, 1, session_epoch=3, **session)).records).base_offset == 1
     by_name = fetch(named, None, version=12, session_epoch=4, **session).response
     assert by_name.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
@@ -473,10 +472,10 @@ def test_records_are_deleted_when_every_replica_has_done_so(leading: Serving, ve
     connection = delete(leading, 2, version=version)
     assert leading.managed.manager.partition(TP).log.log_start_offset == 2
     # The followers' next fetches say where they are, and are told where the leader is.
-    told = catch_up(leading, log_start_offset=0, mark=3)
+    told = catch_up(leading, log_start_offset=0)
     assert [found(one).log_start_offset for one in told] == [2, 2]
     assert not connection.is_answered
-    catch_up(leading, log_start_offset=2, mark=3)
+    catch_up(leading, log_start_offset=2)
     assert deleted(connection) == (0, 2)
     assert found(fetch(leading, 1, version=11)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -484,9 +483,7 @@ def test_records_are_deleted_when_every_replica_has_done_so(leading: Serving, ve
 def test_a_followers_long_poll_ends_when_records_are_deleted(leading: Serving) -> None:
     produce(leading, batch(b"a", b"b"))
     catch_up(leading)
-    asked = FetchPartition(
-        partition=0, fetch_offset=2, partition_max_bytes=1, log_start_offset=0, high_watermark=2
-    )
+    asked = FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=1, log_start_offset=0)
     waiting = leading.send(
         FetchRequest(
             replica_id=TWO,

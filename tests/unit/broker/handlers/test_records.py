@@ -186,20 +186,11 @@ def test_a_follower_by_another_listener_is_refused(leading: Serving) -> None:
 
 
 def test_a_long_poll_is_answered_by_the_append(leading: Serving) -> None:
-    connection = fetch(leading, 0, replica=TWO, max_wait_ms=1_000, high_watermark=0, log_start_offset=0)
+    connection = fetch(leading, 0, replica=TWO, max_wait_ms=1_000, log_start_offset=0)
     assert not connection.is_answered
     produce(leading, batch(b"a"))
     leading.managed.manager.wake_followers()
     assert len(found(connection).records) == len(batch(b"a"))
-
-
-def test_what_a_follower_knows_is_left_out_of_its_answer(leading: Serving) -> None:
-    produce(leading, batch(b"a"))
-    commit(leading)
-    assert found(fetch(leading, 1, replica=TWO, high_watermark=0, log_start_offset=0)).high_watermark == 1
-    known = fetch(leading, 1, replica=TWO, high_watermark=1, log_start_offset=0)
-    assert known.response.responses == []
-    assert found(fetch(leading, 1, high_watermark=1, log_start_offset=0)).error_code == ErrorCode.NONE
 
 
 def test_a_diverging_follower_is_told_where(leading: Serving) -> None:

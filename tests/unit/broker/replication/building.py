@@ -302,14 +302,13 @@ class Managed:
         max_wait_ms: int = 0,
         min_bytes: int = 1,
         epoch: int = -1,
-        mark: int = -1,
         broker_epoch: int = 5,
         max_bytes: int = 1 << 20,
         partition: TopicPartition = TP,
     ) -> list[FetchResult]:
         """A fetch; what it is answered with will be in the list."""
         answers: list[FetchResult] = []
-        item = FetchItem(partition, epoch, Offset(offset), -1, Offset(0), max_bytes, Offset(mark))
+        item = FetchItem(partition, epoch, Offset(offset), -1, Offset(0), max_bytes)
         params = FetchParams(BrokerId(replica), BrokerEpoch(broker_epoch), max_wait_ms, min_bytes, 1 << 20)
         self.manager.fetch(params, [item], answers.append)
         return answers

@@ -27,9 +27,9 @@ from barnabas.broker.replication.fetcher import (
     FetcherSettings,
     FollowedLeader,
     LeaderFetcher,
-    _Followed,
 )
 from barnabas.broker.replication.fetching import FetchItem, FetchParams, FetchResult
+from barnabas.broker.replication.followed import Followed
 from barnabas.broker.replication.isr_changes import IsrStoreUnavailable
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.batch_builder import build_batch
@@ -311,11 +311,11 @@ async def test_a_fetch_that_cannot_be_appended_takes_the_dir_offline(broker: Bro
     manager._loop.close()
     manager.spawn = lambda work: work.close()
     fetcher = LeaderFetcher(manager, OTHER, Endpoint("localhost", 1))
-    followed = _Followed(broker.replicas.partition(T0), LeaderEpoch(broker.epoch))
+    followed = Followed(broker.replicas.partition(T0), LeaderEpoch(broker.epoch))
     answer = FetchPartitionResponse(
         partition_index=0, error_code=0, high_watermark=0, log_start_offset=0, records=memoryview(a_batch())
     )
-    fetcher._apply_partition(followed, answer, 0.0)
+    fetcher._apply_partition(T0, followed, answer, 0.0)
     assert followed.retry_at > 0
     broker.replicas.disk_failures.work_off()
     assert broker.error_of(T0) == ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,0 +1,251 @@
+"""What each follower asked of this leader, and was told, between its fetches: KIP-227 for replicas.
+
+A follower of many partitions would else name all of them in every fetch, and have all of them looked at, a
+thousand times a second while only one is written to. Here its first fetch names them all and opens a session;
+those after it name only the partitions whose log has changed on the follower, and are told only what is new.
+Each carries the session's next epoch, so that one that is lost or doubled is noticed; a full fetch begins
+anew. A follower has at most one session, so there are no more than brokers.
+
+The invariant: a partition outside `active` and `arrived` has nothing that its follower was not told. It
+leaves `active` only by an answer whose read found it drained, and an event that comes after that read began
+is in `arrived`. A follower names each of its partitions now and then even so, which shows the leader that it
+is still caught up.
+
+Any thread. A session has a lock of its own, which comes after that of all sessions and before that of the
+listeners; no other is taken under them.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from typing import Final
+
+from barnabas.broker.replication.fetching import FetchItem, FetchOutcome, FetchSource
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.fetch_epochs import INITIAL_EPOCH, NO_SESSION, next_epoch
+from barnabas.protocol.ids import BrokerId, TopicPartition
+
+_MAX_ID: Final = (1 << 31) - 1
+_UNTOLD: Final = -2
+"""No high watermark or log start: whatever is read is news."""
+
+
+class FollowerPartition:
+    """One partition of a session: what is asked of it, and what its follower was told last."""
+
+    __slots__ = ("item", "session", "told_high_watermark", "told_log_start_offset")
+
+    def __init__(self, session: FollowerSession, item: FetchItem) -> None:
+        self.session = session
+        self.item = item
+        self.told_high_watermark = _UNTOLD
+        self.told_log_start_offset = _UNTOLD
+
+    def note(self, outcome: FetchOutcome) -> bool:
+        """Whether the follower must be told of an outcome; what it will be told is remembered."""
+        read = outcome.read
+        if read is None or read.diverging is not None:
+            # The follower takes over nothing else of such an answer.
+            self.told_high_watermark = self.told_log_start_offset = _UNTOLD
+            return True
+        is_news = (
+            len(read.records) > 0
+            or read.high_watermark != self.told_high_watermark
+            or read.log_start_offset != self.told_log_start_offset
+        )
+        self.told_high_watermark = read.high_watermark
+        self.told_log_start_offset = read.log_start_offset
+        return is_news
+
+
+class FollowerSession(FetchSource):
+    """One follower's session, made by `FollowerSessions`; the source of each of its fetches."""
+
+    def __init__(self, session_id: int, sessions: FollowerSessions, outcomes: Iterable[FetchOutcome]) -> None:
+        """``outcomes`` are what the full fetch that opens it is answered with."""
+        self.id = session_id
+        self.arrived: set[FollowerPartition] = set()
+        """Those of which an event came since `items` was last asked; bounded by the partitions."""
+        self._watched = (self,)
+        self._sessions = sessions
+        self._lock = threading.Lock()
+        self._epoch = next_epoch(INITIAL_EPOCH)
+        self._is_closed = False
+        self._partitions: dict[TopicPartition, FollowerPartition] = {}
+        # Ordered: those served last stand last, so that busy partitions take turns.
+        self._active: dict[FollowerPartition, None] = {}
+        for outcome in sorted(outcomes, key=_has_records):
+            self._set(outcome.item).note(outcome)
+
+    @property
+    def watched(self) -> Sequence[Hashable]:
+        return self._watched
+
+    def items(self) -> list[FetchItem]:
+        """What may have news, in the order in which it is to be served."""
+        with self._lock:
+            arrived, active = self.arrived, self._active
+            while arrived:
+                part = arrived.pop()
+                if self._partitions.get(part.item.partition) is part:
+                    active.setdefault(part)
+            return [part.item for part in active]
+
+    def update(
+        self, epoch: int, items: Iterable[FetchItem], forgotten: Iterable[TopicPartition]
+    ) -> ErrorCode:
+        """Take over an incremental request; a wrong epoch changes nothing and is answered as an error."""
+        with self._lock:
+            if self._is_closed:
+                return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            if epoch != self._epoch:
+                return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            self._epoch = next_epoch(epoch)
+            for name in forgotten:
+                self._forget(name)
+            for item in items:
+                self._set(item)
+            return ErrorCode.NONE
+
+    def answer(self, epoch: int, outcomes: Iterable[FetchOutcome]) -> list[FetchOutcome] | None:
+        """What of a read goes into the answer to the request of that epoch.
+
+        None when the follower has gone on to another epoch meanwhile: then it is told so instead.
+        """
+        told = []
+        with self._lock:
+            if self._is_closed or self._epoch != next_epoch(epoch):
+                return None
+            active = self._active
+            for outcome in outcomes:
+                part = self._partitions.get(outcome.item.partition)
+                if part is None:
+                    continue
+                if part.note(outcome):
+                    told.append(outcome)
+                is_drained = _is_drained(outcome)
+                if is_drained or _has_records(outcome):
+                    active.pop(part, None)
+                if not is_drained:
+                    active.setdefault(part)
+        return told
+
+    def close(self) -> None:
+        """Hear of nothing more. A fetch that waits is still answered, by an error."""
+        with self._lock:
+            self._is_closed = True
+            for name in tuple(self._partitions):
+                self._forget(name)
+
+    def _set(self, item: FetchItem) -> FollowerPartition:
+        part = self._partitions.get(item.partition)
+        if part is not None:
+            part.item = item
+        else:
+            part = self._partitions[item.partition] = FollowerPartition(self, item)
+            self._sessions.listen(part)
+        self._active.setdefault(part)
+        return part
+
+    def _forget(self, name: TopicPartition) -> None:
+        part = self._partitions.pop(name, None)
+        if part is not None:
+            self._sessions.unlisten(part)
+            self._active.pop(part, None)
+            self.arrived.discard(part)
+
+
+def _has_records(outcome: FetchOutcome) -> bool:
+    return outcome.read is not None and len(outcome.read.records) > 0
+
+
+def _is_drained(outcome: FetchOutcome) -> bool:
+    """Whether a read left nothing that a next one could find without an event in between."""
+    read = outcome.read
+    return (
+        read is not None
+        and read.diverging is None
+        and len(read.records) == 0
+        and read.log_end_offset <= outcome.item.fetch_offset
+    )
+
+
+class FollowerSessions:
+    """The sessions of all followers. ``wake`` is called when one of them may have records to fetch."""
+
+    def __init__(
+        self, wake: Callable[[FollowerSession], object], new_id: Callable[[], int] | None = None
+    ) -> None:
+        self._wake = wake
+        self._new_id = new_id or (lambda: random.randint(1, _MAX_ID))
+        self._lock = threading.Lock()
+        self._sessions: dict[BrokerId, FollowerSession] = {}
+        # Who follows a partition, by sessions. The tuples are replaced as a whole, and read without a lock.
+        self._listeners_lock = threading.Lock()
+        self._listeners: dict[TopicPartition, tuple[FollowerPartition, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(
+        self,
+        follower: BrokerId,
+        session_id: int,
+        epoch: int,
+        items: Iterable[FetchItem],
+        forgotten: Iterable[TopicPartition],
+    ) -> FollowerSession | ErrorCode:
+        """The session that an incremental fetch goes on with, changed as it says; else what is wrong."""
+        session = self._sessions.get(follower)
+        if session is None or session.id != session_id:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        error = session.update(epoch, items, forgotten)
+        return session if error == ErrorCode.NONE else error
+
+    def open(self, follower: BrokerId, outcomes: Iterable[FetchOutcome], alive: Container[BrokerId]) -> int:
+        """A session for a full fetch that is answered with these outcomes; its id, or `NO_SESSION`.
+
+        It takes the place of the one that the follower had. Only brokers that are alive get one, for a
+        stranger could make up ever new ids; those of brokers that have gone for good are dropped here.
+        """
+        with self._lock:
+            for broker_id in [one for one in self._sessions if one == follower or one not in alive]:
+                self._sessions.pop(broker_id).close()
+            if follower not in alive:
+                return NO_SESSION
+            session = self._sessions[follower] = FollowerSession(self._new_id(), self, outcomes)
+            return session.id
+
+    def tell(self, names: Iterable[TopicPartition]) -> None:
+        """These partitions have something that their followers wait for."""
+        told: dict[FollowerSession, None] = {}
+        for name in names:
+            for part in self._listeners.get(name, ()):
+                part.session.arrived.add(part)
+                told[part.session] = None
+        # Only now: who is woken by the first takes the others along.
+        for session in told:
+            self._wake(session)
+
+    def mark(self, name: TopicPartition) -> None:
+        """The partition has something that its followers hear of when there is reason to answer them."""
+        for part in self._listeners.get(name, ()):
+            part.session.arrived.add(part)
+
+    def listen(self, part: FollowerPartition) -> None:
+        """For sessions: hear of this partition from now on."""
+        name = part.item.partition
+        with self._listeners_lock:
+            self._listeners[name] = (*self._listeners.get(name, ()), part)
+
+    def unlisten(self, part: FollowerPartition) -> None:
+        """For sessions: the end of `listen`."""
+        name = part.item.partition
+        with self._listeners_lock:
+            left = tuple(one for one in self._listeners.get(name, ()) if one is not part)
+            if left:
+                self._listeners[name] = left
+            else:
+                self._listeners.pop(name, None)

@@ -1,0 +1,281 @@
+"""Followers that keep a session end up with all that their leader has, whatever happened on the way.
+
+The leader is a real replica manager behind the real handler of Fetch, the followers are real replicas with
+what their fetchers ask by; the schedules are random. No partition is ever named without a reason here: what a
+session forgets to tell stays unknown, and the test finds it.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from barnabas.broker.handlers import fetch as fetch_handler
+from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
+from barnabas.broker.replication import follower_sessions
+from barnabas.broker.replication.fetching import FetchOutcome
+from barnabas.broker.replication.followed import Followed, FollowedPartitions
+from barnabas.broker.replication.follower_sessions import FollowerPartition
+from barnabas.broker.replication.following import apply_answer
+from barnabas.broker.replication.partition import Partition
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
+from tests.simulation.memory_log import MemoryLog, encode
+from tests.simulation.world import LISTENER, SimRequest
+from tests.unit.broker.replication.building import LAG_MS, THREE, TP, TWO, Managed, state
+
+NAMES = [TopicPartition(TP.topic, index) for index in range(4)]
+NEVER_MS = 1e15
+LONG_POLL_MS = 500
+SEEDS = range(150)
+ROUNDS = 12
+
+
+class SimFollower:
+    """Broker 2 or 3: its replicas, what its fetcher asks by, and the one fetch that is under way."""
+
+    def __init__(self, leader: SimLeader, broker_id: BrokerId) -> None:
+        self.id = broker_id
+        self.leader = leader
+        self.replicas = {
+            name: Partition(
+                name,
+                broker_id,
+                MemoryLog(name),
+                high_watermark=Offset(0),
+                max_lag_ms=LAG_MS,
+                min_insync_replicas=1,
+            )
+            for name in NAMES
+        }
+        self.followed = FollowedPartitions(refresh_ms=NEVER_MS, backoff_ms=100)
+        self.answers: list[FetchResponse] | None = None
+        for name in NAMES:
+            self.follow(name)
+
+    def follow(self, name: TopicPartition) -> None:
+        epoch = self.leader.epochs[name]
+        self.replicas[name].make_follower(replace(state(epoch=epoch), partition_index=name.partition))
+        self.followed.add(name, Followed(self.replicas[name], LeaderEpoch(epoch)))
+
+    def send(self, *, nudge: bool = False, max_bytes: int = 1 << 20) -> None:
+        """The next fetch, or the empty one that has the leader answer at once."""
+        answers: list[FetchResponse] = []
+        body = FetchRequest(replica_id=self.id, replica_epoch=5, max_wait_ms=0, min_bytes=1, topics=[])
+        if not nudge:
+            if self.answers is not None:
+                return
+            asked = self.followed.next_fetch(self.leader.now_s)
+            if asked.is_empty:
+                return
+            self.answers = answers
+            body = FetchRequest(
+                replica_id=self.id,
+                replica_epoch=5,
+                max_wait_ms=LONG_POLL_MS,
+                min_bytes=1,
+                max_bytes=max_bytes,
+                session_id=asked.session_id,
+                session_epoch=asked.epoch,
+                topics=asked.topics(max_bytes),
+                forgotten_topics_data=asked.forgotten_topics(),
+            )
+        request: Any = SimRequest(body, answers.append)
+        fetch_handler.handle(self.leader.services, request)
+
+    def lose(self) -> None:
+        if self.answers is not None:
+            self.answers = None
+            self.followed.begin_anew()
+
+    def take(self, *, breaks: bool = False) -> FetchResponse | None:
+        """Apply the answer if it is there; ``breaks``: one partition's part of it cannot be."""
+        if not self.answers:
+            return None
+        (response,), self.answers = self.answers, None
+        if response.error_code != ErrorCode.NONE:
+            self.followed.begin_anew()
+            return response
+        self.followed.answered(response.session_id)
+        for topic in response.responses:
+            for data in topic.partitions:
+                name = TopicPartition(topic.topic, data.partition_index)
+                followed = self.followed.asked(name)
+                if followed is None:
+                    continue
+                if breaks:
+                    breaks = False
+                    self.followed.failed(name, followed, self.leader.now_s)
+                    continue
+                try:
+                    apply_answer(followed.partition, followed.leader_epoch, data, wall_clock_ms=0)
+                except ApiError:
+                    self.followed.failed(name, followed, self.leader.now_s)
+                except UnexpectedAppendOffset as error:
+                    raise AssertionError("what it has already was sent again") from error
+                else:
+                    self.followed.applied(name, followed)
+        return response
+
+    def lacks(self) -> list[Any]:
+        """Where it differs from its leader."""
+        return [
+            (name, mine, theirs)
+            for name, replica in self.replicas.items()
+            if (mine := _ends(replica)) != (theirs := _ends(self.leader.manager.partition(name)))
+        ]
+
+
+def _ends(partition: Partition) -> tuple[int, int, int]:
+    return partition.log.log_start_offset, partition.high_watermark, partition.log_end_offset
+
+
+class SimLeader:
+    """Broker 1 leads all partitions; 2 and 3 follow."""
+
+    def __init__(self) -> None:
+        self.managed = Managed()
+        self.manager = self.managed.manager
+        self.managed.know({1: 0, 2: 5, 3: 5})
+        self.epochs = dict.fromkeys(NAMES, 0)
+        for name in NAMES:
+            self.lead(name)
+        self.services: Any = SimpleNamespace(
+            replicas=self.manager,
+            metadata=self.managed.metadata,
+            config=SimpleNamespace(inter_broker_listener_name=LISTENER, fetch_max_bytes=1 << 20),
+        )
+        self.followers = [SimFollower(self, broker_id) for broker_id in (TWO, THREE)]
+
+    @property
+    def now_s(self) -> float:
+        return self.managed.clock.now_ms / 1000
+
+    def lead(self, name: TopicPartition) -> None:
+        told = state(epoch=self.epochs[name], isr=(1, 2, 3))
+        assert self.managed.tell(replace(told, partition_index=name.partition)) == []
+
+    def append(self, name: TopicPartition) -> None:
+        self.manager.append(1, 0, [(name, encode(0, 1, 2))], lambda outcomes: None)
+
+    def delete(self, name: TopicPartition) -> None:
+        self.manager.deletions.delete(0, [(name, -1)], lambda outcomes: None)
+
+    def begin_epoch(self, name: TopicPartition) -> None:
+        self.epochs[name] += 1
+        self.lead(name)
+
+
+class Schedule:
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.leader = SimLeader()
+
+    def run(self) -> None:
+        for _ in range(120):
+            self.random.choice(
+                [self.append] * 4 + [self.wake] * 3 + [self.send] * 6 + [self.take] * 6 + self.nuisances
+            )()
+        self.come_to_rest()
+
+    @property
+    def nuisances(self) -> list[Any]:
+        return [self.nudge, self.lose, self.delete, self.begin_epoch, self.follow_anew, self.pass_time]
+
+    @property
+    def name(self) -> TopicPartition:
+        return self.random.choice(NAMES)
+
+    @property
+    def follower(self) -> SimFollower:
+        return self.random.choice(self.leader.followers)
+
+    def append(self) -> None:
+        self.leader.append(self.name)
+
+    def wake(self) -> None:
+        self.leader.manager.wake_followers()
+
+    def send(self) -> None:
+        self.follower.send(max_bytes=self.random.choice([1, 1 << 20]))
+
+    def take(self) -> None:
+        self.follower.take(breaks=self.random.random() < 0.1)
+
+    def nudge(self) -> None:
+        self.follower.send(nudge=True)
+
+    def lose(self) -> None:
+        self.follower.lose()
+
+    def delete(self) -> None:
+        self.leader.delete(self.name)
+
+    def begin_epoch(self) -> None:
+        """All hear of it, the followers a little later."""
+        name = self.name
+        self.leader.begin_epoch(name)
+        for follower in self.leader.followers:
+            self.random.choice([follower.take, follower.send])()
+            follower.follow(name)
+
+    def follow_anew(self) -> None:
+        """In the same epoch, while an answer may be under way."""
+        follower, name = self.follower, self.name
+        follower.followed.remove(name)
+        self.random.choice([follower.take, follower.send, lambda: None])()
+        follower.followed.add(name, Followed(follower.replicas[name], LeaderEpoch(self.leader.epochs[name])))
+
+    def pass_time(self) -> None:
+        self.leader.managed.pass_time(self.random.choice([1, 50, LONG_POLL_MS]))
+
+    def come_to_rest(self) -> None:
+        self.wake()
+        for _ in range(ROUNDS):
+            self.leader.managed.pass_time(1_000)
+            for follower in self.leader.followers:
+                follower.send()
+            self.leader.managed.pass_time(1_000)
+            for follower in self.leader.followers:
+                follower.take()
+        assert [follower.lacks() for follower in self.leader.followers] == [[], []]
+        # Where nothing happens, nothing is said.
+        for follower in self.leader.followers:
+            asked = follower.followed.next_fetch(self.leader.now_s)
+            assert (asked.named, asked.forgotten) == ({}, [])
+            follower.followed.begin_anew()
+
+
+def test_followers_learn_everything() -> None:
+    for seed in SEEDS:
+        try:
+            Schedule(seed).run()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def _forgets_high_watermarks(self: FollowerPartition, outcome: FetchOutcome) -> bool:
+    return outcome.read is None or outcome.read.diverging is not None or len(outcome.read.records) > 0
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mistake"),
+    [
+        (FollowerPartition, "note", _forgets_high_watermarks),
+        (follower_sessions, "_is_drained", lambda outcome: True),
+        (follower_sessions.FollowerSessions, "mark", lambda self, name: None),
+        (follower_sessions.FollowerSessions, "tell", lambda self, names: None),
+        (FollowedPartitions, "applied", lambda self, name, followed: None),
+        (FollowedPartitions, "begin_anew", lambda self: None),
+    ],
+    ids=["note", "drained", "mark", "tell", "applied", "begin_anew"],
+)
+def test_a_mistake_is_found(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, mistake: Any) -> None:
+    monkeypatch.setattr(owner, name, mistake)
+    with pytest.raises(AssertionError, match="seed"):
+        test_followers_learn_everything()
