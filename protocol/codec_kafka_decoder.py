@@ -1,7 +1,8 @@
 """Compiles a declared class, at one version of Kafka's protocol, into the Python that decodes it.
 
 A decoder trusts nothing. Counts are refused when the bytes that remain could not hold the elements, and above
-`MAX_ARRAY_LENGTH`, before anything is allocated; so are more tagged fields than that. What a message takes
+`MAX_ARRAY_LENGTH`, before anything is allocated; so are more tagged fields than that, and more elements in
+all than `MAX_INNER_ELEMENTS`: a byte or two may become an object of a hundred. What a message takes
 without its records is bounded by `MAX_HEAD_BYTES`; the declarations are finite, and depth with them. Unknown
 tagged fields are skipped, fields that the version lacks take their defaults, bytes behind the message are
 ignored. Whatever the bytes are, the outcome is a message or `MalformedFrame`.
@@ -38,6 +39,9 @@ from barnabas.protocol.schema import WireField, WireType, wire_fields
 Decoder = Callable[[memoryview, int], Any]
 """Reads the message that starts at a position; raises MalformedFrame."""
 
+MAX_INNER_ELEMENTS: Final = 1 << 18
+"""The most elements that all arrays within arrays of a message may have together, numbers aside."""
+
 _SIZES: Final = {"?": 1, "b": 1, "B": 1, "h": 2, "i": 4, "q": 8, "16s": 16}
 _MAX_UVARINT_BYTES: Final = 5
 _UUIDS_REMEMBERED: Final = 4096
@@ -63,6 +67,8 @@ def _made(cls: type[Any], version: int, flexible: bool) -> _DecoderMaker:
 class _DecoderMaker(SourceMaker):
     """``v`` is what is read, ``p`` the place, ``end`` its end, ``taken`` the bytes of records so far.
 
+    ``inner`` counts the elements of arrays within arrays.
+
     ``_run`` holds fields of fixed size that are not read yet: targets and shapes.
     """
 
@@ -70,6 +76,7 @@ class _DecoderMaker(SourceMaker):
         super().__init__(version, flexible)
         self._run: list[tuple[str, str]] = []
         self._then: list[str] = []
+        self._loops = 0
         self._with_records = with_records
         self.scope |= {
             "_new": object.__new__,
@@ -92,6 +99,7 @@ class _DecoderMaker(SourceMaker):
                 self.line(f"if len(v) - p > {MAX_HEAD_BYTES}: raise _large({where}, len(v) - p)")
                 self.line("v = bytes(v)")
             self.line("end = len(v)")
+            self.line("inner = 0")
             with self.block("try:"):
                 self._struct(cls, "m")
                 self._flush()
@@ -245,13 +253,14 @@ class _DecoderMaker(SourceMaker):
             self.line(f"{target} = list(_many(f'>{{{self._length(n)}}}{char}', v, p))")
         self.line(f"p += ({self._length(n)}) * {size}")
 
-    def _check_count(self, where: str, n: str, least: int) -> None:
+    def _check_count(self, where: str, n: str, least: int, *, is_inner: bool = False) -> None:
         offset = 1 if self.flexible else 0
         count = self._length(n)
         head = f" or p - taken > {MAX_HEAD_BYTES}" if self._with_records else ""
+        inner = f" or (inner := inner + {n}) > {MAX_INNER_ELEMENTS}" if is_inner else ""
         self.line(
-            f"if not {offset} <= {n} <= {MAX_ARRAY_LENGTH + offset} or p + ({count}) * {least} > end{head}:"
-            f" raise _bad({where!r}, f'an array of {{{count}}} elements', p)"
+            f"if not {offset} <= {n} <= {MAX_ARRAY_LENGTH + offset} or p + ({count}) * {least} > end"
+            f"{head}{inner}: raise _bad({where!r}, f'an array of {{{count}}} elements', p)"
         )
 
     def _elements(self, where: str, wire: WireField, target: str, n: str) -> None:
@@ -263,12 +272,13 @@ class _DecoderMaker(SourceMaker):
             least = 1 if self.flexible else 4
         else:
             least = 1 if self.flexible else 2
-        self._check_count(where, n, least)
+        self._check_count(where, n, least, is_inner=self._loops > 0)
         held, element = self.name("l"), self.name("m")
         self.line(f"{target} = {held} = []")
         # A ready-made tuple is walked through in half the time that making a range takes.
         times = self.known("times", [(None,) * max(0, k - int(self.flexible)) for k in range(SHORT_ARRAY)])
         short = f"{times}[{n}] if {n} < {SHORT_ARRAY} else range({self._length(n)})"
+        self._loops += 1
         with self.block(f"for _ in {short}:"):
             if wire.struct is not None:
                 self._struct(wire.struct, element)
@@ -276,6 +286,7 @@ class _DecoderMaker(SourceMaker):
                 self._field(where, WireField(wire.kind), element)
             self._flush()
             self.line(f"{held}.append({element})")
+        self._loops -= 1
 
     def _tags(self, cls: type[Any], tagged: dict[int, tuple[str, WireField]], m: str) -> None:
         n = self.name("t")

@@ -23,7 +23,7 @@ from barnabas.protocol.codec_kafka import (
     is_kafka,
     supported_versions,
 )
-from barnabas.protocol.codec_kafka_decoder import decoder_source
+from barnabas.protocol.codec_kafka_decoder import MAX_INNER_ELEMENTS, decoder_source
 from barnabas.protocol.codec_kafka_encoder import compile_encoder, encoder_source
 from barnabas.protocol.codec_kafka_source import is_carried, smallest_size
 from barnabas.protocol.codec_msgpack import MAX_ARRAY_LENGTH, MAX_HEAD_BYTES
@@ -39,7 +39,11 @@ from barnabas.protocol.messages.fetch import (
 )
 from barnabas.protocol.messages.groups import ListGroupsRequest
 from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest
-from barnabas.protocol.messages.list_offsets import ListOffsetsRequest
+from barnabas.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from barnabas.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -464,6 +468,19 @@ def test_a_count_that_the_rest_cannot_hold_is_refused_before_room_is_made(count:
 def test_an_array_longer_than_any_is_refused_although_its_elements_came() -> None:
     data = metadata_head() + struct.pack(">i", MAX_ARRAY_LENGTH + 1) + bytes(2 * (MAX_ARRAY_LENGTH + 1))
     assert f"an array of {MAX_ARRAY_LENGTH + 1} elements" in refusal(data)
+
+
+@pytest.mark.parametrize("version", [1, 8])
+def test_arrays_within_arrays_are_bounded_together(version: int) -> None:
+    per_topic, topics = 1 << 10, MAX_INNER_ELEMENTS >> 10
+
+    def asked(topics: int) -> bytes:
+        partitions = [ListOffsetsPartition(partition_index=0, timestamp=0)] * per_topic
+        body = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=partitions)] * topics)
+        return request_bytes(body, version)
+
+    assert len(decode_request(memoryview(asked(topics - 1))).body.topics) == topics - 1
+    assert f"ListOffsetsTopic.partitions claims an array of {per_topic}" in refusal(asked(topics + 1))
 
 
 def test_a_message_without_records_is_bounded() -> None:
