@@ -137,6 +137,8 @@ def _own(services: Services) -> ConfigResource:
 
 def _describe(services: Services, request: ApiRequest) -> None:
     body: DescribeConfigsRequest = request.body
+    # Each once, by what is asked of it last, or few bytes could ask for gigabytes.
+    body.resources = list({(one.resource_type, one.resource_name): one for one in body.resources}.values())
     resources: list[ConfigResource | ApiError] = []
     for asked in body.resources:
         try:

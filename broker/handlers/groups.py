@@ -133,7 +133,8 @@ def handle_leave(services: Services, request: ApiRequest) -> None:
 
 def handle_describe(services: Services, request: ApiRequest) -> None:
     body: DescribeGroupsRequest = request.body
-    groups = [_describe(services, group_id) for group_id in body.groups]
+    # Each once, or few bytes could ask for gigabytes.
+    groups = [_describe(services, group_id) for group_id in dict.fromkeys(body.groups)]
     if body.include_authorized_operations:
         for group in groups:
             if group.error_code == ErrorCode.NONE:

@@ -127,7 +127,9 @@ def handle_fetch(services: Services, request: ApiRequest) -> None:
     body: OffsetFetchRequest = request.body
     version = request.api_version
     if version is None or version >= _SEVERAL_GROUPS_SINCE:
-        groups = [_fetch(services, group, body.require_stable) for group in body.groups]
+        # Each once, by what is asked of it last, or few bytes could ask for gigabytes.
+        asked_of = {group.group_id: group for group in body.groups}
+        groups = [_fetch(services, group, body.require_stable) for group in asked_of.values()]
         request.respond(OffsetFetchResponse(groups=groups))
         return
     asked = OffsetFetchRequestGroup(group_id=body.group_id, topics=body.topics)

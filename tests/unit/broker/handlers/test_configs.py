@@ -89,6 +89,20 @@ def test_a_topic_shows_what_stands_in_zookeeper_and_where_the_rest_comes_from(
     assert found["compression.type"] == ("producer", ConfigSource.DEFAULT_CONFIG)
 
 
+def test_a_resource_that_is_asked_for_often_is_described_once(hosting: Serving) -> None:
+    resources = [
+        DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+        for kind, name, keys in (
+            (TOPIC, "topic", None),
+            (BROKER, "1", None),
+            (TOPIC, "topic", ["retention.ms"]),
+        )
+    ]
+    topic, broker = hosting.call(DescribeConfigsRequest(resources=resources), version=4).results
+    assert (topic.resource_type, [config.name for config in topic.configs]) == (TOPIC, ["retention.ms"])
+    assert broker.resource_type == BROKER
+
+
 def test_a_broker_shows_itself_and_the_defaults_of_all(hosting: Serving) -> None:
     hosting.configs.stored = {ALL_BROKERS: {"log.segment.bytes": "100"}}
     [own] = describe(hosting, BROKER, "1", "fetch.max.bytes").configs

@@ -442,6 +442,16 @@ def test_every_version_fetches(hosting: Serving, version: int) -> None:
         assert [one.committed_offset for one in found[0].partitions] == [7]
 
 
+def test_what_is_asked_of_a_group_often_is_answered_once(hosting: Serving) -> None:
+    hosting.send(commit(7))
+    asked = fetch("g", 0).groups + fetch("other").groups + fetch("g").groups
+    groups = hosting.call(OffsetFetchRequest(groups=asked), version=8).groups
+    assert [group.group_id for group in groups] == ["g", "other"]
+    assert groups[0].topics[0].partitions[0].committed_offset == 7
+    described = hosting.call(DescribeGroupsRequest(groups=["g", "other", "g"]), version=5).groups
+    assert [group.group_id for group in described] == ["g", "other"]
+
+
 def test_the_oldest_version_has_its_errors_by_partition(hosting: Serving) -> None:
     lead(hosting, epoch=1, leader=2)
     topics = [OffsetFetchRequestTopic(name="topic", partition_indexes=[0, 1])]
