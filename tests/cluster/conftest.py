@@ -11,6 +11,8 @@ import pytest
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 
+from .tools import running
+
 _HERE = Path(__file__).parent
 
 
@@ -28,9 +30,5 @@ def shared_cluster(
     cluster = LocalCluster(
         tmp_path_factory.mktemp("cluster"), zookeeper=f"{zookeeper.connect}/shared-{uuid.uuid4().hex[:12]}"
     )
-    try:
-        cluster.start()
+    with running(cluster):
         yield cluster
-    finally:
-        cluster.kill_all()
-        cluster.close()

@@ -11,6 +11,7 @@ from kazoo.client import KazooClient
 from barnabas.client import NewTopic
 from barnabas.client.blocking import Admin
 from barnabas.client.metadata import PartitionInfo
+from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import wait_until
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.protocol.errors import BarnabasError, ErrorCode
@@ -29,6 +30,17 @@ def eventually(
     """Wait until the condition holds; a failed test with the complaint when it does not in time."""
     if not wait_until(condition, timeout_s, interval_s):
         raise AssertionError(complaint if isinstance(complaint, str) else complaint())
+
+
+@contextmanager
+def running(cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """A cluster while it runs; in the end it is killed, which is quicker than to stop it."""
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.kill_all()
+        cluster.close()
 
 
 class ClusterView:

@@ -16,6 +16,7 @@ import pytest
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 
+from ..cluster.tools import running
 from .clients import CLIENTS, Driver, Unavailable
 from .features import Bench
 
@@ -39,12 +40,8 @@ def compat_cluster(
     cluster = LocalCluster(
         tmp_path_factory.mktemp("compat"), zookeeper=f"{zookeeper.connect}/compat-{uuid.uuid4().hex[:12]}"
     )
-    try:
-        cluster.start()
+    with running(cluster):
         yield cluster
-    finally:
-        cluster.kill_all()
-        cluster.close()
 
 
 @pytest.fixture(scope="session")

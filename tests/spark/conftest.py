@@ -15,6 +15,8 @@ from barnabas.client.admin import NewTopic
 from barnabas.client.blocking import Admin
 from barnabas.deploy.local import LocalCluster
 
+from ..cluster.tools import running
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -68,12 +70,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three brokers with their own ZooKeeper."""
     cluster = LocalCluster(tmp_path_factory.mktemp("cluster"), settings=_BROKER_SETTINGS)
-    try:
-        cluster.start()
+    with running(cluster):
         yield cluster
-    finally:
-        cluster.kill_all()
-        cluster.close()
 
 
 @pytest.fixture(scope="session")
