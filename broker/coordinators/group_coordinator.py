@@ -132,7 +132,6 @@ class GroupCoordinator:
         """The coordinator of a group, which need not exist. Raises COORDINATOR_NOT_AVAILABLE."""
         count = self._partition_count()
         if count is None:
-            self._have_topic_made()
             raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is not there yet")
         index = partition_of(group_id, count)
         state = self._metadata.current.partitions_of(OFFSETS_TOPIC).get(index)
@@ -144,7 +143,8 @@ class GroupCoordinator:
             )
         return Found(leader, endpoint)
 
-    def _have_topic_made(self) -> None:
+    def have_topic_made(self) -> None:
+        """Begin to make the offsets topic, unless more brokers should come first."""
         if len(self._metadata.current.brokers) < self._config.offsets_topic_replication_factor:
             now_ms = self._now().monotonic_ms
             if self._first_wanted_ms is None:

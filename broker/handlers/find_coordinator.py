@@ -1,12 +1,14 @@
 """FindCoordinator: which broker coordinates a group (several at once from version 4 on).
 
-The first who asks has the offsets topic made, and is told to come again. There is no transaction coordinator,
-and who asks for one is told that it is not available.
+The first who asks has the offsets topic made, and is answered when it is there; if that takes too long, by
+being told to come again. There is no transaction coordinator, and who asks for one is told that it is not
+available.
 """
 
 from __future__ import annotations
 
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.offsets_topic_wait import is_there, when_there
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.messages.find_coordinator import (
@@ -20,6 +22,16 @@ _SEVERAL_SINCE = 4
 
 
 def handle(services: Services, request: ApiRequest) -> None:
+    body: FindCoordinatorRequest = request.body
+    if body.key_type != CoordinatorType.GROUP:
+        _answer(services, request)
+        return
+    if not is_there(services):
+        services.groups.have_topic_made()
+    when_there(services, lambda: _answer(services, request))
+
+
+def _answer(services: Services, request: ApiRequest) -> None:
     body: FindCoordinatorRequest = request.body
     if request.api_version is None or request.api_version >= _SEVERAL_SINCE:
         found = [_find(services, request, body.key_type, key) for key in body.coordinator_keys]

@@ -14,6 +14,7 @@ from barnabas.broker.coordinators.group_effects import Client, Effects, JoinOpti
 from barnabas.broker.coordinators.group_shard import GroupShard
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
+from barnabas.broker.handlers.offsets_topic_wait import when_there
 from barnabas.broker.handlers.removals import AllOf, removal_error
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -132,6 +133,10 @@ def handle_leave(services: Services, request: ApiRequest) -> None:
 
 
 def handle_describe(services: Services, request: ApiRequest) -> None:
+    when_there(services, lambda: _answer_describe(services, request))
+
+
+def _answer_describe(services: Services, request: ApiRequest) -> None:
     body: DescribeGroupsRequest = request.body
     # Each once, or few bytes could ask for gigabytes.
     groups = [_describe(services, group_id) for group_id in dict.fromkeys(body.groups)]

@@ -14,6 +14,7 @@ from barnabas.broker.coordinators.group_effects import Commit, CommitResponse, E
 from barnabas.broker.coordinators.group_log import OffsetAndMetadata
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.groups import shard_of
+from barnabas.broker.handlers.offsets_topic_wait import when_there
 from barnabas.broker.handlers.removals import removal_error
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode
@@ -124,6 +125,10 @@ def _commit_response(body: OffsetCommitRequest, found: Mapping[TopicPartition, i
 
 
 def handle_fetch(services: Services, request: ApiRequest) -> None:
+    when_there(services, lambda: _answer_fetch(services, request))
+
+
+def _answer_fetch(services: Services, request: ApiRequest) -> None:
     body: OffsetFetchRequest = request.body
     version = request.api_version
     if version is None or version >= _SEVERAL_GROUPS_SINCE:
