@@ -187,4 +187,5 @@ def _decompress_growing(
         except cramjam.DecompressionError:
             if capacity >= max_bytes:
                 raise
+        del out
         capacity = min(max_bytes, capacity * _GROWTH)

@@ -16,6 +16,7 @@ from barnabas.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
     RecordError,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from barnabas.protocol.record_batch import COMPRESSION_MASK, HEADER_BYTES, MAGIC, parse_header
@@ -25,10 +26,13 @@ _ACKS: Final = (-1, 0, 1)
 _EMPTY: Final = memoryview(b"")
 _FIRST_SERVED: Final = 3
 _FIRST_WITH_ZSTD: Final = 7
+_SHORT_UP_TO_PARTITIONS: Final = 500
 
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: ProduceRequest = request.body
+    if request.must_be_short and sum(map(_count, body.topic_data)) > _SHORT_UP_TO_PARTITIONS:
+        raise NotShort
     refused: dict[TopicPartition, AppendOutcome] = {}
     batches: list[tuple[TopicPartition, memoryview]] = []
     order: list[TopicPartition] = []
@@ -61,6 +65,10 @@ def handle(services: Services, request: ApiRequest) -> None:
         raise NotShort
     services.replicas.append(body.acks, max(0, body.timeout_ms), batches, answer)
     request.release_frame()
+
+
+def _count(topic: TopicProduceData) -> int:
+    return len(topic.partition_data)
 
 
 def _refusal(

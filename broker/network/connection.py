@@ -217,6 +217,8 @@ class Connection(asyncio.BufferedProtocol):
         with self._lock:
             self._closed = True
             self._slots.clear()
+            # It and its frame would wait for the garbage collector, held by each other.
+            self._closing_request = None
             self._unsent_bytes = self._in_flight_bytes = 0
             # While scheduled, the workers empty it and drop each request, because the queue has counted them.
             if not self._scheduled:

@@ -58,6 +58,8 @@ class IoWorkers:
                     request = ready.take_request()
                     if request is not None:
                         runner.handle(request)
+                    # An idle worker keeps no frame alive.
+                    del request
                     if not ready.request_done():
                         runner.after_run()
                         break

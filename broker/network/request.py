@@ -44,6 +44,7 @@ class Request:
     """One frame and where it came from. `received_ns` is of ``time.monotonic_ns()``."""
 
     __slots__ = (
+        "__weakref__",
         "_connection",
         "answered",
         "buffers",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -236,6 +237,20 @@ def test_what_is_to_be_unfolded_is_not_for_a_network_thread(leading: Serving) ->
     leading.process(request)
     assert outcome(connection, 1).error_code == ErrorCode.NONE
     assert leading.managed.manager.partition(TP).log_end_offset == 1
+
+
+def test_what_names_very_many_partitions_is_not_for_a_network_thread(leading: Serving) -> None:
+    data = [PartitionProduceData(index=index, records=None) for index in range(501)]
+    for count in (500, 501):
+        topics = [TopicProduceData(name=TP.topic, partition_data=data[:count])]
+        body = ProduceRequest(acks=1, timeout_ms=0, topic_data=topics)
+        whole = b"".join(map(bytes, codec_kafka.encode_request(LAST_PRODUCE, CORRELATION_ID, "test", body)))
+        connection = Connection(EXTERNAL, ProduceRequest, LAST_PRODUCE)
+        request = Request(connection, Frame(memoryview(bytearray(whole))[LENGTH_BYTES:]), 0)
+        request.must_be_short = True
+        with pytest.raises(NotShort) if count > 500 else nullcontext():
+            leading.process(request)
+        assert connection.is_answered is (count == 500)
 
 
 @pytest.mark.parametrize("version", [7, 8])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -310,6 +312,25 @@ def test_a_handler_may_close_the_connection(serve: Serve, caplog: pytest.LogCapt
     client.send(b"x")
     assert client.is_closed_by_server()
     wait_for(lambda: "closed: spoke out of turn" in caplog.text, "the logged reason")
+
+
+def test_a_refused_request_and_its_memory_are_gone_with_the_connection(serve: Serve) -> None:
+    """Not only when the garbage collector comes: many frames of 100 MB could wait for that."""
+    refused: list[weakref.ref[Request]] = []
+
+    def process(request: Request) -> None:
+        refused.append(weakref.ref(request))
+        request.close_connection("never again")
+
+    client = serve(process).client()
+    gc.collect()
+    gc.disable()
+    try:
+        client.send(b"x" * LARGE)
+        assert client.is_closed_by_server()
+        wait_for(lambda: len(refused) == 1 and refused[0]() is None, "the request to be gone")
+    finally:
+        gc.enable()
 
 
 def test_a_connection_is_closed_in_its_turn_and_nothing_is_run_behind_that(serve: Serve) -> None:
