@@ -324,7 +324,7 @@ class Accumulator:
         queue.retry_at = max(queue.retry_at, retry_at)
 
     def delivered(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, time_ms: int) -> None:
-        queue.pipeline.acknowledged(batch)
+        queue.pipeline.acknowledged(batch, base_offset)
         batch.deliver(base_offset, time_ms)
         self._finished(queue, batch)
 

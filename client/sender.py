@@ -305,7 +305,7 @@ class Sender:
             answer = answers.get(queue.tp)
             if not one.is_awaited:
                 if batch in queue.pipeline.ghosts and answer and answer.error_code == ErrorCode.NONE:
-                    queue.pipeline.acknowledged(batch)
+                    queue.pipeline.acknowledged(batch, answer.base_offset)
             elif answer is None:
                 text = f"broker {node_id} did not answer for {queue.tp}"
                 error = api_error(ErrorCode.UNKNOWN_SERVER_ERROR, text)

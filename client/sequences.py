@@ -10,6 +10,8 @@ The rules of the idempotent producer (KIP-98, KIP-360), as data and functions wi
 - A batch given up after it may have been written leaves a question behind: until the answer to a later one
   decides it, nothing new is numbered. When nothing is left to decide it, or a gap is certain, the numbering
   begins anew: once no request is under way, with 0 in the next epoch, what is not acknowledged first.
+- It also begins anew when an offset comes back that lies before one that came before: that is another log, as
+  of a topic that was deleted and made again, whose leader did not know the producer and took any number.
 
 Without numbers (idempotence off) at most one batch is on its way, so that a retry never reorders.
 
@@ -68,6 +70,8 @@ class Pipeline:
         "ghosts",
         "identity",
         "is_numbered",
+        "is_other_log",
+        "last_offset",
         "next_sequence",
         "phase",
         "worn_out",
@@ -85,6 +89,10 @@ class Pipeline:
         """In flight, or closed and to be sent again; ghosts among them."""
         self.ghosts: set[ProducerBatch] = set()
         """Batches that were given up and may have been written: only IN_DOUBT or RESTARTING has some."""
+        self.last_offset = -1
+        """The base offset of the batch that was acknowledged last."""
+        self.is_other_log = False
+        """Whether the numbers given out belong to a log that is gone; RESTARTING until there are others."""
         self.worn_out: int | None = None
         """A producer id whose epochs are used up: another one is needed."""
 
@@ -150,8 +158,19 @@ class Pipeline:
         batch.move(BatchState.CLOSED)
         self._restart_if_landed()
 
-    def acknowledged(self, batch: ProducerBatch) -> None:
-        """Take out a batch that was written, or a ghost that turns out to be; those before it were, too."""
+    def acknowledged(self, batch: ProducerBatch, base_offset: int) -> None:
+        """Take out a batch that was written, or a ghost that turns out to be; those before it were, too.
+
+        ``base_offset`` is -1 where nobody knows it.
+        """
+        if base_offset >= 0 and not batch.is_written:
+            self.is_other_log = self.is_other_log or (base_offset <= self.last_offset and self.is_numbered)
+            self.last_offset = base_offset
+        if self.is_other_log:
+            # Of the batches before it this log may have none.
+            self._forget(batch)
+            self.restart()
+            return
         position = self.batches.index(batch)
         decided = [ghost for ghost in self.batches[: position + 1] if ghost in self.ghosts]
         for earlier in self.batches[:position]:
@@ -210,6 +229,7 @@ class Pipeline:
             # Under a new number it would be written again: its answer comes first, under the old one.
             return
         self.ghosts.clear()
+        self.is_other_log = False
         self.batches = live
         producer_id, epoch = self.identity
         self.next_sequence = 0
@@ -228,10 +248,10 @@ class Pipeline:
             batch.number(*self.identity, self.next_sequence)
             self.next_sequence = sequence_after(self.next_sequence, batch.record_count)
 
-    def _forget(self, ghost: ProducerBatch) -> None:
-        self.ghosts.discard(ghost)
-        if ghost in self.batches:
-            self.batches.remove(ghost)
+    def _forget(self, batch: ProducerBatch) -> None:
+        self.ghosts.discard(batch)
+        if batch in self.batches:
+            self.batches.remove(batch)
 
     def _move(self, phase: Phase) -> None:
         """Change the phase, or stay in it. Raises InvariantViolation for a step not in the table."""

@@ -124,6 +124,27 @@ async def test_batches_behind_one_that_is_refused_come_again_in_order() -> None:
         assert {epoch for epoch, _ in headers(cluster)} == {0}
 
 
+async def test_a_topic_that_is_made_anew_under_batches_on_their_way_has_all_that_is_acknowledged() -> None:
+    """Its leader knows no producer and takes any number: a later one taken says nothing of those before."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        broker = cluster.brokers[1]
+        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
+            await producer.send_and_wait("t", b"first")
+            gate = broker.gate(ApiKey.PRODUCE)
+            broker.script(ApiKey.PRODUCE, refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            futures = await send_numbers(producer, 10)
+            await until(lambda: len(pipeline_of(producer).batches) == 5)
+            cluster.partition("t").truncate(0)
+            gate.set()
+            offsets = [(await future).offset for future in futures]
+            assert (await producer.send_and_wait("t", number(10))).offset == 10
+            assert pipeline_of(producer).phase is Phase.STEADY
+        written = cluster.partition("t").values()
+        assert [written[offset] for offset in offsets] == [*map(number, range(10))]
+        assert Counter(written) == Counter(map(number, range(11)))
+
+
 async def test_a_broker_that_hangs_is_left_when_another_leads_and_nothing_is_written_twice() -> None:
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 1, leaders=[1])
@@ -471,8 +492,8 @@ def numbered_pipeline(count: int) -> tuple[Pipeline, list[Any]]:
 
 
 def finish(pipeline: Pipeline, batch: Any) -> None:
-    pipeline.acknowledged(batch)
-    batch.deliver(0, -1)
+    pipeline.acknowledged(batch, -1)
+    batch.deliver(-1, -1)
 
 
 def give_up(pipeline: Pipeline, batch: Any) -> None:
