@@ -389,6 +389,7 @@ class Consumer(ConsumerOffsets):
         group = self._group
         if group is None:
             return await self._wait_until(deadline)
+        group.refuse_within_listener()
         if deadline is not None and deadline <= time.monotonic():
             return False
         if group.attention_at <= time.monotonic():

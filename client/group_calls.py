@@ -1,8 +1,8 @@
 """Requests to the coordinator of a group: finding it, asking it, and noticing that it is another one now.
 
 Requests of one lane leave in the order of the calls, also while the coordinator is still being looked for: of
-two commits the later one counts. Bounded: one attempt per call, with a time limit that covers the looking;
-who calls again waits as `Backoff` says. On the consumer's event loop.
+two commits the later one counts. Bounded: one attempt per call but for `leave`, with a time limit that covers
+the looking; who calls again waits as `Backoff` says. On the consumer's event loop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import deque
 from typing import Final, TypeVar
 
 from barnabas.client.cluster import MAIN_LANE, Cluster
-from barnabas.client.group_membership import Membership
+from barnabas.client.group_membership import Api, Membership, Reaction, reaction_to
 from barnabas.protocol.backoff import Backoff
 from barnabas.protocol.errors import (
     BarnabasError,
@@ -26,6 +26,7 @@ from barnabas.protocol.errors import (
 )
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from barnabas.protocol.messages.join_group import LeaveGroupRequest, MemberIdentity
 from barnabas.protocol.schema import RequestOf
 
 R = TypeVar("R")
@@ -124,3 +125,33 @@ class GroupCalls:
                 self._member.coordinator_lost()
                 self._failed = node_id
             raise
+
+    async def leave(self, member_id: str, reason: str, limit_s: float) -> None:
+        """Have a member leave, whoever coordinates by now; one that is not known there has left.
+
+        Asked again while that can help. Raises the last error when the time is over.
+        """
+        request = LeaveGroupRequest(
+            group_id=self.group_id, members=[MemberIdentity(member_id=member_id, reason=reason)]
+        )
+        deadline = time.monotonic() + limit_s
+        backoff = self.backoff()
+        while True:
+            left_ms = max(1, int((deadline - time.monotonic()) * 1000))
+            try:
+                # Not behind a join that waits for its answer on the lane of the group.
+                answer = await self.ask(request, timeout_ms=left_ms)
+                codes = [answer.error_code, *(one.error_code for one in answer.members)]
+                code = next((code for code in codes if code), ErrorCode.NONE)
+                if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID):
+                    return
+                error: BarnabasError = api_error(code, f"leaving group {self.group_id!r}")
+                if reaction_to(Api.HEARTBEAT, code) is Reaction.FIND_COORDINATOR:
+                    self._member.coordinator_lost()
+            except BarnabasError as failure:
+                error = failure
+            backoff.failed(time.monotonic())
+            pause = backoff.remaining(time.monotonic())
+            if not error.retriable or time.monotonic() + pause >= deadline:
+                raise error
+            await asyncio.sleep(pause)

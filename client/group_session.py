@@ -41,8 +41,6 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.join_group import (
     NO_MEMBER,
     HeartbeatRequest,
-    LeaveGroupRequest,
-    MemberIdentity,
 )
 
 T = TypeVar("T")
@@ -440,13 +438,8 @@ class GroupSession:
         """Tell the coordinator; if it cannot be told, the session will end by itself."""
         if member_id == NO_MEMBER:
             return
-        request = LeaveGroupRequest(
-            group_id=self._group_id,
-            members=[MemberIdentity(member_id=member_id, reason=reason)],
-        )
         try:
-            # Not behind a join that waits for its answer on the lane of the group.
-            await self._calls.ask(request, timeout_ms=max(1, int(limit_s * 1000)))
+            await self._calls.leave(member_id, reason, limit_s)
         except BarnabasError as error:
             log.warning("group %r could not be told that a member leaves: %s", self._group_id, error)
 

@@ -168,6 +168,18 @@ async def test_closing_waits_for_the_rebalance_that_another_task_is_in(coordinat
     assert coordinator.group("g").members == {}
 
 
+@pytest.mark.parametrize("way", ["close", "unsubscribe"])
+async def test_a_member_leaves_though_another_broker_coordinates_by_now(
+    coordinator: FakeCoordinator, way: str
+) -> None:
+    async with consumer_of(coordinator, heartbeat_interval_ms=1_000, enable_auto_commit=False) as consumer:
+        consumer.subscribe("t")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        coordinator.move(2)
+        await getattr(consumer, way)()
+        assert coordinator.group("g").members == {}
+
+
 async def test_closing_keeps_its_time_limit_while_the_coordinator_hangs(
     coordinator: FakeCoordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
