@@ -244,6 +244,7 @@ class GroupCoordinator:
             reaper=self._reaper,
             now=self._now,
             max_batch_bytes=max_batch_bytes,
+            is_fenced=lambda: self._replicas.fenced is not None,
         )
 
     def topics_changed(self, names: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ So groups do not wait for each other, nor for the disk.
 
 A shard loads, then serves, and is closed when leadership ends; it never comes back. What is under way then is
 told NOT_COORDINATOR. Records that are still in line are refused by the log, which knows since when the shard
-leads.
+leads. While the broker is fenced no requests come here, and time stands still.
 
 Called on the threads that handle requests, the purgatory's reaper (timers), those that settle appends, and
 the coordinator's own.
@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 MAX_GROUPS: Final = 100_000
 """Groups of one partition that requests may bring into being."""
+
+FENCED_RETRY_MS: Final = 500
+"""How often a group whose time has come looks whether the broker may act again."""
 
 T = TypeVar("T")
 Event = Callable[[Group, Moment], Effects]
@@ -123,6 +126,7 @@ class GroupShard:
         reaper: Reaper,
         now: Callable[[], Moment],
         max_batch_bytes: Callable[[], int],
+        is_fenced: Callable[[], bool],
     ) -> None:
         self.partition = partition
         self.since = since
@@ -131,6 +135,7 @@ class GroupShard:
         self._reaper = reaper
         self._now = now
         self._max_batch_bytes = max_batch_bytes
+        self._is_fenced = is_fenced
         # Comes after a group's lock in the order of locks.
         self._lock = threading.Lock()
         self._groups: dict[str, HostedGroup] = {}
@@ -323,6 +328,10 @@ class GroupShard:
         self._reaper.schedule(hosted.timer)
 
     def _ring(self, hosted: HostedGroup) -> None:
+        if self._is_fenced():
+            self._put_off(hosted)
+            return
+
         def tick(group: Group, now: Moment) -> Effects:
             # One that rang too late to be called off finds its successor here, which goes on.
             if hosted.timer is not None and hosted.timer.is_completed:
@@ -330,3 +339,15 @@ class GroupShard:
             return group.tick(now)
 
         self._happen(hosted, tick)
+
+    def _put_off(self, hosted: HostedGroup) -> None:
+        """Nobody is heard now, so nobody is late: sessions begin anew until this broker may act again."""
+        with hosted.lock:
+            if hosted.is_gone:
+                return
+            now = self._now()
+            hosted.group.restart_sessions(now)
+            if hosted.timer is None or hosted.timer.is_completed:
+                again_ms = math.ceil(now.monotonic_ms) + FENCED_RETRY_MS
+                hosted.timer = GroupTimer(again_ms, self._reaper, partial(self._ring, hosted))
+                self._reaper.schedule(hosted.timer)

@@ -311,6 +311,33 @@ def test_a_broker_without_a_session_coordinates_nothing(hosting: Serving) -> Non
 # Members
 
 
+def test_members_that_could_not_be_heard_are_members_still(hosting: Serving) -> None:
+    joined = become_member(hosting)
+    fence = hosting.managed.manager.fence
+    fence.silent("no ZooKeeper")
+    beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)
+    for _ in range(100):
+        hosting.managed.pass_time(1_000)
+        assert hosting.call(beat).error_code == ErrorCode.NOT_COORDINATOR
+    fence.heard()
+    hosting.managed.pass_time(9_000)
+    assert hosting.call(beat).error_code == NONE
+    hosting.managed.pass_time(10_001)
+    assert hosting.call(beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_rebalance_goes_on_when_the_broker_is_back_in_its_rights(hosting: Serving) -> None:
+    first = hosting.call(join())
+    waiting = hosting.send(join(member=first.member_id))
+    fence = hosting.managed.manager.fence
+    fence.silent("no ZooKeeper")
+    hosting.managed.pass_time(60_000)
+    assert not waiting.is_answered
+    fence.heard()
+    hosting.managed.pass_time(501)
+    assert waiting.response.error_code == NONE
+
+
 def test_a_group_of_one_becomes_stable_and_its_generation_is_in_the_log(hosting: Serving) -> None:
     joined = become_member(hosting)
     (stored,) = records(hosting)
