@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from email.message import Message
 from typing import Any, NamedTuple
 
@@ -115,9 +115,9 @@ def test_a_page_that_cannot_be_made_is_an_error_of_this_scrape_alone(
 @pytest.mark.parametrize("sent", [b"\x00\xff\r\n\r\n", b"GET\r\n\r\n", b"GET /" + b"x" * 100_000])
 def test_what_is_no_request_ends_its_own_connection_alone(make: Make, sent: bytes) -> None:
     endpoint = make()
-    with connected(endpoint) as client:
+    # What the endpoint leaves unread when it closes makes a reset of the close.
+    with connected(endpoint) as client, suppress(ConnectionError):
         client.sendall(sent)
-        client.shutdown(socket.SHUT_WR)
         while client.recv(65_536):
             pass
     assert get(endpoint).status == 200
