@@ -158,7 +158,7 @@ class Log:
         batches, too_large = produced_batches(view, config)
         with self.lock:
             if too_large is not None and not self.producers.have(batches):
-                raise too_large
+                raise api_error(*too_large)
             duplicates = self.producers.check(batches)
             if duplicates:
                 batches = batches[len(duplicates) :]

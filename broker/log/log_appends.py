@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.producer_state import RecentBatch
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset
 from barnabas.protocol.record_batch import (
     HEADER_BYTES,
@@ -56,7 +56,14 @@ def writable(records: Buffer) -> memoryview:
     return memoryview(bytearray(view)) if view.readonly else view
 
 
-def produced_batches(view: memoryview, config: LogConfig) -> tuple[list[Appendable], ApiError | None]:
+class TooLarge(NamedTuple):
+    """Why batches do not fit. No exception: one that is kept where it is raised keeps all the bytes alive."""
+
+    code: ErrorCode
+    message: str
+
+
+def produced_batches(view: memoryview, config: LogConfig) -> tuple[list[Appendable], TooLarge | None]:
     """All batches of a producer's buffer, checked, and why they are too large for the log if they are.
 
     That is for the caller to raise: a batch that was written before the limits were lowered is not refused
@@ -66,18 +73,18 @@ def produced_batches(view: memoryview, config: LogConfig) -> tuple[list[Appendab
     found: list[Appendable] = []
     position = 0
     size = len(view)
-    too_large: ApiError | None = None
+    too_large: TooLarge | None = None
     if not size:
         raise api_error(ErrorCode.INVALID_RECORD, "there is no batch in the request")
     if size > config.segment_bytes:
-        too_large = api_error(
+        too_large = TooLarge(
             ErrorCode.RECORD_LIST_TOO_LARGE,
             f"{size} bytes do not fit into a segment of {config.segment_bytes}",
         )
     while position < size:
         header = check_produced_batch(view, position)
         if header.size_bytes > config.max_message_bytes and too_large is None:
-            too_large = api_error(
+            too_large = TooLarge(
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"a batch of {header.size_bytes} bytes, the largest allowed is {config.max_message_bytes}",
             )

@@ -91,8 +91,8 @@ def prepare_records(
     """A producer's batches as they are to be stored: the view itself, or a new one where they must change.
 
     Raises RecordsRefused; what `check_produced_batch` and `decode_fields` raise; CORRUPT_MESSAGE when a batch
-    would unfold to more than `max_bytes`, MESSAGE_TOO_LARGE when it holds more than `MAX_RECORDS` or is above
-    `max.message.bytes` as it came.
+    would unfold to more than `max_bytes`, MESSAGE_TOO_LARGE when it holds more than `MAX_RECORDS`, or takes
+    more than `max.message.bytes` when it is repacked. One that takes more as it came stays as it is.
     """
     with nullcontext() if is_quickly_prepared(view, config) else _UNFOLDING:
         return _prepared(name, view, config, now_ms, max_bytes)
@@ -104,8 +104,11 @@ def _prepared(
     parts: list[bytes | bytearray | memoryview] = []
     is_new = False
     for position, header in _batches(view):
-        _check_size(header.size_bytes, config)
         batch = view[position : position + header.size_bytes]
+        if header.size_bytes > config.max_message_bytes:
+            # For the append to refuse, or to know again; it is not worth a look.
+            parts.append(batch)
+            continue
         if config.is_compacted or config.limits_timestamps:
             if header.record_count > MAX_RECORDS:
                 raise api_error(
@@ -119,7 +122,12 @@ def _prepared(
         else:
             is_new = True
             packed = compress(kept_in, decompress(header.compression, batch[HEADER_BYTES:], max_bytes))
-            _check_size(HEADER_BYTES + len(packed), config)
+            size_bytes = HEADER_BYTES + len(packed)
+            if size_bytes > config.max_message_bytes:
+                raise api_error(
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"a batch of {size_bytes} bytes, the largest allowed is {config.max_message_bytes}",
+                )
             parts.append(_repacked(batch, header, kept_in, packed))
     return memoryview(bytearray().join(parts)) if is_new else view
 
@@ -142,14 +150,6 @@ def _batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
         header = check_produced_batch(view, position)
         yield position, header
         position += header.size_bytes
-
-
-def _check_size(size_bytes: int, config: LogConfig) -> None:
-    if size_bytes > config.max_message_bytes:
-        raise api_error(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {size_bytes} bytes, the largest allowed is {config.max_message_bytes}",
-        )
 
 
 def _check_fields(name: TopicPartition, fields: list[RecordFields], config: LogConfig, now_ms: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
+import weakref
 from contextlib import nullcontext
 from typing import Any
 
@@ -237,6 +239,33 @@ def test_what_is_to_be_unfolded_is_not_for_a_network_thread(leading: Serving) ->
     leading.process(request)
     assert outcome(connection, 1).error_code == ErrorCode.NONE
     assert leading.managed.manager.partition(TP).log_end_offset == 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"cleanup_policy": ("compact",)}, {"segment_bytes": 1_000}])
+def test_a_batch_that_is_too_large_is_gone_when_it_is_refused(
+    leading: Serving, settings: dict[str, Any]
+) -> None:
+    """Not only when the garbage collector comes: many frames of 100 MB could wait for that."""
+    set_topic(leading, **({"max_message_bytes": 1_000} | settings))
+    data = [PartitionProduceData(index=0, records=bytes(build_batch([(None, bytes(2_000))])))]
+    body = ProduceRequest(
+        acks=1, timeout_ms=0, topic_data=[TopicProduceData(name=TP.topic, partition_data=data)]
+    )
+    whole = b"".join(map(bytes, codec_kafka.encode_request(LAST_PRODUCE, CORRELATION_ID, "test", body)))
+    connection = Connection(EXTERNAL, ProduceRequest, LAST_PRODUCE)
+    frame = Frame(memoryview(bytearray(whole))[LENGTH_BYTES:])
+    gc.collect()
+    gc.disable()
+    try:
+        request = Request(connection, frame, 0)
+        gone = weakref.ref(request)
+        leading.process(request)
+        del request
+        assert gone() is None
+    finally:
+        gc.enable()
+    code = ErrorCode.RECORD_LIST_TOO_LARGE if "segment_bytes" in settings else ErrorCode.MESSAGE_TOO_LARGE
+    assert outcome(connection).error_code == code
 
 
 def test_what_names_very_many_partitions_is_not_for_a_network_thread(leading: Serving) -> None:

@@ -163,12 +163,12 @@ def test_a_batch_of_too_many_records_is_not_looked_into() -> None:
     assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_a_batch_that_is_too_large_is_not_looked_into() -> None:
+def test_a_batch_that_is_too_large_is_not_looked_into_and_left_to_the_append() -> None:
     keyless = batch_of(*[(None, bytes(100), None, 0)] * 50)
     settings = {"cleanup_policy": ("compact",), "max_message_bytes": len(keyless) - 1}
-    with pytest.raises(ApiError) as caught:
-        prepared(keyless, **settings)
-    assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+    assert prepared(keyless, **settings) == keyless
+    packed = prepared(PLAIN + keyless, compression_type=Compression.ZSTD, max_message_bytes=len(PLAIN) + 50)
+    assert packed[-len(keyless) :] == keyless
 
 
 def test_a_batch_that_is_too_large_once_it_is_unfolded_is_refused() -> None:
