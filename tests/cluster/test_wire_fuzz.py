@@ -1,0 +1,127 @@
+"""Every API in every version that Kafka's clients may use, in odd forms and broken ones, to real brokers.
+
+The seed is printed with a failure; ``WIRE_FUZZ_FRAMES`` sends more than the few thousand of a test run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from barnabas.client.blocking import Consumer, Producer
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.ids import Endpoint, TopicPartition
+
+from . import wire_fuzz
+from .tools import ClusterView
+
+FRAMES = int(os.environ.get("WIRE_FUZZ_FRAMES", "4000"))
+CONNECTIONS = 8
+PATIENCE_S = 0.2
+MORE_MEMORY_BYTES = 200_000_000
+BYSTANDER = "bystander"
+
+
+def resident_bytes(pid: int) -> int:
+    """The anonymous memory of a process: mappings of log files do not count."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) * 1024
+
+
+@pytest.fixture(scope="module")
+def cluster(shared_cluster: LocalCluster) -> LocalCluster:
+    view = ClusterView(shared_cluster)
+    view.create_topic(BYSTANDER, 1, 3)
+    for name in wire_fuzz.TOPICS:
+        view.create_topic(name, 2, 3)
+    return shared_cluster
+
+
+class Attack:
+    """Frames to all brokers over several connections at a time, each on a connection of its own."""
+
+    def __init__(self, chance: random.Random, endpoints: list[Endpoint]) -> None:
+        self._chance = chance
+        self._endpoints = endpoints
+        self._apis = wire_fuzz.advertised()
+        self._maker = wire_fuzz.Maker(chance)
+        self._left = FRAMES
+        self.outcomes: Counter[str] = Counter()
+        self.answered: set[int] = set()
+        """The keys of which a frame that was not spoilt was answered."""
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._send_until_done() for _ in range(CONNECTIONS)))
+
+    async def _send_until_done(self) -> None:
+        chance = self._chance
+        while self._left > 0:
+            self._left -= 1
+            api, version = chance.choice(self._apis)
+            data = self._maker.frame(api, version)
+            is_spoilt = chance.random() < 0.6
+            if is_spoilt:
+                data = wire_fuzz.spoilt(chance, data)
+            outcome = await self._send(data, resets=chance.random() < 0.3)
+            self.outcomes[outcome] += 1
+            if outcome == "answered" and not is_spoilt:
+                self.answered.add(api.key)
+
+    async def _send(self, data: bytes, *, resets: bool) -> str:
+        endpoint = self._chance.choice(self._endpoints)
+        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+        try:
+            writer.write(data)
+            await asyncio.wait_for(reader.readexactly(4), PATIENCE_S)
+            return "answered"
+        except TimeoutError:
+            return "left waiting"
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return "closed"
+        finally:
+            if resets:
+                writer.transport.abort()
+            writer.close()
+
+
+def writes_and_reads(cluster: LocalCluster) -> bool:
+    with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+        where = producer.send_and_wait(BYSTANDER, b"still here")
+    with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
+        consumer.assign([TopicPartition(BYSTANDER, 0)])
+        consumer.seek((BYSTANDER, 0), where.offset)
+        return consumer.getone().value == b"still here"
+
+
+async def test_odd_and_broken_frames_of_every_api_harm_nobody(cluster: LocalCluster) -> None:
+    seed = random.randrange(1 << 32)
+    pids = [broker.running_process.pid for broker in cluster.brokers]
+    before = [resident_bytes(pid) for pid in pids]
+    attack = Attack(random.Random(seed), [broker.endpoint for broker in cluster.brokers])
+    running = asyncio.create_task(attack.run())
+    served = 0
+    while not running.done():
+        assert await asyncio.to_thread(writes_and_reads, cluster), f"seed {seed}"
+        served += 1
+    await running
+
+    assert served > 0
+    for broker in cluster.brokers:
+        broker.check_alive()
+    assert [broker.running_process.pid for broker in cluster.brokers] == pids, f"seed {seed}"
+    grown = [resident_bytes(pid) - size for pid, size in zip(pids, before, strict=True)]
+    assert max(grown) < MORE_MEMORY_BYTES, f"seed {seed}: {grown}"
+    assert min(attack.outcomes["answered"], attack.outcomes["closed"]) > FRAMES // 10, f"seed {seed}"
+    never = {api.key.name for api, _ in wire_fuzz.advertised() if api.key not in attack.answered}
+    assert not never, f"seed {seed}: never answered"
+    for broker in cluster.brokers:
+        for log in (broker.directory / "logs").iterdir():
+            text = log.read_text()
+            for unforeseen in ("its request failed", "Traceback", "CRITICAL"):
+                assert unforeseen not in text, f"seed {seed}: {unforeseen} in {log}"
+    ClusterView(cluster).wait_isr(BYSTANDER, 3)
