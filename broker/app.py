@@ -292,6 +292,7 @@ class Broker:
         self._closing("topic requests", topic_purgatory.shut_down)
         auto_topics = self._start_auto_topics(topic_work, controller)
         groups = self._start_groups(replicas, auto_topics)
+        groups.loaded_listeners.append(lambda: topic_purgatory.check_and_complete(OFFSETS_TOPIC))
         self._dispatch = Dispatcher(
             Services(
                 config=config,

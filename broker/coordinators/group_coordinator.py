@@ -94,6 +94,8 @@ class GroupCoordinator:
             max_offset_metadata_bytes=config.offset_metadata_max_bytes,
         )
         self._retention_ms = config.offsets_retention_minutes * _MINUTE_MS
+        # Told on the coordinator's thread when a partition's groups have been loaded.
+        self.loaded_listeners: list[Callable[[], object]] = []
         # Guards all that follows, and is what the thread waits on.
         self._condition = threading.Condition()
         self._shards: dict[int, GroupShard] = {}
@@ -169,6 +171,14 @@ class GroupCoordinator:
             raise api_error(ErrorCode.NOT_COORDINATOR, f"{OFFSETS_TOPIC}-{index} is led by another broker")
         shard.check_serving()
         return shard
+
+    def are_loading(self, group_ids: Iterable[str]) -> bool:
+        """Whether some of these groups are being loaded here."""
+        count = self._partition_count()
+        if count is None:
+            return False
+        shards = (self._shards.get(partition_of(group_id, count)) for group_id in group_ids)
+        return any(shard is not None and shard.state is ShardState.LOADING for shard in shards)
 
     def all_groups(self) -> tuple[list[Group], bool]:
         """Every group that is coordinated here, and whether there may be more: some are being loaded."""
@@ -333,6 +343,8 @@ class GroupCoordinator:
                     self._condition.wait(RETRY_MS / 1000)
             return
         if loaded is not None:
+            for listener in self.loaded_listeners:
+                listener()
             logger.info(
                 "coordinates %s since leader epoch %d: %d groups of %d records, loaded in %.0f ms",
                 shard.partition,

@@ -14,7 +14,7 @@ from barnabas.broker.coordinators.group_effects import Client, Effects, JoinOpti
 from barnabas.broker.coordinators.group_shard import GroupShard
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
-from barnabas.broker.handlers.offsets_topic_wait import when_there
+from barnabas.broker.handlers.offsets_topic_wait import when_loaded
 from barnabas.broker.handlers.removals import AllOf, removal_error
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -133,7 +133,7 @@ def handle_leave(services: Services, request: ApiRequest) -> None:
 
 
 def handle_describe(services: Services, request: ApiRequest) -> None:
-    when_there(services, lambda: _answer_describe(services, request))
+    when_loaded(services, request.body.groups, lambda: _answer_describe(services, request))
 
 
 def _answer_describe(services: Services, request: ApiRequest) -> None:

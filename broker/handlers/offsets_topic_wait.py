@@ -3,21 +3,21 @@
 That takes as long as fifty partitions on all brokers, and not all are ready at once. librdkafka's admin
 client asks for a coordinator three times within 300 ms and then lets its caller wait for the full time-out;
 and what a coordinator answers that has not heard of the topic yet it hands to its caller as an error. So
-these answers wait until this broker knows the topic.
+these answers wait until this broker knows the topic, and what describes groups until they are loaded.
 
 Called on the IO workers; the answer is given there, or on the purgatory's reaper.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.metadata import Delayed
 from barnabas.broker.handlers.services import Services
 
-_CREATION_WAIT_MS: Final = 3_000
+_WAIT_MS: Final = 3_000
 """Clients ask again after a refusal, but time out no earlier than this."""
 
 
@@ -28,8 +28,17 @@ def is_there(services: Services) -> bool:
 
 def when_there(services: Services, answer: Callable[[], None]) -> None:
     """Answer as soon as this broker knows the offsets topic, or when it has waited long enough."""
-    if is_there(services):
+    _when(services, lambda: is_there(services), answer)
+
+
+def when_loaded(services: Services, group_ids: Collection[str], answer: Callable[[], None]) -> None:
+    """As `when_there`, and when none of the groups is being loaded here."""
+    _when(services, lambda: is_there(services) and not services.groups.are_loading(group_ids), answer)
+
+
+def _when(services: Services, is_due: Callable[[], bool], answer: Callable[[], None]) -> None:
+    if is_due():
         answer()
-        return
-    waiting = Delayed(_CREATION_WAIT_MS, lambda: is_there(services), answer)
-    services.topic_purgatory.try_complete_else_watch(waiting, [OFFSETS_TOPIC])
+    else:
+        waiting = Delayed(_WAIT_MS, is_due, answer)
+        services.topic_purgatory.try_complete_else_watch(waiting, [OFFSETS_TOPIC])

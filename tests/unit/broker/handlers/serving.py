@@ -226,6 +226,7 @@ class Serving:
         manager.role_listeners.append(self.groups.role_changed)
         self.managed.metadata.on_update(self.groups.topics_changed)
         self.topic_purgatory = Purgatory("topics", self.managed.reaper)
+        self.groups.loaded_listeners.append(lambda: self.topic_purgatory.check_and_complete(OFFSETS_TOPIC))
         metadata = self.managed.metadata
         metadata.on_update(lambda names: [self.topic_purgatory.check_and_complete(name) for name in names])
         self._dispatch = Dispatcher(

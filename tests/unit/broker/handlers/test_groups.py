@@ -249,8 +249,9 @@ def test_who_comes_before_the_topic_is_answered_when_it_is_there(serving: Servin
     serving.managed.metadata.update(metadata(LIVE, *all_led, topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID))
     (one,) = finding.response.coordinators
     assert (one.error_code, one.node_id) == (NONE, 1)
-    assert describing.is_answered
     assert fetching.is_answered
+    work(serving)
+    assert describing.is_answered
 
 
 def test_the_topic_waits_a_moment_for_as_many_brokers_as_it_is_to_have_replicas(serving: Serving) -> None:
@@ -863,7 +864,11 @@ def test_while_groups_are_loaded_each_is_told_what_its_client_understands(hostin
     assert hosting.call(join()).error_code == loading
     assert hosting.call(fetch()).groups[0].error_code == loading
     assert code_of(hosting.send(commit())) == loading
-    assert hosting.call(DescribeGroupsRequest(groups=["g"])).groups[0].error_code == loading
+    described = hosting.send(DescribeGroupsRequest(groups=["g"]))
+    expire(hosting, after_ms=3_001)
+    assert described.response.groups[0].error_code == loading
+    described = hosting.send(DescribeGroupsRequest(groups=["g"]))
+    assert not described.is_answered
     assert hosting.call(ListGroupsRequest()).error_code == loading
     assert hosting.call(DeleteGroupsRequest(groups_names=["g"])).results[0].error_code == loading
     assert hosting.call(delete_offsets("g", ("topic", 0))).error_code == loading
@@ -871,6 +876,7 @@ def test_while_groups_are_loaded_each_is_told_what_its_client_understands(hostin
     asked = SyncGroupRequest(group_id="g", generation_id=1, member_id="m")
     assert hosting.call(asked).error_code == ErrorCode.REBALANCE_IN_PROGRESS
     work(hosting)
+    assert described.response.groups[0].error_code == NONE
     assert hosting.call(fetch()).groups[0].error_code == NONE
 
 
