@@ -2,12 +2,15 @@
 
 Without ``--follow`` the command ends at the high watermark that each partition has when it starts. Records of
 one partition come in order; partitions are mixed as they arrive. With ``--group`` it is a member of a group:
-it shares the topic with the others, begins where the group stopped, and goes on until it is stopped.
+it shares the topic with the others, begins where the group stopped, and goes on until it is stopped by Ctrl-C
+or SIGTERM: then it commits what it has printed and leaves.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO, Final
 
 from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async
-from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.exit_codes import NOT_FOUND, OK, TERMINATED, USAGE, CommandError
 from barnabas.cli.output import field, iso_time, text
 from barnabas.cli.settings_arguments import add_settings_argument, admin_settings, client_settings
 from barnabas.client.admin import Admin
@@ -60,7 +63,10 @@ def run(options: argparse.Namespace) -> int:
     if options.group is not None and (options.partition is not None or options.start is not None):
         raise CommandError("--group: the group says which partitions, and where from", USAGE)
     start = parse_start(options.start if options.start is not None else "beginning")
-    return run_async(_consume(options, start, chosen_bootstrap(options), sys.stdout.buffer))
+    try:
+        return run_async(_consume(options, start, chosen_bootstrap(options), sys.stdout.buffer))
+    except asyncio.CancelledError:
+        return TERMINATED
 
 
 def parse_start(where: str) -> str | int | datetime:
@@ -135,7 +141,13 @@ async def _consume(
         settings = {"group_id": options.group, "auto_commit_interval_ms": _COMMIT_MS, **settings}
         async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
             consumer.subscribe([options.topic])
-            await _print_records(consumer, {}, options.max, format_record, out)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _end, asyncio.current_task())
+            try:
+                await _print_records(consumer, {}, options.max, format_record, out)
+            except asyncio.CancelledError:
+                # Stopped while it waits for more: what was handed out is written, and may be committed.
+                await consumer.close()
+                raise
         return OK
     async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
         ends = {} if options.follow else dict(await consumer.end_offsets(partitions))
@@ -143,6 +155,11 @@ async def _consume(
         await _seek(consumer, partitions, start)
         await _print_records(consumer, ends, options.max, format_record, out)
     return OK
+
+
+def _end(task: asyncio.Task[Any] | None) -> None:
+    if task is not None:
+        task.cancel()
 
 
 async def _seek(

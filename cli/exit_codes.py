@@ -7,6 +7,7 @@
   3  not reachable: no broker (or no ZooKeeper) answered
   4  not found: no such topic, partition, group, broker, cluster or file
 130  interrupted with Ctrl-C
+143  ended by SIGTERM, where a command has something to bring to an end first
 ===  =====================================================================================
 """
 
@@ -29,6 +30,7 @@ USAGE: Final = 2
 NOT_REACHABLE: Final = 3
 NOT_FOUND: Final = 4
 INTERRUPTED: Final = 130
+TERMINATED: Final = 143
 
 _NOT_FOUND_CODES: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.GROUP_ID_NOT_FOUND}

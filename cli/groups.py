@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async
 from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError
@@ -20,9 +20,25 @@ from barnabas.cli.offset_resets import (
 )
 from barnabas.cli.output import count, print_json, print_table
 from barnabas.client.admin import Admin, GroupDescription, MemberDescription
+from barnabas.client.metadata import TopicInfo
 from barnabas.client.offsets import EARLIEST, LATEST
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import NO_BROKER, TopicPartition
+
+_STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
+
+
+def _state(text: str) -> str:
+    found = next((state for state in _STATES if state.lower() == text.lower()), None)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected one of {', '.join(_STATES)}")
+    return found
+
+
+def _group_id(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("expected the name of a group, not an empty text")
+    return text
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
@@ -30,26 +46,31 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 
     listing = actions.add_parser("list", help="list groups")
     listing.add_argument(
-        "--state", action="append", default=[], metavar="STATE", help="only these, for example Empty"
+        "--state",
+        action="append",
+        default=[],
+        metavar="STATE",
+        type=_state,
+        help=f"only these: {', '.join(_STATES)} (may be repeated)",
     )
 
     describe = actions.add_parser("describe", help="show state, committed offsets, lag, and who reads what")
     members = actions.add_parser("members", help="show members and what they are assigned")
     lag = actions.add_parser("lag", help="show how far behind a group is")
     for action in (describe, members, lag):
-        action.add_argument("groups", nargs="+", metavar="GROUP")
+        action.add_argument("groups", nargs="+", metavar="GROUP", type=_group_id)
 
     reset = actions.add_parser(
         "reset-offsets", help="set where a group goes on; its members have to be stopped"
     )
-    reset.add_argument("group")
+    reset.add_argument("group", type=_group_id)
     _add_reset_arguments(reset)
 
     delete = actions.add_parser("delete", help="delete groups without members, and their offsets")
-    delete.add_argument("groups", nargs="+", metavar="GROUP")
+    delete.add_argument("groups", nargs="+", metavar="GROUP", type=_group_id)
 
     delete_offsets = actions.add_parser("delete-offsets", help="forget what a group committed")
-    delete_offsets.add_argument("group")
+    delete_offsets.add_argument("group", type=_group_id)
     delete_offsets.add_argument(
         "--topic", action="append", required=True, metavar="TOPIC[:0,1]", help="may be repeated"
     )
@@ -113,15 +134,19 @@ Row = dict[str, Any]
 
 
 async def _rows(admin: Admin, group: GroupDescription) -> list[Row]:
-    """One row per partition that the group has committed or is assigned, with its lag."""
+    """One row per partition that the group has committed or is assigned; no lag where nobody leads."""
     owners: dict[TopicPartition, MemberDescription] = {
         tp: member for member in group.members for tp in member.assignment
     }
     committed = await admin.group_offsets(group.group_id)
     partitions = sorted({*owners, *committed})
-    existing = await _counts(admin)
-    known = [tp for tp in partitions if tp.partition < existing.get(tp.topic, 0)]
-    ends = await admin.list_offsets(dict.fromkeys(known, LATEST))
+    led = {
+        TopicPartition(name, found.partition)
+        for name, topic in (await _topics(admin)).items()
+        for found in topic.partitions
+        if found.leader != NO_BROKER
+    }
+    ends = await admin.list_offsets({tp: LATEST for tp in partitions if tp in led})
     rows: list[Row] = []
     for tp in partitions:
         offset, owner = committed.get(tp), owners.get(tp)
@@ -141,13 +166,23 @@ async def _rows(admin: Admin, group: GroupDescription) -> list[Row]:
     return rows
 
 
+async def _topics(admin: Admin) -> dict[str, TopicInfo]:
+    return await admin.describe_topics(await admin.list_topics(include_internal=True) or None)
+
+
 async def _counts(admin: Admin) -> dict[str, int]:
-    found = await admin.describe_topics(await admin.list_topics(include_internal=True) or None)
-    return {name: len(topic.partitions) for name, topic in found.items()}
+    return {name: len(topic.partitions) for name, topic in (await _topics(admin)).items()}
 
 
 def _total_lag(rows: list[Row]) -> int:
     return sum(row["lag"] or 0 for row in rows)
+
+
+def _lag_text(rows: list[Row]) -> str:
+    unknown = sum(row["log_end_offset"] is None for row in rows)
+    return f"lag {_total_lag(rows):,}" + (
+        f", without {count(unknown, 'partition')} that nobody leads" if unknown else ""
+    )
 
 
 async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
@@ -161,7 +196,7 @@ async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
         print(
             f"{name}  {group.state}  {count(len(group.members), 'member')}  "
             f"{group.protocol or 'no assignor'}  coordinator {group.coordinator}  "
-            f"lag {_total_lag(rows[name]):,}"
+            f"{_lag_text(rows[name])}"
         )
         columns = ("topic", "partition", "committed_offset", "log_end_offset", "lag", "member_id", "host")
         if rows[name]:
@@ -216,7 +251,7 @@ async def _lag(options: argparse.Namespace, bootstrap: str) -> None:
         return
     columns = ("topic", "partition", "committed_offset", "log_end_offset", "lag")
     for name, found in rows.items():
-        print(f"{name}  lag {_total_lag(found):,}")
+        print(f"{name}  {_lag_text(found)}")
         if found:
             print_table(columns, [[row[column] for column in columns] for row in found])
 
@@ -233,6 +268,7 @@ async def _reset_offsets(options: argparse.Namespace, bootstrap: str) -> None:
             raise CommandError(
                 f"group {options.group!r} has committed nothing; --topic says what to set", NOT_FOUND
             )
+        await _check_has_no_members(admin, options.group)
         if not options.dry_run:
             await admin.alter_group_offsets(options.group, after)
     rows = [(tp.topic, tp.partition, before.get(tp), offset) for tp, offset in sorted(after.items())]
@@ -243,6 +279,21 @@ async def _reset_offsets(options: argparse.Namespace, bootstrap: str) -> None:
         return
     print(f"group {options.group}: {'would be set' if options.dry_run else 'set'}")
     print_table(("topic", "partition", "before", "after"), rows)
+
+
+async def _check_has_no_members(admin: Admin, group_id: str) -> None:
+    """Also before a dry run, which is to show what would happen."""
+    try:
+        group = (await admin.describe_groups(group_id))[group_id]
+    except ApiError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return
+    if group.members:
+        raise CommandError(
+            f"group {group_id!r} is {group.state} with {count(len(group.members), 'member')}, which commit "
+            "offsets of their own: stop them first"
+        )
 
 
 async def _new_offsets(
@@ -292,12 +343,7 @@ async def _new_offsets(
 async def _delete(options: argparse.Namespace, bootstrap: str) -> None:
     async with Admin(bootstrap_servers=bootstrap) as admin:
         for group in options.groups:
-            try:
-                await admin.delete_groups(group)
-            except ApiError as error:
-                if error.code != ErrorCode.NON_EMPTY_GROUP:
-                    raise
-                raise CommandError(f"group {group!r} has members; stop them first") from error
+            await admin.delete_groups(group)
             if not options.json:
                 print(f"group {group} deleted")
     if options.json:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from barnabas.cli.exit_codes import USAGE, CommandError
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
 from barnabas.protocol.ids import TopicPartition
 
 _DURATION: Final = re.compile(
@@ -67,10 +67,19 @@ def chosen_partitions(texts: Iterable[str], counts: dict[str, int]) -> list[Topi
 
 
 def offsets_in(path: Path) -> dict[TopicPartition, int]:
-    """Lines of ``topic,partition,offset``. Raises CommandError (usage) with the line, FileNotFoundError."""
+    """Lines of ``topic,partition,offset``. Raises CommandError naming the file, and the line if it can."""
     found: dict[TopicPartition, int] = {}
-    with path.open(encoding="utf-8", newline="") as lines:
-        for number, row in enumerate(csv.reader(lines), 1):
+    try:
+        content = path.read_text(encoding="utf-8")
+    except OSError as error:
+        code = NOT_FOUND if isinstance(error, FileNotFoundError) else FAILED
+        raise CommandError(f"{path}: {error.strerror}", code) from None
+    except UnicodeDecodeError:
+        raise CommandError(
+            f"{path}: expected text of topic,partition,offset; it is no UTF-8", USAGE
+        ) from None
+    try:
+        for number, row in enumerate(csv.reader(content.splitlines()), 1):
             cells = [cell.strip() for cell in row]
             if not any(cells):
                 continue
@@ -80,6 +89,8 @@ def offsets_in(path: Path) -> dict[TopicPartition, int]:
             if tp in found:
                 raise CommandError(f"{path}, line {number}: {tp} comes twice", USAGE)
             found[tp] = int(cells[2])
+    except csv.Error as error:
+        raise CommandError(f"{path}: expected lines of topic,partition,offset ({error})", USAGE) from None
     if not found:
         raise CommandError(f"{path}: expected lines of topic,partition,offset; there are none", USAGE)
     return found

@@ -46,6 +46,12 @@ from barnabas.protocol.schema import RequestOf
 R = TypeVar("R")
 
 _DEAD: Final = "Dead"
+_REFUSALS: Final[dict[int, str]] = {
+    ErrorCode.GROUP_ID_NOT_FOUND: "there is no group {!r}",
+    ErrorCode.NON_EMPTY_GROUP: "group {!r} has members: stop them first",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "members of group {!r} are subscribed to the topic: stop them first",
+    ErrorCode.UNKNOWN_MEMBER_ID: "group {!r} has no such member",
+}
 _NO_TIMING: Final = Timing(float("inf"), float("inf"), float("inf"))
 
 
@@ -248,7 +254,9 @@ class AdminGroups(ABC):
                 code = next((code for code in codes(answer) if code), 0)
                 if not code:
                     return answer, coordinator
-                error: BarnabasError = api_error(code, f"of group {group_id!r}")
+                error: BarnabasError = api_error(
+                    code, _REFUSALS.get(code, "group {!r} was asked about").format(group_id)
+                )
             except BarnabasError as failure:
                 error = failure
             if isinstance(error, ApiError):

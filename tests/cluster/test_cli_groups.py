@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -17,12 +18,17 @@ from barnabas.cli import exit_codes
 from barnabas.client import blocking
 from barnabas.client.admin import NewTopic
 from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.ids import TopicPartition
 
 Groups = Callable[..., Any]
 
 
 @pytest.fixture
 def groups(shared_cluster: LocalCluster) -> Groups:
+    return groups_of(shared_cluster)
+
+
+def groups_of(cluster: LocalCluster) -> Groups:
     """Runs `barnabas groups … --json` and gives what it printed, or its exit code if that is not 0."""
 
     def run(*words: str) -> Any:
@@ -33,7 +39,7 @@ def groups(shared_cluster: LocalCluster) -> Groups:
             text=True,
             timeout=60,
             check=False,
-            env=cleaned | {"BARNABAS_BOOTSTRAP": shared_cluster.bootstrap},
+            env=cleaned | {"BARNABAS_BOOTSTRAP": cluster.bootstrap},
         )
         if done.returncode != exit_codes.OK:
             assert done.stderr.startswith(("barnabas groups: ", "usage: ")), done.stderr
@@ -85,6 +91,8 @@ def test_a_group_with_a_member_is_shown_and_cannot_be_reset(
         assert member["partitions"] == [f"{topic}-0", f"{topic}-1"]
         assert groups("lag", topic)["lag"] == 6
         assert groups("reset-offsets", topic, "--to-earliest") == exit_codes.FAILED
+        assert groups("reset-offsets", topic, "--to-earliest", "--dry-run") == exit_codes.FAILED
+        assert groups("delete-offsets", topic, "--topic", topic) == exit_codes.FAILED
         assert groups("delete", topic) == exit_codes.FAILED
     assert [group["state"] for group in groups("list", "--state", "empty") if group["group"] == topic] == [
         "Empty"
@@ -116,6 +124,33 @@ def test_offsets_are_reset(groups: Groups, topic: str, tmp_path: Path) -> None:
     assert [row["partition"] for row in groups("lag", group)["partitions"]] == [1]
 
 
+def test_what_is_no_state_no_group_and_no_file_is_refused(groups: Groups, topic: str, tmp_path: Path) -> None:
+    assert groups("list", "--state", "Fine") == exit_codes.USAGE
+    assert groups("describe", "") == exit_codes.USAGE
+    assert groups("reset-offsets", "", "--topic", topic, "--to-latest") == exit_codes.USAGE
+    assert groups("reset-offsets", topic, "--from-file", str(tmp_path / "none")) == exit_codes.NOT_FOUND
+    assert groups("reset-offsets", topic, "--from-file", str(tmp_path)) == exit_codes.FAILED
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_consuming_that_is_stopped_commits_what_it_printed_and_leaves(
+    shared_cluster: LocalCluster, groups: Groups, topic: str, signal_number: signal.Signals
+) -> None:
+    words = ["consume", topic, "--group", topic, "--set", "auto_commit_interval_ms=600000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "barnabas.cli.main", *words, "--bootstrap", shared_cluster.bootstrap],
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    for _ in range(20):
+        process.stdout.readline()
+    process.send_signal(signal_number)
+    assert process.wait(30) == 128 + signal_number
+    process.stdout.close()
+    (shown,) = groups("describe", topic)
+    assert (shown["state"], groups("members", topic), groups("lag", topic)["lag"]) == ("Empty", [], 0)
+
+
 def test_consuming_as_a_member_goes_on_where_the_group_stopped(
     shared_cluster: LocalCluster, groups: Groups, topic: str
 ) -> None:
@@ -129,3 +164,14 @@ def test_consuming_as_a_member_goes_on_where_the_group_stopped(
     assert sorted(lines) == sorted([str(number) for number in range(10)] * 2)
     assert groups("lag", topic)["lag"] == 0
     assert consume("--from", "end").returncode == exit_codes.USAGE
+
+
+def test_lag_is_shown_of_what_somebody_leads(start_cluster: Callable[..., LocalCluster]) -> None:
+    cluster = start_cluster()
+    with blocking.Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics(NewTopic("alone", 3, 1))
+        admin.alter_group_offsets("g", {TopicPartition("alone", number): 0 for number in range(3)})
+        victim = admin.describe_topics("alone")["alone"].partitions[1].leader
+    cluster.kill(victim)
+    rows = groups_of(cluster)("lag", "g")["partitions"]
+    assert [(row["log_end_offset"], row["lag"]) for row in rows] == [(0, 0), (None, None), (0, 0)]

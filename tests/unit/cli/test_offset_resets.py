@@ -75,6 +75,14 @@ def test_a_file_that_says_something_else_is_refused(tmp_path: Path, text: str, s
         offsets_in(path)
 
 
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.csv"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(CommandError, match="no UTF-8") as refused:
+        offsets_in(path)
+    assert refused.value.exit_code == USAGE
+
+
 def test_offsets_stay_within_the_log() -> None:
     assert [within(wanted, 10, 20) for wanted in (5, 15, 25)] == [10, 15, 20]
     assert [shifted(12, shift, 10, 20) for shift in (-5, 3, 50)] == [10, 15, 20]
