@@ -212,16 +212,16 @@ class GroupCoordinator:
         with self._condition:
             # Read under the lock: of two changes at once, the one that comes here last sees what holds.
             partition = self._led(name)
-            since = None if partition is None else partition.leading_since
+            led = None if partition is None else (partition.log.topic_id, partition.leading_since)
             shard = self._shards.get(name.partition)
-            if self._is_stopping or since == (None if shard is None else shard.since):
+            if self._is_stopping or led == (None if shard is None else (shard.topic_id, shard.since)):
                 return
             if shard is not None:
                 del self._shards[name.partition]
                 shard.fence()
                 self._to_close.append(shard)
-            if partition is not None and since is not None:
-                shard = self._shards[name.partition] = self._new_shard(partition, since)
+            if partition is not None and led is not None:
+                shard = self._shards[name.partition] = self._new_shard(partition, *led)
                 self._to_load.append(shard)
             self._condition.notify()
 
@@ -233,7 +233,7 @@ class GroupCoordinator:
             return None
         return partition if partition.is_leader else None
 
-    def _new_shard(self, partition: Partition, since: LeaderEpoch) -> GroupShard:
+    def _new_shard(self, partition: Partition, topic_id: TopicId | None, since: LeaderEpoch) -> GroupShard:
         def max_batch_bytes() -> int:
             config = partition.log.config
             return min(config.max_message_bytes, config.segment_bytes)
@@ -248,6 +248,7 @@ class GroupCoordinator:
         )
         return GroupShard(
             partition.partition,
+            topic_id,
             since,
             appends,
             limits=self._limits,

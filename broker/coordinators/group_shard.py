@@ -29,7 +29,7 @@ from barnabas.broker.coordinators.group_state import GroupState
 from barnabas.broker.coordinators.offsets_appends import OffsetsAppends, in_batches
 from barnabas.broker.purgatory import DelayedOperation, Reaper
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.ids import LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +119,7 @@ class GroupShard:
     def __init__(
         self,
         partition: TopicPartition,
+        topic_id: TopicId | None,
         since: LeaderEpoch,
         appends: OffsetsAppends,
         *,
@@ -129,6 +130,8 @@ class GroupShard:
         is_fenced: Callable[[], bool],
     ) -> None:
         self.partition = partition
+        # Of one that was deleted and made anew while this broker was away everything else may be the same.
+        self.topic_id = topic_id
         self.since = since
         self._appends = appends
         self._limits = limits

@@ -913,6 +913,20 @@ def test_a_new_epoch_of_the_same_leader_changes_nothing(hosting: Serving) -> Non
     assert waiting.response.error_code == NONE
 
 
+def test_groups_of_an_offsets_topic_that_was_made_anew_are_not_those_of_the_old_one(hosting: Serving) -> None:
+    # While the broker was away: it hears of nothing but the new one, which it leads since epoch 0 too.
+    hosting.send(commit(7))
+    told = state(leader=1, epoch=0, isr=(1,))
+    anew = uuid.UUID(int=51)
+    assert hosting.managed.tell(told, topic=OFFSETS_TOPIC, topic_id=anew, is_full=True) == []
+    hosting.managed.metadata.update(metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=anew))
+    hosting.call(find("g"))
+    work(hosting)
+    assert fetched(hosting) == {}
+    hosting.send(commit(8, index=1))
+    assert fetched(hosting) == {("topic", 1): 8}
+
+
 def test_records_that_nobody_here_understands_are_left_out(hosting: Serving) -> None:
     hosting.send(commit(7))
     partition = hosting.managed.manager.partition(PARTITION)
