@@ -28,6 +28,8 @@ from barnabas.protocol.topic_names import metric_name, validate_topic_name
 log = logging.getLogger("barnabas.controller")
 
 _GROWTH_ROUNDS: Final = 10
+_KRAFT_TOPIC: Final = "__cluster_metadata"
+"""The log of Kafka's KRaft mode; Kafka lets nobody make a topic of that name in any mode."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,6 +241,13 @@ class TopicAdmin:
                     f"topic {topic.name!r} has an assignment; then partitions and replication factor are -1, "
                     f"not {topic.num_partitions} and {topic.replication_factor}",
                 )
+            counts = Counter(one.partition_index for one in topic.assignments)
+            doubled = sorted(partition for partition, count in counts.items() if count > 1)
+            if doubled:
+                raise api_error(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"topic {topic.name!r} has more than one assignment of partitions {doubled}",
+                )
             return check_assignment({one.partition_index: one.broker_ids for one in topic.assignments}, live)
         partitions, factor = topic.num_partitions, topic.replication_factor
         if partitions == USE_DEFAULT:
@@ -262,6 +271,8 @@ def _check_named_once(name: str, counts: Mapping[str, int]) -> None:
 
 def _check_not_taken(name: str, existing: Collection[str], leaving: Collection[str]) -> None:
     validate_topic_name(name)
+    if name == _KRAFT_TOPIC:
+        raise api_error(ErrorCode.INVALID_REQUEST, f"the name {name} is kept for Kafka's own use")
     if name in leaving:
         raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} is still being deleted")
     if name in existing:

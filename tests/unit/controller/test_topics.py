@@ -144,6 +144,17 @@ def test_validation_alone_writes_nothing() -> None:
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "do not live",
         ),
+        (
+            CreatableTopic(
+                name="t",
+                assignments=[
+                    CreatableReplicaAssignment(partition_index=0, broker_ids=[broker]) for broker in (1, 2)
+                ],
+            ),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "more than one assignment of partitions [0]",
+        ),
+        (CreatableTopic(name="__cluster_metadata"), ErrorCode.INVALID_REQUEST, "__cluster_metadata"),
     ],
 )
 def test_a_bad_topic_is_refused_by_name(topic: CreatableTopic, code: ErrorCode, text: str) -> None:
