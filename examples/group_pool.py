@@ -9,6 +9,8 @@ Run: python examples/group_pool.py localhost:9092 greetings
 
 from __future__ import annotations
 
+import logging
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -16,6 +18,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from barnabas.client import ConsumerRecord, RebalanceListener, TopicPartition
 from barnabas.client.blocking import Consumer
+from barnabas.client.errors import CommitFailed, RebalanceInProgressError
+
+log = logging.getLogger(__name__)
 
 Work = Callable[[ConsumerRecord], object]
 
@@ -30,6 +35,7 @@ class Progress:
         self.under_way: dict[int, Future[object]] = {}
         self.safe_offset: int | None = None
         """All records below it are done."""
+        self.committed_offset: int | None = None
 
     def begin(self, offset: int, future: Future[object]) -> None:
         self.under_way[offset] = future
@@ -73,10 +79,23 @@ class Pool(RebalanceListener):
                 (self.consumer.pause if is_full else self.consumer.resume)(tp)
 
     def commit(self, partitions: Iterable[TopicPartition]) -> None:
-        safe = {tp: self.progress[tp].advance() for tp in partitions if tp in self.progress}
-        offsets = {tp: offset for tp, offset in safe.items() if offset is not None}
-        if offsets:
+        known = {tp: self.progress[tp] for tp in partitions if tp in self.progress}
+        safe = {tp: progress.advance() for tp, progress in known.items()}
+        offsets = {
+            tp: offset
+            for tp, offset in safe.items()
+            if offset is not None and offset != known[tp].committed_offset
+        }
+        if not offsets:
+            return
+        try:
             self.consumer.commit(offsets)
+        except (CommitFailed, RebalanceInProgressError) as error:
+            # The group goes on without this commit; the next poll tells what is still ours.
+            log.warning("%s", error)
+        else:
+            for tp, offset in offsets.items():
+                known[tp].committed_offset = offset
 
     def finish(self, partitions: Iterable[TopicPartition]) -> None:
         """Wait for what is under way, and commit it."""
@@ -85,8 +104,10 @@ class Pool(RebalanceListener):
         self.commit(known)
 
     def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
-        self.finish(partitions)
-        self.forget(partitions)
+        try:
+            self.finish(partitions)
+        finally:
+            self.forget(partitions)
 
     def on_partitions_lost(self, partitions: set[TopicPartition]) -> None:
         self.forget(partitions)
@@ -111,7 +132,7 @@ def show(record: ConsumerRecord) -> None:
 if __name__ == "__main__":
     bootstrap, topic = sys.argv[1:]
     is_over = threading.Event()
-    try:
-        run(bootstrap, topic, "group-pool", 8, show, is_over)
-    except KeyboardInterrupt:
-        is_over.set()
+    # What is under way is finished and committed first.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: is_over.set())
+    run(bootstrap, topic, "group-pool", 8, show, is_over)

@@ -9,6 +9,7 @@ Run: python examples/group_workers.py localhost:9092 greetings
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -46,7 +47,7 @@ def show(record: ConsumerRecord) -> None:
 if __name__ == "__main__":
     bootstrap, topic = sys.argv[1:]
     is_over = threading.Event()
-    try:
-        run(bootstrap, topic, "group-workers", 3, show, is_over)
-    except KeyboardInterrupt:
-        is_over.set()
+    # What was polled is worked on first, and committed by closing.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: is_over.set())
+    run(bootstrap, topic, "group-workers", 3, show, is_over)
