@@ -57,6 +57,12 @@ class Owner(Protocol):
     def wake_for(self, connection: Connection) -> None:
         """Have `flush` called on the network thread soon. From any thread."""
 
+    def begin_run(self) -> None:
+        """A run of requests begins on the network thread itself."""
+
+    def end_run(self) -> None:
+        """It has ended: flush those that were to be woken meanwhile."""
+
     def wake_for_room(self) -> None:
         """Have `room_in_queue` called on every stalled connection. From any thread."""
 
@@ -159,6 +165,7 @@ class Connection(asyncio.BufferedProtocol):
     def _run_here(self) -> None:
         """Run what is short on this thread, as a worker would; hand the rest over where a long one comes."""
         runner = self._runner
+        self._owner.begin_run()
         try:
             while True:
                 request = self.take_request()
@@ -176,6 +183,8 @@ class Connection(asyncio.BufferedProtocol):
         except BaseException as error:
             logger.critical("a request on the network thread of %s broke the broker", self.id, exc_info=True)
             runner.on_fatal(error)
+        finally:
+            self._owner.end_run()
 
     def _ran_shortly(self, request: Request) -> bool:
         """Run it here, unless it says that it takes long: then it goes to a worker with all behind it."""

@@ -45,6 +45,7 @@ class NetworkThread:
         self._adoptions: set[asyncio.Task[None]] = set()
         self._to_flush: deque[Connection] = deque()
         self._wake_is_pending = False
+        self._is_running = False
         self._after_run_is_pending = False
         self._stopping = False
 
@@ -61,10 +62,20 @@ class NetworkThread:
 
     def wake_for(self, connection: Connection) -> None:
         self._to_flush.append(connection)
+        if self._is_running and threading.get_ident() == self._thread.ident:
+            # The end of the run flushes it, a turn of the loop earlier than a call from the loop would.
+            return
         # Cleared before the deque is emptied, so that nothing appended can be left without a wake-up.
         if not self._wake_is_pending:
             self._wake_is_pending = True
             self._call(self._flush_all)
+
+    def begin_run(self) -> None:
+        self._is_running = True
+
+    def end_run(self) -> None:
+        self._is_running = False
+        self._flush_all()
 
     def wake_for_room(self) -> None:
         self._call(self._room_in_queue)
