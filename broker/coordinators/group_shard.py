@@ -37,7 +37,7 @@ MAX_GROUPS: Final = 100_000
 """Groups of one partition that requests may bring into being."""
 
 FENCED_RETRY_MS: Final = 500
-"""How often a group whose time has come looks whether the broker may act again."""
+"""How soon at the earliest a group whose time has come looks again whether the broker may act."""
 
 T = TypeVar("T")
 Event = Callable[[Group, Moment], Effects]
@@ -319,9 +319,9 @@ class GroupShard:
 
     # Time.
 
-    def _set_timer(self, hosted: HostedGroup) -> None:
+    def _set_timer(self, hosted: HostedGroup, not_before_ms: float = -math.inf) -> None:
         """See that a timer rings no later than the group's deadline; one that is early sets the next."""
-        deadline_ms = hosted.group.next_deadline_ms
+        deadline_ms = max(hosted.group.next_deadline_ms, not_before_ms)
         timer = hosted.timer
         if deadline_ms == math.inf or (timer is not None and timer.deadline_ms <= deadline_ms):
             return
@@ -350,7 +350,7 @@ class GroupShard:
                 return
             now = self._now()
             hosted.group.restart_sessions(now)
-            if hosted.timer is None or hosted.timer.is_completed:
-                again_ms = math.ceil(now.monotonic_ms) + FENCED_RETRY_MS
-                hosted.timer = GroupTimer(again_ms, self._reaper, partial(self._ring, hosted))
-                self._reaper.schedule(hosted.timer)
+            if hosted.timer is not None and hosted.timer.is_completed:
+                hosted.timer = None
+            # What was to happen otherwise has to wait, and is late already.
+            self._set_timer(hosted, not_before_ms=now.monotonic_ms + FENCED_RETRY_MS)

@@ -327,6 +327,19 @@ def test_members_that_could_not_be_heard_are_members_still(hosting: Serving) -> 
     assert hosting.call(beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_an_empty_group_that_its_timer_found_fenced_still_expires_members_later(hosting: Serving) -> None:
+    joined = become_member(hosting)
+    hosting.call(LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=joined.member_id)]))
+    fence = hosting.managed.manager.fence
+    fence.silent("no ZooKeeper")
+    hosting.managed.pass_time(60_000)
+    fence.heard()
+    second = become_member(hosting)
+    hosting.managed.pass_time(10_001)
+    beat = HeartbeatRequest(group_id="g", generation_id=second.generation_id, member_id=second.member_id)
+    assert hosting.call(beat).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_a_rebalance_goes_on_when_the_broker_is_back_in_its_rights(hosting: Serving) -> None:
     first = hosting.call(join())
     waiting = hosting.send(join(member=first.member_id))
