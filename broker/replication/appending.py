@@ -14,8 +14,9 @@ from barnabas.broker.purgatory import DelayedOperation
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import LeaderAppend
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicPartition
+from barnabas.protocol.record_batch import iter_batches
 
 
 @dataclass(slots=True)
@@ -47,7 +48,7 @@ def append_checked(
     partition's lock.
     """
     config = partition.log.config
-    if config.looks_into_records and since is None:
+    if config.looks_into_records and since is None and not _is_known(partition, records):
         partition.check_leading()
         records = prepare_records(
             partition.partition,
@@ -63,6 +64,20 @@ def append_checked(
     return partition.append_as_leader(
         records, require_all=require_all, now_ms=now_ms, wall_clock_ms=wall_clock_ms, since=since
     )
+
+
+def _is_known(partition: Partition, records: memoryview) -> bool:
+    """Whether the log seems to have these batches already: then they are not measured by what it takes now.
+
+    A producer that is refused what it has written, because a setting was changed meanwhile, would write it
+    again in another way. The append has the last word.
+    """
+    try:
+        with partition.log.lock:
+            return partition.log.producers.have(iter_batches(records))
+    except ApiError:
+        # To be refused, by who looks into it.
+        return False
 
 
 @dataclass(slots=True)

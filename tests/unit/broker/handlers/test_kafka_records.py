@@ -36,7 +36,7 @@ from barnabas.protocol.messages.list_offsets import (
 )
 from barnabas.protocol.messages.log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.protocol.record_batch import TimestampType, parse_header
+from barnabas.protocol.record_batch import TimestampType, parse_header, stamp_producer
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 from tests.unit.broker.handlers.serving import CORRELATION_ID, EXTERNAL, INTERNAL, Connection, Serving, batch
@@ -324,6 +324,30 @@ def test_what_recompression_makes_too_large_is_refused(leading: Serving) -> None
 
 
 # Fetch
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"compression_type": Compression.NONE, "max_message_bytes": 300}, ErrorCode.MESSAGE_TOO_LARGE),
+        ({"cleanup_policy": ("compact",)}, ErrorCode.INVALID_RECORD),
+    ],
+)
+def test_a_batch_that_was_written_is_known_again_whatever_the_topic_takes_by_now(
+    leading: Serving, settings: dict[str, Any], code: ErrorCode
+) -> None:
+    """Or its producer would cut it up and write it again, or call written records refused."""
+
+    def numbered(sequence: int) -> bytes:
+        made = build_batch([(None, bytes(1_000))], compression=Compression.GZIP)
+        stamp_producer(made, 7, 0, sequence)
+        return bytes(made)
+
+    first = outcome(produce(leading, numbered(0))).base_offset
+    set_topic(leading, **settings)
+    again = outcome(produce(leading, numbered(0)))
+    assert (again.error_code, again.base_offset) == (ErrorCode.NONE, first)
+    assert outcome(produce(leading, numbered(1))).error_code == code
 
 
 def test_topic_ids_lead_to_their_topics(named: Serving) -> None:
