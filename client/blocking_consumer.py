@@ -22,18 +22,19 @@ from barnabas.client.committed_offsets import OffsetAndMetadata, OffsetToCommit
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.errors import ClientClosed
 from barnabas.client.fetched import ConsumerRecord
+from barnabas.client.group_commits import CommitDone
 from barnabas.client.loop_thread import LoopThread, start_on
 from barnabas.client.metadata import PartitionInfo
 from barnabas.client.offsets import ListedOffset
 from barnabas.client.subscription import RebalanceListener
-from barnabas.protocol.errors import LocalError
+from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import Offset, TopicPartition
 
 T = TypeVar("T")
 Partition = TopicPartition | tuple[str, int]
 
 _ITERATION_POLL_MS = 1_000
-_Call = Callable[[], None]
+_Call = Callable[[], object]
 
 
 class Consumer:
@@ -45,6 +46,8 @@ class Consumer:
         self._consumer = self._thread.call(self._make)
         start_on(self._thread, self._consumer.start)
         self._left: deque[ConsumerRecord] = deque()
+        self._outcomes: deque[_Call] = deque()
+        """Of commits, for the callbacks; the consumer's thread adds to it."""
         self._desk = _Desk()
         self._has_listener = False
 
@@ -73,6 +76,7 @@ class Consumer:
         finally:
             self._thread.stop("the consumer is closed")
             self._left.clear()
+        self._tell_outcomes()
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         wanted = [TopicPartition(*tp) for tp in partitions]
@@ -147,6 +151,7 @@ class Consumer:
 
     def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """As `barnabas.client.Consumer.poll`."""
+        self._tell_outcomes()
         if self._left and self._consumer._rebalance_is_due():
             self._give_back()
         if self._left:
@@ -172,6 +177,7 @@ class Consumer:
 
     def __next__(self) -> ConsumerRecord:
         """The next record, waiting for it as long as it takes. Raises as `poll`."""
+        self._tell_outcomes()
         if self._left and self._consumer._rebalance_is_due():
             self._give_back()
         while not self._left:
@@ -188,11 +194,31 @@ class Consumer:
         """As `barnabas.client.Consumer.commit`."""
         wanted = self._handed_out() if offsets is None else offsets
         self._thread.call(lambda: self._consumer.commit(wanted, timeout_ms=timeout_ms))
+        self._tell_outcomes()
 
-    def commit_nowait(self, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None) -> None:
-        """Commit once, in the background; a failure is logged."""
+    def commit_nowait(
+        self,
+        offsets: Mapping[TopicPartition, OffsetToCommit] | None = None,
+        on_commit: CommitDone | None = None,
+    ) -> None:
+        """Commit once, in the background; a failure is logged where there is no ``on_commit``.
+
+        That gets the offsets and the error, None if all is well, in the thread that polls, commits or closes
+        next. What it raises comes out of that call.
+        """
         wanted = self._handed_out() if offsets is None else offsets
-        self._do(lambda: self._consumer.commit_nowait(wanted))
+        done: CommitDone | None = None
+        if on_commit is not None:
+            told = on_commit
+
+            def done(what: Mapping[TopicPartition, OffsetAndMetadata], error: BarnabasError | None) -> None:
+                self._outcomes.append(lambda: told(what, error))
+
+        self._do(lambda: self._consumer.commit_nowait(wanted, done))
+
+    def _tell_outcomes(self) -> None:
+        while self._outcomes:
+            self._outcomes.popleft()()
 
     def committed(
         self, partitions: Iterable[Partition], *, timeout_ms: int | None = None

@@ -88,6 +88,26 @@ def test_closing_commits_what_was_handed_out_and_leaves(group: Group) -> None:
     assert group.coordinator.group("g").members == {}
 
 
+def test_the_outcome_of_a_commit_is_told_in_the_thread_of_the_user(group: Group) -> None:
+    told: list[tuple[Any, Any, threading.Thread]] = []
+
+    def on_commit(offsets: Any, error: Any) -> None:
+        told.append((offsets, error, threading.current_thread()))
+
+    with group.consumer(enable_auto_commit=False) as consumer:
+        consumer.subscribe("t")
+        poll_until(lambda: len(consumer.assignment()) == 2, consumer)
+        consumer.commit_nowait({P0: 3}, on_commit)
+        poll_until(lambda: told, consumer)
+        consumer.commit_nowait({P0: 4}, on_commit)
+        consumer.commit({P0: 5})
+        assert [offsets[P0].offset for offsets, _, _ in told] == [3, 4]
+        consumer.commit_nowait({P0: 6}, on_commit)
+    assert [offsets[P0].offset for offsets, _, _ in told] == [3, 4, 6]
+    assert {(error, thread) for _, error, thread in told} == {(None, threading.current_thread())}
+    assert group.committed() == 6
+
+
 def test_a_failure_in_the_body_leaves_and_commits_nothing(group: Group) -> None:
     group.fill(0, 30)
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from barnabas.client.consumer import Consumer, RebalanceListener
-from barnabas.client.errors import BarnabasError, ClientClosed, ErrorCode, LocalError
+from barnabas.client.errors import ApiError, BarnabasError, ClientClosed, ErrorCode, LocalError
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.join_group import HeartbeatResponse
+from barnabas.protocol.messages.join_group import HeartbeatResponse, SyncGroupResponse
 from barnabas.protocol.messages.offsets import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -314,6 +314,20 @@ async def test_a_leader_that_is_slow_to_deal_out_costs_the_others_no_session(
         await poll_until(lambda: shares(consumer) == [6], consumer)
         assert coordinator.group("g").generation == 1
         assert len(coordinator.cluster.requests(ApiKey.SYNC_GROUP)) == 1
+
+
+async def test_an_assignment_that_cannot_be_read_is_told_and_asked_for_again(
+    coordinator: FakeCoordinator,
+) -> None:
+    """The member must not sit there with a generation and no partitions."""
+    coordinator.cluster.brokers[1].script(
+        ApiKey.SYNC_GROUP, lambda _: SyncGroupResponse(error_code=0, assignment=b"\x00")
+    )
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe("t")
+        with pytest.raises(ApiError, match="assignment is not Kafka's"):
+            await consumer.poll(10_000)
+        await poll_until(lambda: shares(consumer) == [6], consumer)
 
 
 def unstable(body: Any) -> OffsetFetchResponse:
