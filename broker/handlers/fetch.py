@@ -42,6 +42,8 @@ from barnabas.protocol.messages.fetch import (
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _FIRST_WITH_ZSTD: Final = 10
 _READ_COMMITTED: Final = 1
+_MAX_WAIT_MS: Final = 600_000
+"""As long as a silent connection is kept; who waits and is gone is not noticed, and fills the purgatory."""
 
 
 def handle(services: Services, request: ApiRequest) -> None:
@@ -57,7 +59,7 @@ def handle(services: Services, request: ApiRequest) -> None:
     params = FetchParams(
         replica_id=BrokerId(body.replica_id),
         replica_epoch=BrokerEpoch(body.replica_epoch),
-        max_wait_ms=body.max_wait_ms,
+        max_wait_ms=min(body.max_wait_ms, _MAX_WAIT_MS),
         # What is never given must not be waited for.
         min_bytes=min(body.min_bytes, max_bytes),
         max_bytes=max_bytes,

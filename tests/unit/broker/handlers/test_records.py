@@ -193,6 +193,15 @@ def test_a_long_poll_is_answered_by_the_append(leading: Serving) -> None:
     assert len(found(connection).records) == len(batch(b"a"))
 
 
+@pytest.mark.parametrize("replica", [-1, TWO])
+def test_nobody_is_kept_waiting_for_weeks(leading: Serving, replica: int) -> None:
+    connection = fetch(leading, 0, replica=replica, max_wait_ms=2**31 - 1, log_start_offset=0)
+    leading.managed.reaper.expire_due(int(leading.managed.now_ms()) + 599_000)
+    assert not connection.is_answered
+    leading.managed.reaper.expire_due(int(leading.managed.now_ms()) + 600_001)
+    assert connection.is_answered
+
+
 def test_a_diverging_follower_is_told_where(leading: Serving) -> None:
     produce(leading, batch(b"a"))
     leading.managed.tell(state(leader=2, epoch=1))
