@@ -146,7 +146,9 @@ class GroupSession:
         except TimeoutError:
             if not limit.expired():
                 raise
-            log.warning("group %r: closing takes too long; what is not committed yet is not", self._group_id)
+            log.warning(
+                "group %r: closing takes too long: the last positions are not committed", self._group_id
+            )
         finally:
             self.commits.give_up()
             await self._end_membership("the consumer is being closed", leave_s)
