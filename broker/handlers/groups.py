@@ -160,10 +160,14 @@ def handle_list(services: Services, request: ApiRequest) -> None:
     states = {state.lower() for state in body.states_filter}
     types = {kind.lower() for kind in body.types_filter}
     groups, is_partial = services.groups.all_groups()
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_partial else ErrorCode.NONE
+    if services.replicas.fenced is not None:
+        # Nobody may take it for a broker without groups.
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     listed = [group.listed() for group in groups]
     request.respond(
         ListGroupsResponse(
-            error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_partial else ErrorCode.NONE,
+            error_code=code,
             groups=[
                 group
                 for group in listed
