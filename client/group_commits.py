@@ -49,6 +49,7 @@ class GroupCommits:
         self._known: dict[TopicPartition, int] = {}
         """What is committed already, as far as we know: it is not committed again."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._automatic: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
         """What a callback raised, for the next poll."""
         self.due_at = self._after_interval(time.monotonic())
@@ -132,8 +133,11 @@ class GroupCommits:
         if now < self.due_at:
             return
         self.due_at = self._after_interval(now)
+        if self._automatic is not None and not self._automatic.done():
+            # Without a coordinator they would pile up; the next one covers more.
+            return
         if self._may_commit and (offsets := self._uncommitted()):
-            self.commit_soon(offsets, None)
+            self._automatic = self.commit_soon(offsets, None)
 
     async def automatic_now(self) -> None:
         """Commit before partitions go, and wait for it, for a while. A failure is logged."""

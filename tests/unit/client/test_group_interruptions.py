@@ -287,6 +287,22 @@ async def test_what_a_callback_of_a_commit_raises_comes_out_of_the_next_poll(
     assert coordinator.group("g").offsets["t", 0][0] == 3
 
 
+async def test_automatic_commits_do_not_pile_up_while_one_is_not_answered(
+    coordinator: FakeCoordinator,
+) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 30)
+    async with consumer_of(coordinator, auto_commit_interval_ms=0) as consumer:
+        consumer.subscribe("t")
+        gate = coordinator.cluster.brokers[1].gate(ApiKey.OFFSET_COMMIT)
+        await read(consumer, 30, max_records=1)
+        for _ in range(20):
+            await consumer.poll(12)
+        assert consumer._group is not None
+        assert len(consumer._group.commits._tasks) == 1
+        gate.set()
+        await poll_until(lambda: coordinator.group("g").offsets.get(("t", 0), (0,))[0] == 30, consumer)
+
+
 async def test_offsets_without_a_member_are_committed_again_though_nothing_came(
     coordinator: FakeCoordinator,
 ) -> None:
