@@ -16,6 +16,7 @@ from barnabas.deploy.local import LocalCluster
 
 from ..cluster.tools import ClusterView
 from .nemesis import Nemesis
+from .settings import changing_settings
 from .workload import Load, stop_and_judge
 
 StartCluster = Callable[..., LocalCluster]
@@ -49,7 +50,7 @@ def test_nothing_acknowledged_is_lost_whatever_is_done_to_the_cluster(start_clus
         view.wait_isr("t", 3, HEALING_S)
         load.wait_progress(f"after healing (seed {seed})", timeout_s=HEALING_S)
 
-    with load:
+    with load, changing_settings(cluster.bootstrap, "t", seed):
         nemesis = Nemesis(cluster, seed, settle)
         nemesis.run(SECONDS)
     view.wait_isr("t", 3, HEALING_S)
