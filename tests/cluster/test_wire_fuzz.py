@@ -15,7 +15,7 @@ import pytest
 
 from barnabas.client.blocking import Consumer, Producer
 from barnabas.deploy.local import LocalCluster
-from barnabas.protocol.ids import Endpoint, TopicPartition
+from barnabas.protocol.ids import TopicPartition
 
 from . import wire_fuzz
 from .tools import ClusterView
@@ -45,11 +45,13 @@ def cluster(shared_cluster: LocalCluster) -> LocalCluster:
 class Attack:
     """Frames to all brokers over several connections at a time, each on a connection of its own."""
 
-    def __init__(self, chance: random.Random, endpoints: list[Endpoint]) -> None:
+    def __init__(self, chance: random.Random, cluster: LocalCluster) -> None:
         self._chance = chance
-        self._endpoints = endpoints
+        self._endpoints = [broker.endpoint for broker in cluster.brokers]
         self._apis = wire_fuzz.advertised()
-        self._maker = wire_fuzz.Maker(chance)
+        with ClusterView(cluster).admin() as admin:
+            known = admin.describe_topics(wire_fuzz.TOPICS)
+        self._maker = wire_fuzz.Maker(chance, [topic.topic_id for topic in known.values()])
         self._left = FRAMES
         self.outcomes: Counter[str] = Counter()
         self.answered: set[int] = set()
@@ -102,7 +104,7 @@ async def test_odd_and_broken_frames_of_every_api_harm_nobody(cluster: LocalClus
     seed = random.randrange(1 << 32)
     pids = [broker.running_process.pid for broker in cluster.brokers]
     before = [resident_bytes(pid) for pid in pids]
-    attack = Attack(random.Random(seed), [broker.endpoint for broker in cluster.brokers])
+    attack = await asyncio.to_thread(Attack, random.Random(seed), cluster)
     running = asyncio.create_task(attack.run())
     served = 0
     while not running.done():
