@@ -4,8 +4,8 @@
     python -m benchmarks.compare --a HOST:PORT,… --b HOST:PORT,…  # two clusters that run already, here
 
 Rounds alternate, and swap which cluster comes first, for the first of two writes into pages that the machine
-has taken back meanwhile and pays for them: so there should be an even number of rounds. A first round, thrown away, warms both up: the other one
-compiles its code while it runs.
+has taken back meanwhile and pays for them: so there should be an even number of rounds. A first round, thrown
+away, warms both up: the other one compiles its code while it runs.
 While one cluster is measured the other is up and idle. What is measured of clusters that run already:
 producing and consuming with one replica, with three where there are as many brokers, latency, CPU and
 anonymous memory of the brokers; the rest (start, idle memory, kill -9) needs clusters that are started here.
