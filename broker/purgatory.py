@@ -11,8 +11,9 @@ is completed leaves the watch lists at once, and never fills more than half of t
 number of waiting operations is bounded: one too many expires at once, and `Watched.REFUSED` says so.
 
 `try_complete`, `on_complete` and `on_expiration` run on the thread of whoever checks, or of the reaper.
-No lock is held while the latter two run. `check_and_complete` waits for no operation's lock: a caller may
-hold a lock of its own as long as these three methods do not take it on the same thread.
+No lock is held while the latter two run, and no try runs beside them or after: what a try took note of is
+there for the completion, which waits for it. A check that completes nothing waits for nobody. A caller may
+hold a lock of its own as long as these three methods do not take it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class DelayedOperation(ABC):
     def try_complete(self) -> bool:
         """Whether the condition holds; if so the purgatory completes the operation.
 
-        Runs on any thread, but on one at a time, and never again once the operation is completed.
+        Runs on any thread, but on one at a time, and never beside `on_complete` or after it. It may change
+        nothing that completes another operation.
         """
 
     @abstractmethod
@@ -115,6 +117,9 @@ class DelayedOperation(ABC):
                 return False
             self._is_completed = True
             purgatory = self._purgatory
+        with self._trying:
+            # A try that had begun is over now, and no other begins.
+            pass
         if purgatory is not None:
             purgatory._leave(self)
         if expired:

@@ -22,6 +22,7 @@ class Recorded(DelayedOperation):
         self.tries = 0
         self.done = threading.Event()
         self.while_trying: Callable[[], None] = lambda: None
+        self.when_completed: Callable[[], object] = lambda: None
 
     def try_complete(self) -> bool:
         self.tries += 1
@@ -35,6 +36,7 @@ class Recorded(DelayedOperation):
 
     def on_complete(self) -> None:
         self.completions += 1
+        self.when_completed()
         self.done.set()
 
 
@@ -125,6 +127,35 @@ def test_an_event_during_a_try_on_another_thread_is_not_lost(purgatory: Purgator
     go_on.set()
     first.join(10)
     assert operation.completions == 1
+
+
+def test_what_completes_waits_for_a_try_on_another_thread(purgatory: Purgatory, reaper: Reaper) -> None:
+    """A try may take events in; one that took them in beside the completion would take them from it."""
+    operation = Recorded(deadline_ms=100)
+    purgatory.try_complete_else_watch(operation, ["a"])
+    looked, go_on = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def wait() -> None:
+        looked.set()
+        assert go_on.wait(10)
+        order.append("tried")
+
+    operation.while_trying = wait
+    operation.when_completed = lambda: order.append("completed")
+    trying = threading.Thread(target=purgatory.check_and_complete, args=("a",))
+    trying.start()
+    assert looked.wait(10)
+    expiring = threading.Thread(target=reaper.expire_due, args=(100,))
+    expiring.start()
+    while not operation.is_completed:
+        expiring.join(0.001)
+    expiring.join(0.05)
+    assert order == []
+    go_on.set()
+    expiring.join(10)
+    trying.join(10)
+    assert order == ["tried", "completed"]
 
 
 def test_operations_of_a_key_are_tried_in_order_and_independently(purgatory: Purgatory) -> None:
