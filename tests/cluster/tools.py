@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import socket
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -135,3 +137,31 @@ class ZooKeeperClient:
     def __exit__(self, *_: object) -> None:
         self._client.stop()
         self._client.close()
+
+
+def expire_session(client: KazooClient) -> None:
+    """End a client's session under its feet, as ZooKeeper would; returns when it has made itself another."""
+    identity = client.client_id
+    if identity is None:
+        raise AssertionError("the client is not connected")
+
+    def has_another() -> bool:
+        # None while it is not connected: it may still come back with the session that it had.
+        return client.client_id not in (None, identity)
+
+    for _ in range(10):
+        _close_session(Endpoint(*client.hosts[0]), *identity)
+        # Should its owner have been quicker and taken the session back, the next attempt may get it.
+        if wait_until(has_another, 5):
+            return
+    raise AssertionError("the session could not be ended")
+
+
+def _close_session(server: Endpoint, session_id: int, password: bytes) -> None:
+    """Take a session over and close it, both in one write, so that its owner has no time to take it back."""
+    take_over = struct.pack(">iqiqi", 0, 0, 10_000, session_id, len(password)) + password + b"\0"
+    close = struct.pack(">ii", 1, -11)
+    with socket.create_connection(server, timeout=20) as connection:
+        connection.sendall(b"".join(struct.pack(">i", len(part)) + part for part in (take_over, close)))
+        while connection.recv(4096):
+            continue

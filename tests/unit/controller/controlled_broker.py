@@ -6,9 +6,11 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+from barnabas.deploy.ports import ReservedPort
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import Endpoint
@@ -30,7 +32,10 @@ def wait_until(condition: Callable[[], Any], what: str = "", deadline_s: float =
 
 
 class ControlledBroker:
-    """Listens on a free port. `answer` may be replaced; it gives a response, or None to stay silent."""
+    """Listens on a port of its own, which nobody else gets while it is dead.
+
+    `answer` may be replaced; it gives a response, or None to stay silent.
+    """
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
@@ -39,15 +44,18 @@ class ControlledBroker:
         self.connections_made = 0
         self._connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        self._listener = self._listen(0)
-        self.endpoint = Endpoint(*self._listener.getsockname())
+        reserved = ReservedPort.pick()
+        weakref.finalize(self, reserved.close)
+        self.endpoint = Endpoint("127.0.0.1", reserved.port)
+        self._listener = self._listen()
 
     def accept(self, request: Any) -> Any:
         """What a healthy broker of this epoch says."""
         response = request.response_type
         if isinstance(request, ApiVersionsRequest):
             return response(error_code=0, api_keys=[])
-        if self.broker_epoch not in (None, request.broker_epoch):
+        # A later one is of a registration that its broker has not heard of yet.
+        if self.broker_epoch is not None and request.broker_epoch < self.broker_epoch:
             return response(error_code=int(ErrorCode.STALE_BROKER_EPOCH))
         return response(error_code=0)
 
@@ -78,12 +86,12 @@ class ControlledBroker:
     def revive(self) -> None:
         """Listen on the same port again."""
         self._threads = []
-        self._listener = self._listen(self.endpoint.port)
+        self._listener = self._listen()
 
-    def _listen(self, port: int) -> socket.socket:
+    def _listen(self) -> socket.socket:
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
+        listener.bind(self.endpoint)
         listener.listen()
         self._spawn(self._accept_all, listener)
         return listener
@@ -107,7 +115,10 @@ class ControlledBroker:
         try:
             with connection, connection.makefile("rb") as stream:
                 while len(length := stream.read(4)) == 4:
-                    payload = stream.read(int.from_bytes(length, "big"))
+                    size = int.from_bytes(length, "big")
+                    payload = stream.read(size)
+                    if len(payload) < size:
+                        return
                     head = codec_msgpack.decode_request(memoryview(payload))
                     self.requests.append(head.body)
                     response = self.answer(head.body)
