@@ -35,6 +35,8 @@ log = logging.getLogger("barnabas.zookeeper")
 
 _WINDOW: Final = 512
 _RECONNECT_MAX_DELAY_S: Final = 0.5
+_HANDSHAKE_MS: Final = 2_000
+_HANDSHAKES: Final = 3
 
 Start = Callable[[KazooClient], Any]
 """Starts one asynchronous request and gives the library's result object."""
@@ -191,7 +193,7 @@ class ZooKeeperSession:
 
     def _new_client(self, connect: str) -> KazooClient:
         return KazooClient(
-            hosts=connect,
+            hosts=_repeated(connect, self.session_timeout_ms),
             timeout=self.session_timeout_ms / 1000,
             connection_retry=KazooRetry(
                 max_tries=-1, delay=0.02, backoff=2, max_delay=_RECONNECT_MAX_DELAY_S, max_jitter=0.4
@@ -262,3 +264,15 @@ class ZooKeeperSession:
         log.info("ZooKeeper: %s", event.value)
         for listener in list(self._listeners):
             listener(event)
+
+
+def _repeated(connect: str, session_timeout_ms: int) -> str:
+    """The servers to try, each so often that none that is silent costs us the session.
+
+    A server that is just starting takes connections and leaves some of them without an answer for ever. The
+    library waits for one for a session timeout, divided by the number of servers that it was given.
+    """
+    hosts, slash, chroot = connect.partition("/")
+    wanted = max(_HANDSHAKES, session_timeout_ms // _HANDSHAKE_MS)
+    servers = hosts.split(",")
+    return ",".join(servers * -(-wanted // len(servers))) + slash + chroot

@@ -1,0 +1,50 @@
+"""The session of a broker against servers that behave as ZooKeeper does in its worse moments."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+from barnabas.controller.zookeeper import ZooKeeperSession
+from barnabas.protocol.ids import Endpoint
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(65_536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except ConnectionError:
+        return  # the other side was quicker to close
+
+
+def test_a_server_that_takes_a_connection_and_never_answers_is_soon_tried_again(
+    zookeeper_connect: str,
+) -> None:
+    """As one does that is just starting: see `barnabas.deploy.zookeeper`."""
+    real = Endpoint.parse(zookeeper_connect.partition("/")[0])
+    fatal: list[BaseException] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            silent, _ = server.accept()
+            heard, _ = server.accept()
+            with silent, heard, socket.create_connection(real) as upstream:
+                back = threading.Thread(target=_pump, args=(upstream, heard), daemon=True)
+                back.start()
+                _pump(heard, upstream)
+                back.join()
+
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        session = ZooKeeperSession(
+            str(Endpoint(*server.getsockname())),
+            session_timeout_ms=60_000,
+            connection_timeout_ms=30_000,
+            on_fatal=fatal.append,
+        )
+        session.start()
+        assert session.run(lambda zk: zk.exists_async("/")) is not None
+        session.close()
+        serving.join()
+    assert fatal == []
