@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from typing import Final
 
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import find_java
@@ -17,6 +18,9 @@ NAME = f"Java {VERSION}"
 _TIMEOUT_S = 120.0
 _LIGHT = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 Tool = Callable[..., str]
+
+GROUPS: Final = ("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--timeout", "60000")
+"""The tool for groups gives up after five seconds by itself, the start of its clients included."""
 
 
 def java_tools() -> Tool:

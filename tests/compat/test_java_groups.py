@@ -12,11 +12,9 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.record_batch import LOG_OVERHEAD_BYTES, MAGIC_OFFSET
 
 from .clients import Unavailable
-from .java import Tool, java_tools
+from .java import GROUPS, Tool, java_tools
 
 pytestmark = pytest.mark.timeout(400)
-
-GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
 @pytest.fixture(scope="module")
@@ -70,18 +68,18 @@ def test_kafkas_tools_work_with_groups_and_read_the_offsets_topic(
     )
     assert sorted(map(int, read.split())) == list(range(100))
 
-    assert group in tool(GROUPS, *at, "--list").split()
-    described = lags(tool(GROUPS, *at, "--describe", "--group", group), group)
+    assert group in tool(*GROUPS, *at, "--list").split()
+    described = lags(tool(*GROUPS, *at, "--describe", "--group", group), group)
     assert {lag for _, lag in described.values()} == {"0"}
     assert sum(int(offset) for offset, _ in described.values()) == 100
-    assert "Empty" in tool(GROUPS, *at, "--describe", "--group", group, "--state")
+    assert "Empty" in tool(*GROUPS, *at, "--describe", "--group", group, "--state")
 
     reset = ("--reset-offsets", "--group", group, "--to-earliest", "--execute")
-    tool(GROUPS, *at, *reset, "--topic", topic)
-    described = lags(tool(GROUPS, *at, "--describe", "--group", group), group)
+    tool(*GROUPS, *at, *reset, "--topic", topic)
+    described = lags(tool(*GROUPS, *at, "--describe", "--group", group), group)
     assert [offset for offset, _ in described.values()] == ["0", "0"]
-    tool(GROUPS, *at, "--delete-offsets", "--group", group, "--topic", f"{topic}:0")
-    described = lags(tool(GROUPS, *at, "--describe", "--group", group), group)
+    tool(*GROUPS, *at, "--delete-offsets", "--group", group, "--topic", f"{topic}:0")
+    described = lags(tool(*GROUPS, *at, "--describe", "--group", group), group)
     assert list(described) == [1]
 
     dumped = "".join(
@@ -95,5 +93,5 @@ def test_kafkas_tools_work_with_groups_and_read_the_offsets_topic(
     assert re.search(stored + r'"protocolType":"consumer","generation":1,"protocol":"range"', dumped)
     assert f'"subscription":{{"topics":["{topic}"]' in dumped
 
-    tool(GROUPS, *at, "--delete", "--group", group)
-    assert group not in tool(GROUPS, *at, "--list").split()
+    tool(*GROUPS, *at, "--delete", "--group", group)
+    assert group not in tool(*GROUPS, *at, "--list").split()

@@ -25,7 +25,7 @@ from . import table
 from .clients import CLIENTS, Driver, Unavailable, Unsupported
 from .conftest import EXTERNAL, StartDriver
 from .features import record
-from .java import NAME, Tool, java_tools
+from .java import GROUPS, NAME, Tool, java_tools
 from .wire import API_VERSIONS, Connection
 
 API_NAMES = {int(key): key.name.title().replace("_", "") for key in ApiKey}
@@ -210,7 +210,7 @@ def java_tour(tool: Tool, bootstrap: str, folder: Path) -> None:
     tool(f"{tools}.LogDirsCommand", *server, "--describe")
     in_group = ("--group", topic, "--max-messages", "16", "--from-beginning", "--timeout-ms", "30000")
     tool(f"{tools}.consumer.ConsoleConsumer", *of_topic, *in_group)
-    groups = (f"{tools}.consumer.group.ConsumerGroupCommand", *server)
+    groups = (*GROUPS, *server)
     tool(*groups, "--list")
     tool(*groups, "--describe", "--group", topic)
     tool(*groups, "--delete-offsets", "--group", topic, "--topic", f"{topic}:1")
