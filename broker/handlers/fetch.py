@@ -16,7 +16,6 @@ from barnabas.broker.handlers.fetch_session import (
     FetchSession,
     Incremental,
     Refused,
-    SessionKey,
     Sessionless,
 )
 from barnabas.broker.handlers.services import Services
@@ -27,6 +26,7 @@ from barnabas.broker.replication.fetching import (
     FetchResult,
     FixedItems,
 )
+from barnabas.broker.replication.session_partitions import SessionKey
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION

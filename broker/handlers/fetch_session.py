@@ -5,11 +5,8 @@ forget, and are told only what is new to the client. Each request carries the se
 request that is lost, doubled or late is noticed. A full fetch that names a session closes it; with epoch -1
 it opens none.
 
-Kafka looks at every partition of the session at every fetch. Here each partition is listened to instead, and
-a session keeps the set of those that *may* have news: so a fetch costs what has changed, not what is
-subscribed to. The invariant behind that: a partition outside `active` and `arrived` has nothing that its
-client was not told. It leaves `active` only by an answer whose read found it drained, and an event that comes
-after that read began is in `arrived`.
+A partition is looked at only when it may have news: `session_partitions` says by which invariant. So a fetch
+costs what has changed, not what is subscribed to.
 
 The rules know no clock, socket or log: time comes in as an argument, reads as their outcomes. Any thread; a
 session has a lock of its own, which comes after the cache's.
@@ -26,10 +23,16 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, Protocol
 
 from barnabas.broker.replication.fetching import FetchItem, FetchOutcome
 from barnabas.broker.replication.partition_listeners import PartitionListener
+from barnabas.broker.replication.session_partitions import (
+    SessionKey,
+    SessionPartition,
+    SessionPartitions,
+)
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 from barnabas.protocol.ids import TopicPartition
@@ -39,15 +42,6 @@ EVICTION_MS: Final = 120_000
 MAX_PARTITIONS: Final = 500_000
 """What all sessions together may hold, some 500 bytes each."""
 _MAX_INT: Final = (1 << 31) - 1
-_UNTOLD: Final = -2
-"""No high watermark or log start: whatever is read is news."""
-
-SessionKey = tuple[uuid.UUID | str, int]
-"""Topic id or name, as the session uses them, and partition."""
-
-
-def key_of(item: FetchItem) -> SessionKey:
-    return (item.topic_id or item.partition.topic, item.partition.partition)
 
 
 class Listeners(Protocol):
@@ -58,52 +52,18 @@ class Listeners(Protocol):
     def remove(self, name: TopicPartition, listener: PartitionListener) -> None: ...
 
 
-class SessionPartition(PartitionListener):
-    """One partition of a session: what is asked of it, and what its client was told last."""
+class ListenedPartition(SessionPartition, PartitionListener):
+    """One partition of one client's session."""
 
-    __slots__ = ("item", "session", "told_high_watermark", "told_log_start_offset")
+    __slots__ = ("session",)
 
     def __init__(self, session: FetchSession, item: FetchItem) -> None:
+        super().__init__(item)
         self.session = session
-        self.item = item
-        self.told_high_watermark = _UNTOLD
-        self.told_log_start_offset = _UNTOLD
 
     def partition_changed(self) -> None:
-        self.session.arrived.add(self)
+        self.session.partitions.arrived.add(self)
         self.session.wake(self.session)
-
-    def note(self, outcome: FetchOutcome) -> bool:
-        """Whether the client must be told of an outcome; what it will be told is remembered."""
-        read = outcome.read
-        if read is None:
-            # When the error is over, the client must hear of the partition even if nothing else is new.
-            self.told_high_watermark = self.told_log_start_offset = _UNTOLD
-            return True
-        is_news = (
-            len(read.records) > 0
-            or read.diverging is not None
-            or read.high_watermark != self.told_high_watermark
-            or read.log_start_offset != self.told_log_start_offset
-        )
-        self.told_high_watermark = read.high_watermark
-        self.told_log_start_offset = read.log_start_offset
-        return is_news
-
-
-def _is_drained(outcome: FetchOutcome) -> bool:
-    """Whether a read left nothing that a next one could find without an event in between."""
-    read = outcome.read
-    return (
-        read is not None
-        and read.diverging is None
-        and len(read.records) == 0
-        and read.high_watermark <= outcome.item.fetch_offset
-    )
-
-
-def _has_records(outcome: FetchOutcome) -> bool:
-    return outcome.read is not None and len(outcome.read.records) > 0
 
 
 class FetchSession:
@@ -128,31 +88,22 @@ class FetchSession:
         self.watched: Sequence[Hashable] = (self,)
         self.lock = threading.Lock()
         self.is_closed = False
-        self.arrived: set[SessionPartition] = set()
-        """Those of which an event came since `items` was last asked; bounded by the partitions."""
+        self.partitions: SessionPartitions[ListenedPartition] = SessionPartitions(for_follower=False)
         self._listeners = listeners
-        self._partitions: dict[SessionKey, SessionPartition] = {}
-        # Ordered: those served last stand last, so that busy partitions take turns.
-        self._active: dict[SessionPartition, None] = {}
         # Those whose topic id no name is known for, yet.
-        self._nameless: set[SessionKey] = set()
+        self._nameless: set[ListenedPartition] = set()
         # All are active at first, for nobody listened to them until now. Those served already come last.
-        for outcome in sorted(outcomes, key=_has_records):
+        for outcome in sorted(outcomes, key=attrgetter("has_records")):
             self._set(outcome.item).note(outcome)
 
     @property
     def size(self) -> int:
-        return len(self._partitions)
+        return len(self.partitions)
 
     def items(self) -> list[FetchItem]:
         """What may have news, in the order in which it is to be served."""
         with self.lock:
-            arrived, active = self.arrived, self._active
-            while arrived:
-                part = arrived.pop()
-                if self._partitions.get(key_of(part.item)) is part:
-                    active.setdefault(part)
-            return [part.item for part in active]
+            return self.partitions.items()
 
     def update(
         self,
@@ -172,12 +123,12 @@ class FetchSession:
                 self._forget(key)
             for item in items:
                 self._set(item)
-            for topic, index in tuple(self._nameless):
-                name = name_of(topic) if isinstance(topic, uuid.UUID) else None
+            for part in tuple(self._nameless):
+                item = part.item
+                name = None if item.topic_id is None else name_of(item.topic_id)
                 if name is not None:
-                    item = self._partitions[topic, index].item
-                    self._forget((topic, index))
-                    self._set(item._replace(partition=TopicPartition(name, index)))
+                    self._forget(part.key)
+                    self._set(item._replace(partition=TopicPartition(name, item.partition.partition)))
             return ErrorCode.NONE
 
     def answer(self, epoch: int, outcomes: Iterable[FetchOutcome]) -> list[FetchOutcome] | None:
@@ -185,52 +136,34 @@ class FetchSession:
 
         None when the client has gone on to another epoch meanwhile: then it is told so instead.
         """
-        told = []
         with self.lock:
             if self.epoch != next_epoch(epoch):
                 return None
-            active = self._active
-            for outcome in outcomes:
-                part = self._partitions.get(key_of(outcome.item))
-                if part is None:
-                    continue
-                if part.note(outcome):
-                    told.append(outcome)
-                is_drained = _is_drained(outcome)
-                if is_drained or _has_records(outcome):
-                    active.pop(part, None)
-                if not is_drained:
-                    active.setdefault(part)
-        return told
+            return self.partitions.news(outcomes)
 
     def close(self) -> None:
         """Hear of nothing more. A fetch that waits still gets its answer."""
         with self.lock:
             self.is_closed = True
-            for part in self._partitions.values():
+            for part in self.partitions:
                 self._listeners.remove(part.item.partition, part)
 
-    def _set(self, item: FetchItem) -> SessionPartition:
-        key = key_of(item)
-        part = self._partitions.get(key)
-        if part is not None:
-            part.item = item._replace(partition=part.item.partition)
-        else:
-            part = self._partitions[key] = SessionPartition(self, item)
+    def _set(self, item: FetchItem) -> ListenedPartition:
+        part = self.partitions.ask(item)
+        if part is None:
+            part = ListenedPartition(self, item)
+            self.partitions.add(part)
             if item.partition.topic:
                 self._listeners.add(item.partition, part)
             else:
-                self._nameless.add(key)
-        self._active.setdefault(part)
+                self._nameless.add(part)
         return part
 
     def _forget(self, key: SessionKey) -> None:
-        part = self._partitions.pop(key, None)
+        part = self.partitions.pop(key)
         if part is not None:
             self._listeners.remove(part.item.partition, part)
-            self._active.pop(part, None)
-            self.arrived.discard(part)
-            self._nameless.discard(key)
+            self._nameless.discard(part)
 
 
 @dataclass(frozen=True, slots=True)

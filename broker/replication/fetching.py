@@ -90,6 +90,10 @@ class FetchOutcome(NamedTuple):
     read: PartitionRead | None
     log_start_offset: Offset = Offset(-1)
 
+    @property
+    def has_records(self) -> bool:
+        return self.read is not None and len(self.read.records) > 0
+
 
 class FetchResult(NamedTuple):
     """All partitions of a fetch. ``is_urgent`` says that something other than records must be told now."""

@@ -6,10 +6,8 @@ those after it name only the partitions whose log has changed on the follower, a
 Each carries the session's next epoch, so that one that is lost or doubled is noticed; a full fetch begins
 anew. A follower has at most one session, so there are no more than brokers.
 
-The invariant: a partition outside `active` and `arrived` has nothing that its follower was not told. It
-leaves `active` only by an answer whose read found it drained, and an event that comes after that read began
-is in `arrived`. A follower names each of its partitions now and then even so, which shows the leader that it
-is still caught up.
+A partition is looked at only when it may have news: `session_partitions` says by which invariant. A follower
+names each of its partitions now and then even so, which shows the leader that it is still caught up.
 
 Any thread. A session has a lock of its own, which comes after that of all sessions and before that of the
 listeners; no other is taken under them.
@@ -20,44 +18,30 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from operator import attrgetter
 from typing import Final
 
 from barnabas.broker.replication.fetching import FetchItem, FetchOutcome, FetchSource
+from barnabas.broker.replication.session_partitions import (
+    SessionKey,
+    SessionPartition,
+    SessionPartitions,
+)
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.fetch_epochs import INITIAL_EPOCH, NO_SESSION, next_epoch
 from barnabas.protocol.ids import BrokerId, TopicPartition
 
 _MAX_ID: Final = (1 << 31) - 1
-_UNTOLD: Final = -2
-"""No high watermark or log start: whatever is read is news."""
 
 
-class FollowerPartition:
-    """One partition of a session: what is asked of it, and what its follower was told last."""
+class FollowerPartition(SessionPartition):
+    """One partition of one follower's session."""
 
-    __slots__ = ("item", "session", "told_high_watermark", "told_log_start_offset")
+    __slots__ = ("session",)
 
     def __init__(self, session: FollowerSession, item: FetchItem) -> None:
+        super().__init__(item)
         self.session = session
-        self.item = item
-        self.told_high_watermark = _UNTOLD
-        self.told_log_start_offset = _UNTOLD
-
-    def note(self, outcome: FetchOutcome) -> bool:
-        """Whether the follower must be told of an outcome; what it will be told is remembered."""
-        read = outcome.read
-        if read is None or read.diverging is not None:
-            # The follower takes over nothing else of such an answer.
-            self.told_high_watermark = self.told_log_start_offset = _UNTOLD
-            return True
-        is_news = (
-            len(read.records) > 0
-            or read.high_watermark != self.told_high_watermark
-            or read.log_start_offset != self.told_log_start_offset
-        )
-        self.told_high_watermark = read.high_watermark
-        self.told_log_start_offset = read.log_start_offset
-        return is_news
 
 
 class FollowerSession(FetchSource):
@@ -66,17 +50,14 @@ class FollowerSession(FetchSource):
     def __init__(self, session_id: int, sessions: FollowerSessions, outcomes: Iterable[FetchOutcome]) -> None:
         """``outcomes`` are what the full fetch that opens it is answered with."""
         self.id = session_id
-        self.arrived: set[FollowerPartition] = set()
-        """Those of which an event came since `items` was last asked; bounded by the partitions."""
+        self.partitions: SessionPartitions[FollowerPartition] = SessionPartitions(for_follower=True)
         self._watched = (self,)
         self._sessions = sessions
         self._lock = threading.Lock()
         self._epoch = next_epoch(INITIAL_EPOCH)
         self._is_closed = False
-        self._partitions: dict[TopicPartition, FollowerPartition] = {}
-        # Ordered: those served last stand last, so that busy partitions take turns.
-        self._active: dict[FollowerPartition, None] = {}
-        for outcome in sorted(outcomes, key=_has_records):
+        # Those served already come last.
+        for outcome in sorted(outcomes, key=attrgetter("has_records")):
             self._set(outcome.item).note(outcome)
 
     @property
@@ -86,12 +67,7 @@ class FollowerSession(FetchSource):
     def items(self) -> list[FetchItem]:
         """What may have news, in the order in which it is to be served."""
         with self._lock:
-            arrived, active = self.arrived, self._active
-            while arrived:
-                part = arrived.pop()
-                if self._partitions.get(part.item.partition) is part:
-                    active.setdefault(part)
-            return [part.item for part in active]
+            return self.partitions.items()
 
     def update(
         self, epoch: int, items: Iterable[FetchItem], forgotten: Iterable[TopicPartition]
@@ -114,62 +90,30 @@ class FollowerSession(FetchSource):
 
         None when the follower has gone on to another epoch meanwhile: then it is told so instead.
         """
-        told = []
         with self._lock:
             if self._is_closed or self._epoch != next_epoch(epoch):
                 return None
-            active = self._active
-            for outcome in outcomes:
-                part = self._partitions.get(outcome.item.partition)
-                if part is None:
-                    continue
-                if part.note(outcome):
-                    told.append(outcome)
-                is_drained = _is_drained(outcome)
-                if is_drained or _has_records(outcome):
-                    active.pop(part, None)
-                if not is_drained:
-                    active.setdefault(part)
-        return told
+            return self.partitions.news(outcomes)
 
     def close(self) -> None:
         """Hear of nothing more. A fetch that waits is still answered, by an error."""
         with self._lock:
             self._is_closed = True
-            for name in tuple(self._partitions):
-                self._forget(name)
+            for part in tuple(self.partitions):
+                self._forget(part.key)
 
     def _set(self, item: FetchItem) -> FollowerPartition:
-        part = self._partitions.get(item.partition)
-        if part is not None:
-            part.item = item
-        else:
-            part = self._partitions[item.partition] = FollowerPartition(self, item)
+        part = self.partitions.ask(item)
+        if part is None:
+            part = FollowerPartition(self, item)
+            self.partitions.add(part)
             self._sessions.listen(part)
-        self._active.setdefault(part)
         return part
 
-    def _forget(self, name: TopicPartition) -> None:
-        part = self._partitions.pop(name, None)
+    def _forget(self, key: SessionKey) -> None:
+        part = self.partitions.pop(key)
         if part is not None:
             self._sessions.unlisten(part)
-            self._active.pop(part, None)
-            self.arrived.discard(part)
-
-
-def _has_records(outcome: FetchOutcome) -> bool:
-    return outcome.read is not None and len(outcome.read.records) > 0
-
-
-def _is_drained(outcome: FetchOutcome) -> bool:
-    """Whether a read left nothing that a next one could find without an event in between."""
-    read = outcome.read
-    return (
-        read is not None
-        and read.diverging is None
-        and len(read.records) == 0
-        and read.log_end_offset <= outcome.item.fetch_offset
-    )
 
 
 class FollowerSessions:
@@ -223,7 +167,7 @@ class FollowerSessions:
         told: dict[FollowerSession, None] = {}
         for name in names:
             for part in self._listeners.get(name, ()):
-                part.session.arrived.add(part)
+                part.session.partitions.arrived.add(part)
                 told[part.session] = None
         # Only now: who is woken by the first takes the others along.
         for session in told:
@@ -232,7 +176,7 @@ class FollowerSessions:
     def mark(self, name: TopicPartition) -> None:
         """The partition has something that its followers hear of when there is reason to answer them."""
         for part in self._listeners.get(name, ()):
-            part.session.arrived.add(part)
+            part.session.partitions.arrived.add(part)
 
     def listen(self, part: FollowerPartition) -> None:
         """For sessions: hear of this partition from now on."""

@@ -15,12 +15,12 @@ from barnabas.broker.handlers.fetch_session import (
     Incremental,
     Refused,
     Sessionless,
-    key_of,
 )
 from barnabas.broker.replication.fetching import FetchItem, FetchOutcome
 from barnabas.broker.replication.partition_listeners import PartitionListeners
 from barnabas.broker.replication.replica_views import PartitionRead
 from barnabas.broker.replication.rules import EpochEnd
+from barnabas.broker.replication.session_partitions import key_of
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.fetch_epochs import next_epoch
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicPartition

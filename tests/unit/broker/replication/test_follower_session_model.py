@@ -16,12 +16,12 @@ import pytest
 
 from barnabas.broker.handlers import fetch as fetch_handler
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
-from barnabas.broker.replication import follower_sessions
 from barnabas.broker.replication.fetching import FetchOutcome
 from barnabas.broker.replication.followed import Followed, FollowedPartitions
-from barnabas.broker.replication.follower_sessions import FollowerPartition
+from barnabas.broker.replication.follower_sessions import FollowerPartition, FollowerSessions
 from barnabas.broker.replication.following import apply_answer
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.session_partitions import SessionPartitions
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -267,9 +267,9 @@ def _forgets_high_watermarks(self: FollowerPartition, outcome: FetchOutcome) -> 
     ("owner", "name", "mistake"),
     [
         (FollowerPartition, "note", _forgets_high_watermarks),
-        (follower_sessions, "_is_drained", lambda outcome: True),
-        (follower_sessions.FollowerSessions, "mark", lambda self, name: None),
-        (follower_sessions.FollowerSessions, "tell", lambda self, names: None),
+        (SessionPartitions, "_is_drained", lambda self, outcome: True),
+        (FollowerSessions, "mark", lambda self, name: None),
+        (FollowerSessions, "tell", lambda self, names: None),
         (FollowedPartitions, "applied", lambda self, name, followed: None),
         (FollowedPartitions, "begin_anew", lambda self: None),
     ],
