@@ -27,7 +27,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
-from kazoo.retry import KazooRetry
+from kazoo.retry import KazooRetry, RetryFailedError
 
 from barnabas.protocol.errors import LocalError
 
@@ -213,8 +213,16 @@ class ZooKeeperSession:
     def _make_chroot(self, hosts: str, chroot: str) -> None:
         client = self._new_client(hosts)
         self._start_client(client)
+        timeout_s = self._connection_timeout_ms / 1000
+        # A connection may be lost as soon as it is there; to make what was made already does no harm.
+        again = KazooRetry(max_tries=-1, delay=0.02, max_delay=_RECONNECT_MAX_DELAY_S, deadline=timeout_s)
         try:
-            client.ensure_path(chroot)
+            again(client.ensure_path, chroot)
+        except RetryFailedError:
+            raise ZooKeeperUnavailable(
+                f"{chroot} could not be made in ZooKeeper at {hosts} within {self._connection_timeout_ms} ms "
+                "(zookeeper.connection.timeout.ms): its connections are lost again and again"
+            ) from None
         finally:
             client.stop()
             client.close()
