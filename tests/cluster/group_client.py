@@ -124,7 +124,8 @@ class GroupClient:
         """A member of a stable group of one."""
         request = JoinGroupRequest(
             group_id=self.group,
-            session_timeout_ms=20_000,
+            # It sends no heartbeats, however long a test takes.
+            session_timeout_ms=300_000,
             rebalance_timeout_ms=20_000,
             member_id=member,
             protocol_type="consumer",

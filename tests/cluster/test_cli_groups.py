@@ -20,6 +20,8 @@ from barnabas.client.admin import NewTopic
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
 
+from .tools import eventually, what_it_says
+
 Groups = Callable[..., Any]
 
 
@@ -173,5 +175,12 @@ def test_lag_is_shown_of_what_somebody_leads(start_cluster: Callable[..., LocalC
         admin.alter_group_offsets("g", {TopicPartition("alone", number): 0 for number in range(3)})
         victim = admin.describe_topics("alone")["alone"].partitions[1].leader
     cluster.kill(victim)
+    for broker in cluster.brokers:
+        if broker.id != victim:
+            eventually(
+                lambda broker=broker: what_it_says(broker.endpoint, "alone")[1][1] < 0,
+                20,
+                f"broker {broker.id} still names who is gone as the leader",
+            )
     rows = groups_of(cluster)("lag", "g")["partitions"]
     assert [(row["log_end_offset"], row["lag"]) for row in rows] == [(0, 0), (None, None), (0, 0)]

@@ -128,6 +128,8 @@ def test_through_the_death_of_a_leader_nothing_is_lost_doubled_or_reordered(clus
     asyncio.run(write_through_the_death_of_a_leader(cluster))
 
 
+# Its archives may have to be fetched first.
+@pytest.mark.timeout(1_200)
 def test_the_same_with_apache_kafka(tmp_path: Path) -> None:
     try:
         archives()

@@ -15,9 +15,10 @@ import pytest
 
 from barnabas.client.admin import Admin, NewTopic
 from barnabas.client.consumer import Consumer
+from barnabas.client.errors import CommitFailed, RebalanceInProgressError
 from barnabas.client.producer import Producer
 from barnabas.deploy.local import LocalCluster
-from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.ids import BrokerId, TopicPartition
 
 PARTITIONS = 6
 DEADLINE_S = 60.0
@@ -62,8 +63,25 @@ class Readers:
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(DEADLINE_S):
             while not condition():
-                for found in await asyncio.gather(*(consumer.poll(50) for consumer in self.consumers)):
-                    self.seen.update(record.value for record in found)
+                await self.poll()
+
+    async def poll(self) -> None:
+        for found in await asyncio.gather(*(consumer.poll(50) for consumer in self.consumers)):
+            self.seen.update(record.value for record in found)
+
+    async def commit_until(self, partitions: list[TopicPartition], offset: int) -> None:
+        """Commit until all stand at an offset; poll on first where the group has had to be joined anew."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                try:
+                    for consumer in self.consumers:
+                        await consumer.commit()
+                    found = await self.consumers[0].committed(partitions)
+                    if all(one is not None and one.offset == offset for one in found.values()):
+                        return
+                except (CommitFailed, RebalanceInProgressError):
+                    pass
+                await self.poll()
 
     def shares(self) -> list[int]:
         return sorted(len(consumer.assignment()) for consumer in self.consumers)
@@ -142,14 +160,15 @@ async def test_a_group_outlives_its_coordinator(cluster: LocalCluster, how: str)
         await readers.until(lambda: readers.shares() == [3, 3])
         await produce(bootstrap, topic, 0, 60)
         await readers.until(lambda: len(readers.seen) == 60)
-        await asyncio.gather(*(consumer.commit() for consumer in readers.consumers))
-        victim = first._group.member.coordinator if first._group is not None else None
+        partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        await readers.commit_until(partitions, 10)
+        assert first._group is not None
+        member = first._group.member
+        await readers.until(lambda: member.coordinator is not None)
+        victim = member.coordinator
         assert victim is not None
         (cluster.kill if how == "kill" else cluster.pause)(BrokerId(victim))
         await produce(bootstrap, topic, 60, 120)
         await readers.until(lambda: len(readers.seen) == 120)
         await readers.until(lambda: readers.shares() == [3, 3])
-        for consumer in readers.consumers:
-            await consumer.commit()
-        committed = await first.committed([(topic, number) for number in range(PARTITIONS)])
-        assert [one.offset for one in committed.values() if one is not None] == [20] * PARTITIONS
+        await readers.commit_until(partitions, 20)

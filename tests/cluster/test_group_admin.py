@@ -17,6 +17,8 @@ from barnabas.client.errors import ApiError, ErrorCode
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
 
+from .tools import eventually
+
 DEADLINE_S = 30.0
 
 
@@ -128,4 +130,6 @@ def test_the_offsets_topic_may_be_deleted_and_groups_begin_anew(
         found = admin.group_offsets("g")[tp]
         assert found is not None
         assert found.offset == 8
-        assert OFFSETS_TOPIC in admin.list_topics(include_internal=True)
+        eventually(
+            lambda: OFFSETS_TOPIC in admin.list_topics(include_internal=True), 20, "it is not made again"
+        )

@@ -19,10 +19,11 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from barnabas.client.admin import Admin, NewTopic
 from barnabas.client.consumer import Consumer
 from barnabas.client.producer import Producer
 from barnabas.deploy.local import LocalCluster
+
+from .tools import ClusterView
 
 PARTITIONS = 6
 DEADLINE_S = 60.0
@@ -146,8 +147,7 @@ async def test_clients_of_several_makers_share_a_group(
     shared_cluster: LocalCluster, strategy: str, kinds: tuple[type[Reader], ...]
 ) -> None:
     bootstrap, topic = shared_cluster.bootstrap, f"t-{uuid.uuid4().hex[:8]}"
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        await admin.create_topics(NewTopic(topic, PARTITIONS, 1))
+    await asyncio.to_thread(ClusterView(shared_cluster).create_topic, topic, PARTITIONS, 1)
     readers = [kind(bootstrap, f"g-{topic}", topic, strategy) for kind in kinds]
 
     def is_shared(*present: Reader) -> bool:

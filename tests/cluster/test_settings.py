@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -59,13 +60,13 @@ def test_a_change_takes_effect_on_every_replica_and_one_that_was_away_knows_it(
     )
     cluster.stop_broker(away)
     alter(cluster, topic, segment_bytes="1000", file_delete_delay_ms="0")
-    eventually(lambda: values(cluster, topic)["segment.bytes"][0] == "1000", 10, "the change does not show")
+    eventually(lambda: values(cluster, topic)["segment.bytes"][0] == "1000", 20, "the change does not show")
 
     def rolls() -> bool:
         write(cluster, "t", 1)
         return all(segments(cluster, number, "t") > 3 for number in cluster.broker_ids if number != away)
 
-    eventually(rolls, 20, "segments are not rolled on every replica")
+    eventually(rolls, 60, "segments are not rolled on every replica")
     cluster.start_broker(away)
     eventually(lambda: segments(cluster, away, "t") > 3, 20, "the replica that was away rolls no segments")
 
@@ -85,7 +86,7 @@ def test_a_change_takes_effect_on_every_replica_and_one_that_was_away_knows_it(
             return error.code is ErrorCode.MESSAGE_TOO_LARGE
         return False
 
-    eventually(is_refused, 10, "a record above max.message.bytes is still taken")
+    eventually(is_refused, 30, "a record above max.message.bytes is still taken")
 
 
 def test_defaults_of_all_brokers_and_of_one_are_changed_while_they_run(start_cluster: StartCluster) -> None:
@@ -114,10 +115,10 @@ def test_defaults_of_all_brokers_and_of_one_are_changed_while_they_run(start_clu
                 return error.code is ErrorCode.NOT_ENOUGH_REPLICAS
         return False
 
-    eventually(is_refused, 10, "the leader does not ask for 4 replicas")
+    eventually(is_refused, 30, "the leader does not ask for 4 replicas")
     assert values(cluster, own)["min.insync.replicas"] == ("4", ConfigSource.DYNAMIC_BROKER_CONFIG)
     alter(cluster, own, min_insync_replicas=None)
-    eventually(lambda: not is_refused(), 10, "the leader still asks for 4 replicas")
+    eventually(lambda: not is_refused(), 30, "the leader still asks for 4 replicas")
     with view.admin() as admin, pytest.raises(TopicErrors) as caught:
         admin.alter_configs(
             {
@@ -163,6 +164,7 @@ def test_partitions_that_are_added_can_be_written_to_also_after_a_new_controller
         admin.create_partitions({"t": 5})
         with pytest.raises(ApiError, match="has 5 partitions already"):
             admin.create_partitions({"t": 5})
+    view.wait_agreed("t", 5)
     found = view.partitions("t")
     assert [one.partition for one in found] == [0, 1, 2, 3, 4]
     assert all(len(one.replicas) == 3 and one.leader >= 0 for one in found)
@@ -171,6 +173,7 @@ def test_partitions_that_are_added_can_be_written_to_also_after_a_new_controller
     cluster.start_broker(first)
     with view.admin() as admin:
         admin.create_partitions({"t": 7})
+    view.wait_agreed("t", 7)
     for number in range(7):
         write(cluster, "t", 1, partition=number)
     with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
@@ -185,6 +188,10 @@ def test_a_topic_that_is_written_to_is_made_and_one_that_is_only_looked_at_is_no
     view = ClusterView(cluster)
     with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
         producer.send("fresh", b"x").result(20)
+    # Who leads it knows it; the others hear of it a moment later.
+    for broker in cluster.brokers:
+        knows = functools.partial(knows_topic, broker.endpoint, "fresh")
+        eventually(knows, 20, f"broker {broker.id} does not know it")
     found = view.partitions("fresh")
     assert [len(one.replicas) for one in found] == [2, 2, 2]
     with view.admin() as admin:
@@ -199,8 +206,8 @@ def test_a_topic_that_is_written_to_is_made_and_one_that_is_only_looked_at_is_no
             assert other.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE)
             assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     for broker in cluster.brokers:
-        endpoint = broker.endpoint
-        eventually(lambda endpoint=endpoint: knows_topic(endpoint, "other"), 20, "the topic is not made")
+        knows = functools.partial(knows_topic, broker.endpoint, "other")
+        eventually(knows, 20, "the topic is not made")
     assert len(view.partitions("other")) == 3
     with view.admin() as admin:
         admin.create_topics(NewTopic("made", configs={"retention.ms": "5"}))

@@ -16,7 +16,7 @@ from barnabas.client.metadata import PartitionInfo
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import wait_until
 from barnabas.deploy.running_cluster import RunningCluster
-from barnabas.protocol.errors import BarnabasError, ErrorCode
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
@@ -52,15 +52,27 @@ class ClusterView:
         self.cluster = cluster
 
     @contextmanager
-    def admin(self) -> Iterator[Admin]:
-        with Admin(bootstrap_servers=self.cluster.bootstrap, request_timeout_ms=5_000) as admin:
+    def admin(self, request_timeout_ms: int = 5_000) -> Iterator[Admin]:
+        with Admin(bootstrap_servers=self.cluster.bootstrap, request_timeout_ms=request_timeout_ms) as admin:
             yield admin
 
     def create_topic(self, name: str, partitions: int = 1, replicas: int = 3, **configs: str) -> None:
         """Make a topic, and wait until every broker knows it; configs with underscores for dots."""
         named = {key.replace("_", "."): value for key, value in configs.items()}
-        with self.admin() as admin:
-            admin.create_topics(NewTopic(name, partitions, replicas, named))
+
+        def is_made() -> bool:
+            # The controller tells of leaders that are late after most of this time: that would be an error.
+            with self.admin(request_timeout_ms=20_000) as admin:
+                try:
+                    admin.create_topics(NewTopic(name, partitions, replicas, named))
+                except ApiError as error:
+                    # A broker that stood still may have lost its session, and is back in a moment.
+                    if error.code is not ErrorCode.INVALID_REPLICATION_FACTOR:
+                        raise
+                    return False
+                return True
+
+        eventually(is_made, 20, f"there are too few brokers for {replicas} replicas of {name}", 0.2)
         for broker in self.cluster.brokers:
             if broker.state == "running":
                 knows = functools.partial(knows_topic, broker.endpoint, name)
@@ -112,6 +124,31 @@ class ClusterView:
 
         eventually(is_so, timeout_s, lambda: f"the ISR of {topic} is not {size} strong: {seen[-1]}")
 
+    def wait_agreed(self, topic: str, partitions: int, timeout_s: float = 30.0) -> None:
+        """Wait until all brokers that run say the same of a topic: so many partitions, led and all in sync.
+
+        What only one of them says may be old: one that was paused does not know yet what it missed.
+        """
+        seen: list[object] = []
+
+        def is_so() -> bool:
+            try:
+                told = [
+                    what_it_says(broker.endpoint, topic)
+                    for broker in self.cluster.brokers
+                    if broker.state == "running"
+                ]
+            except OSError as error:
+                seen.append(error)
+                return False
+            seen.append(told)
+            return all(one == told[0] for one in told) and (
+                len(told[0]) == partitions
+                and all(leader >= 0 and isr == replicas for _, leader, _, isr, replicas in told[0])
+            )
+
+        eventually(is_so, timeout_s, lambda: f"the brokers do not agree on {topic}: {seen[-1]}")
+
     def zookeeper(self) -> ZooKeeperClient:
         return ZooKeeperClient(self.cluster.zookeeper_connect)
 
@@ -122,6 +159,23 @@ def knows_topic(endpoint: Endpoint, name: str) -> bool:
         asked = [MetadataRequestTopic(name=name)]
         answer = client.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
         return bool(answer.topics[0].error_code == ErrorCode.NONE)
+
+
+def what_it_says(endpoint: Endpoint, topic: str) -> list[tuple[int, int, int, list[int], list[int]]]:
+    """This very broker's partition, leader, leader epoch, ISR and replicas of each partition of a topic."""
+    with RawClient(endpoint) as client:
+        asked = [MetadataRequestTopic(name=topic)]
+        answer = client.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+    return sorted(
+        (
+            found.partition_index,
+            found.leader_id,
+            found.leader_epoch,
+            sorted(found.isr_nodes),
+            sorted(found.replica_nodes),
+        )
+        for found in answer.topics[0].partitions
+    )
 
 
 class ZooKeeperClient:
