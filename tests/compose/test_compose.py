@@ -32,7 +32,10 @@ _BOOTSTRAP = "localhost:19092,localhost:29092,localhost:39092"
 def _answers(*command: str) -> bool:
     if shutil.which(command[0]) is None:
         return False
-    return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+    try:
+        return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def _compose_commands() -> list[list[str]]:
