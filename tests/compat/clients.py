@@ -23,7 +23,7 @@ from typing import Any, Self
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / "build" / "compat"
-ANSWER_TIMEOUT_S = 90.0
+ANSWER_TIMEOUT_S = 120.0
 _INSTALL_TIMEOUT_S = 300.0
 
 

@@ -19,9 +19,12 @@ from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from ..cluster.tools import running
 from .clients import CLIENTS, Driver, Unavailable
 from .features import Bench
+from .offsets_topic import have_offsets_topic_made
 
 EXTERNAL = os.environ.get("COMPAT_BOOTSTRAP", "")
 StartDriver = Callable[[str], Driver]
+UNHARMED = {"zookeeper.session.timeout.ms": "30000"}
+"""For a cluster where no broker is killed: none is taken for dead, however busy the machine is."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,7 +41,9 @@ def compat_cluster(
     if EXTERNAL:
         pytest.skip("needs a cluster of our own, and COMPAT_BOOTSTRAP names another")
     cluster = LocalCluster(
-        tmp_path_factory.mktemp("compat"), zookeeper=f"{zookeeper.connect}/compat-{uuid.uuid4().hex[:12]}"
+        tmp_path_factory.mktemp("compat"),
+        zookeeper=f"{zookeeper.connect}/compat-{uuid.uuid4().hex[:12]}",
+        settings=UNHARMED,
     )
     with running(cluster):
         yield cluster
@@ -46,8 +51,10 @@ def compat_cluster(
 
 @pytest.fixture(scope="session")
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    """The addresses of the cluster under test."""
-    return EXTERNAL or request.getfixturevalue("compat_cluster").bootstrap
+    """The addresses of the cluster under test, which is ready for groups."""
+    addresses: str = EXTERNAL or request.getfixturevalue("compat_cluster").bootstrap
+    have_offsets_topic_made(addresses)
+    return addresses
 
 
 @pytest.fixture(scope="session")

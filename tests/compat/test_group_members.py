@@ -20,6 +20,8 @@ import pytest
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import wait_until
 
+from .drivers.lost_join import recall_lost_join
+
 with warnings.catch_warnings():
     # What the clients do at their import is not ours to judge.
     warnings.simplefilter("ignore")
@@ -150,6 +152,7 @@ class KafkaPythonMember(Member):
             heartbeat_interval_ms=500,
         )
         while not self.is_stopping:
+            recall_lost_join(consumer)
             found = consumer.poll(200)
             read = [(one.partition, one.offset) for records in found.values() for one in records]
             self.tell([one.partition for one in consumer.assignment()], read)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.raw_socket import RawSocket
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, API_VERSIONS = 0, 1, 2, 3, 10, 18
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, LIST_GROUPS, API_VERSIONS = 0, 1, 2, 3, 10, 16, 18
 
 
 def string(value: str | None) -> bytes:

@@ -13,14 +13,13 @@ from aiokafka.errors import for_code
 from member import (
     HEARTBEAT_INTERVAL_MS,
     METADATA_MAX_AGE_MS,
-    SESSION_TIMEOUT_MS,
     Member,
     Wish,
     member_commands,
 )
 from stdio import Unsupported, by_name
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 45.0
 
 
 class AiokafkaMember(Member, ConsumerRebalanceListener):
@@ -34,7 +33,7 @@ class AiokafkaMember(Member, ConsumerRebalanceListener):
             group_instance_id=wish.instance,
             auto_offset_reset="earliest",
             enable_auto_commit=wish.auto_commit,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=wish.session_timeout_ms,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
             partition_assignment_strategy=(RangePartitionAssignor,),
@@ -88,7 +87,7 @@ class Admin:
     """An admin client for one command."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._client = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=20_000)
+        self._client = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=45_000)
 
     async def __aenter__(self) -> AIOKafkaAdminClient:
         await self._client.start()

@@ -44,7 +44,7 @@ def produce(
     compression: str = "none",
     idempotent: bool = False,
     max_request_bytes: int | None = None,
-    timeout_s: float = 20,
+    timeout_s: float = 45,
 ) -> list[dict[str, Any]]:
     config = {
         "bootstrap.servers": bootstrap,
@@ -111,7 +111,7 @@ def fetch(
     partition: int,
     offset: int,
     count: int,
-    timeout_s: float = 20,
+    timeout_s: float = 45,
     max_bytes: int | None = None,
 ) -> list[dict[str, Any]]:
     config = {} if max_bytes is None else {"fetch.message.max.bytes": max_bytes}
@@ -147,7 +147,7 @@ def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | int) ->
     try:
         if isinstance(at, int):
             asked = [TopicPartition(topic, partition, at) for partition in partitions]
-            found = {answer.partition: answer for answer in consumer.offsets_for_times(asked, timeout=20)}
+            found = {answer.partition: answer for answer in consumer.offsets_for_times(asked, timeout=45)}
             for answer in found.values():
                 if answer.error is not None:
                     raise KafkaException(answer.error)
@@ -155,7 +155,7 @@ def offsets(bootstrap: str, topic: str, partitions: list[int], at: str | int) ->
             return {partition: max(-1, answer.offset) for partition, answer in found.items()}
         which = 0 if at == "earliest" else 1
         return {
-            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=20)[which]
+            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=45)[which]
             for partition in partitions
         }
     finally:
@@ -179,19 +179,19 @@ def create_topic(
         new = NewTopic(topic, len(assignment), replica_assignment=assignment, **arguments)
     else:
         new = NewTopic(topic, partitions, replicas, **arguments)
-    admin_of(bootstrap).create_topics([new], validate_only=validate_only)[topic].result(20)
+    admin_of(bootstrap).create_topics([new], validate_only=validate_only)[topic].result(45)
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
-    admin_of(bootstrap).delete_topics([topic])[topic].result(20)
+    admin_of(bootstrap).delete_topics([topic])[topic].result(45)
 
 
 def list_topics(bootstrap: str) -> list[str]:
-    return list(admin_of(bootstrap).list_topics(timeout=20).topics)
+    return list(admin_of(bootstrap).list_topics(timeout=45).topics)
 
 
 def describe_topic(bootstrap: str, topic: str) -> list[dict[str, Any]]:
-    found = admin_of(bootstrap).list_topics(topic, timeout=20).topics[topic]
+    found = admin_of(bootstrap).list_topics(topic, timeout=45).topics[topic]
     if found.error is not None:
         raise KafkaException(found.error)
     return [
@@ -201,7 +201,7 @@ def describe_topic(bootstrap: str, topic: str) -> list[dict[str, Any]]:
 
 
 def describe_cluster(bootstrap: str) -> dict[str, Any]:
-    found = admin_of(bootstrap).list_topics(timeout=20)
+    found = admin_of(bootstrap).list_topics(timeout=45)
     return {
         "controller": found.controller_id,
         "brokers": sorted([broker.id, broker.host, broker.port] for broker in found.brokers.values()),
@@ -210,7 +210,7 @@ def describe_cluster(bootstrap: str) -> dict[str, Any]:
 
 def describe_configs(bootstrap: str, topic: str) -> dict[str, str | None]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    found = admin_of(bootstrap).describe_configs([resource])[resource].result(20)
+    found = admin_of(bootstrap).describe_configs([resource])[resource].result(45)
     return {name: entry.value for name, entry in found.items()}
 
 
@@ -220,17 +220,17 @@ def alter_configs(bootstrap: str, topic: str, configs: dict[str, str]) -> None:
         for name, value in configs.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin_of(bootstrap).incremental_alter_configs([resource])[resource].result(20)
+    admin_of(bootstrap).incremental_alter_configs([resource])[resource].result(45)
 
 
 def create_partitions(bootstrap: str, topic: str, total: int) -> None:
-    admin_of(bootstrap).create_partitions([NewPartitions(topic, total)])[topic].result(20)
+    admin_of(bootstrap).create_partitions([NewPartitions(topic, total)])[topic].result(45)
 
 
 def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> int:
     asked = TopicPartition(topic, partition, before)
     answers = admin_of(bootstrap).delete_records([asked])
-    return int(answers[asked].result(20).low_watermark)
+    return int(answers[asked].result(45).low_watermark)
 
 
 # -- a load that goes on until it is stopped ---------------------------------------------------------------

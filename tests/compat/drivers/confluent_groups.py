@@ -13,7 +13,6 @@ from confluent_kafka.admin import AdminClient
 from member import (
     HEARTBEAT_INTERVAL_MS,
     METADATA_MAX_AGE_MS,
-    SESSION_TIMEOUT_MS,
     Place,
     PolledMember,
     Wish,
@@ -21,7 +20,7 @@ from member import (
 )
 from stdio import Unsupported, by_name
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 45.0
 
 
 class ConfluentMember(PolledMember):
@@ -33,7 +32,7 @@ class ConfluentMember(PolledMember):
             "group.id": wish.group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": wish.auto_commit,
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "session.timeout.ms": wish.session_timeout_ms,
             "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
             "topic.metadata.refresh.interval.ms": METADATA_MAX_AGE_MS,
             "partition.assignment.strategy": wish.strategy,

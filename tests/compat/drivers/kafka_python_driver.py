@@ -30,7 +30,7 @@ def produce(
     compression: str = "none",
     idempotent: bool = False,
     max_request_bytes: int | None = None,
-    timeout_s: float = 20,
+    timeout_s: float = 45,
 ) -> list[dict[str, Any]]:
     config: dict[str, Any] = {} if max_request_bytes is None else {"max_request_size": max_request_bytes}
     producer = KafkaProducer(
@@ -93,7 +93,7 @@ def fetch(
     partition: int,
     offset: int,
     count: int,
-    timeout_s: float = 20,
+    timeout_s: float = 45,
     max_bytes: int | None = None,
 ) -> list[dict[str, Any]]:
     config = {} if max_bytes is None else {"max_partition_fetch_bytes": max_bytes}

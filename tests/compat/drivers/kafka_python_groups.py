@@ -10,10 +10,10 @@ from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, To
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata
+from lost_join import recall_lost_join
 from member import (
     HEARTBEAT_INTERVAL_MS,
     METADATA_MAX_AGE_MS,
-    SESSION_TIMEOUT_MS,
     Place,
     PolledMember,
     Wish,
@@ -21,7 +21,7 @@ from member import (
 )
 from stdio import ClientError, by_name
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 45.0
 STRATEGIES = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
 
 
@@ -34,7 +34,7 @@ class KafkaPythonMember(PolledMember, ConsumerRebalanceListener):
             group_instance_id=wish.instance,
             auto_offset_reset="earliest",
             enable_auto_commit=wish.auto_commit,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=wish.session_timeout_ms,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
             partition_assignment_strategy=[STRATEGIES[wish.strategy]],
@@ -51,22 +51,10 @@ class KafkaPythonMember(PolledMember, ConsumerRebalanceListener):
         """Noted at the next poll."""
 
     def poll(self) -> Iterable[Place]:
-        self._recall_lost_join()
+        recall_lost_join(self._consumer)
         found = self._consumer.poll(100)
         self.notes.assigned = [(one.topic, one.partition) for one in self._consumer.assignment()]
         return [(one.topic, one.partition, one.offset) for records in found.values() for one in records]
-
-    def _recall_lost_join(self) -> None:
-        """Remind kafka-python of a join that it forgot, which its users cannot.
-
-        Up to 3.0.12, a join that only new metadata asked for does not set ``rejoin_needed``. When `poll` ends
-        between its JoinGroup and its SyncGroup, what the metadata asked for is fulfilled and nothing asks for
-        the outcome again: no assignment, and no heartbeat, for ever, with any broker (KAFKA-9815 is the
-        same in the Java client). Polls of 100 ms on a busy machine meet it in one of twenty joins.
-        """
-        coordinator = self._consumer._coordinator
-        if coordinator.rejoining and not coordinator.need_rejoin():
-            coordinator.request_rejoin()
 
     def commit_now(self, how: str) -> None:
         if how == "sync":
@@ -88,7 +76,7 @@ class KafkaPythonMember(PolledMember, ConsumerRebalanceListener):
 
 
 def admin_of(bootstrap: str) -> KafkaAdminClient:
-    return KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=20_000)
+    return KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=45_000)
 
 
 def raise_any(outcomes: Iterable[Any]) -> None:

@@ -16,6 +16,9 @@ const { Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLeve
 const lz4 = load('lz4js')
 const xxhash = load('lz4js/xxh32.js')
 
+// How long the broker may take to change topics; by itself kafkajs gives it 5 s, and asks anew for what is done then.
+const TIMEOUT_MS = 25000
+
 class Unsupported extends Error {}
 
 const bytes = text => (text === null || text === undefined ? null : Buffer.from(text, 'base64'))
@@ -83,7 +86,7 @@ const commands = {
     acks = 'all',
     compression = 'none',
     idempotent = false,
-    timeout_s = 20,
+    timeout_s = 45,
   }) {
     const retry = { maxRetryTime: timeout_s * 1000 }
     const producer = client(bootstrap, { retry }).producer({
@@ -127,7 +130,7 @@ const commands = {
     return results
   },
 
-  async fetch({ bootstrap, topic, partition, offset, count, timeout_s = 20, max_bytes = null }) {
+  async fetch({ bootstrap, topic, partition, offset, count, timeout_s = 45, max_bytes = null }) {
     return withLeader(bootstrap, topic, partition, async broker => {
       const found = []
       const deadline = Date.now() + timeout_s * 1000
@@ -191,14 +194,19 @@ const commands = {
     }
     await withAdmin(bootstrap, async admin => {
       // Waiting for leaders is left out: kafkajs would ask for a topic that was only validated.
-      const made = await admin.createTopics({ validateOnly: validate_only, waitForLeaders: false, topics: [one] })
+      const made = await admin.createTopics({
+        validateOnly: validate_only,
+        waitForLeaders: false,
+        timeout: TIMEOUT_MS,
+        topics: [one],
+      })
       if (!made) throw Object.assign(new Error(`${topic} exists`), { type: 'TOPIC_ALREADY_EXISTS', code: 36 })
     })
     return null
   },
 
   async delete_topic({ bootstrap, topic }) {
-    await withAdmin(bootstrap, admin => admin.deleteTopics({ topics: [topic] }))
+    await withAdmin(bootstrap, admin => admin.deleteTopics({ topics: [topic], timeout: TIMEOUT_MS }))
     return null
   },
 
@@ -233,7 +241,8 @@ const commands = {
   },
 
   async create_partitions({ bootstrap, topic, total }) {
-    await withAdmin(bootstrap, admin => admin.createPartitions({ topicPartitions: [{ topic, count: total }] }))
+    const topicPartitions = [{ topic, count: total }]
+    await withAdmin(bootstrap, admin => admin.createPartitions({ topicPartitions, timeout: TIMEOUT_MS }))
     return null
   },
 

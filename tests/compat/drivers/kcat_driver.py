@@ -15,7 +15,7 @@ KEY_MARK, RECORD_MARK = "\x1f", "\x1e"
 """What stands between key and value, and between records; neither occurs in a test's record."""
 
 
-def run(*arguments: str, stdin: bytes = b"", timeout_s: float = 40) -> bytes:
+def run(*arguments: str, stdin: bytes = b"", timeout_s: float = 60) -> bytes:
     done = subprocess.run(
         [KCAT, *arguments], input=stdin, capture_output=True, timeout=timeout_s, check=False
     )
@@ -44,7 +44,7 @@ def produce(
     compression: str = "none",
     idempotent: bool = False,
     max_request_bytes: int | None = None,
-    timeout_s: float = 20,
+    timeout_s: float = 45,
 ) -> list[dict[str, Any]]:
     """One kcat for the records with the same topic, partition and headers; its exit code is the answer."""
     settings = {
@@ -106,7 +106,7 @@ def fetch(
     partition: int,
     offset: int,
     count: int,
-    timeout_s: float = 20,
+    timeout_s: float = 45,
     max_bytes: int | None = None,
 ) -> list[dict[str, Any]]:
     arguments = ["-C", "-b", bootstrap, "-t", topic, "-p", str(partition)]

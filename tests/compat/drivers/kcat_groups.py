@@ -13,7 +13,6 @@ from typing import Any
 from member import (
     HEARTBEAT_INTERVAL_MS,
     METADATA_MAX_AGE_MS,
-    SESSION_TIMEOUT_MS,
     Member,
     Wish,
     member_commands,
@@ -38,7 +37,7 @@ class KcatMember(Member):
         settings = {
             "auto.offset.reset": "earliest",
             "enable.auto.commit": str(wish.auto_commit).lower(),
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "session.timeout.ms": wish.session_timeout_ms,
             "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
             "topic.metadata.refresh.interval.ms": METADATA_MAX_AGE_MS,
             "partition.assignment.strategy": wish.strategy,

@@ -14,7 +14,7 @@ from typing import Any
 from stdio import Command, by_name, settled
 
 COMMAND_TIMEOUT_S = 60.0
-SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS, METADATA_MAX_AGE_MS = 6_000, 500, 1_000
+HEARTBEAT_INTERVAL_MS, METADATA_MAX_AGE_MS = 500, 1_000
 Place = tuple[str, int, int]
 """Topic, partition and offset."""
 
@@ -31,6 +31,11 @@ class Wish:
     strategy: str = "range"
     instance: str | None = None
     auto_commit: bool = False
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """Short, so that a killed one is missed soon; but a static member that is away must not be."""
+        return 6_000 if self.instance is None else 60_000
 
     @property
     def regex(self) -> str | None:

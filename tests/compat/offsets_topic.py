@@ -1,0 +1,31 @@
+"""The offsets topic, made before the first group is: it takes a while, and admin clients do not wait for it.
+
+Whoever first asks for a coordinator has it made. Until every broker has loaded what it leads of it, a list of
+all groups is refused, by Apache Kafka too, and most admin clients hand that to their caller.
+"""
+
+from __future__ import annotations
+
+from barnabas.deploy.process import wait_until
+
+from .wire import FIND_COORDINATOR, LIST_GROUPS, Connection, request, string
+
+NAME = "__consumer_offsets"
+_READY_S = 60.0
+
+
+def have_offsets_topic_made(bootstrap: str) -> None:
+    """Have it made, and wait until each of these brokers knows all leaders and can list its groups."""
+    for address in bootstrap.split(","):
+        is_so = wait_until(lambda address=address: _is_ready(address), _READY_S, 0.05)
+        assert is_so, f"{address} is not ready to coordinate groups"
+
+
+def _is_ready(address: str) -> bool:
+    with Connection(address) as broker:
+        if broker.ask(request(FIND_COORDINATOR, 0, string("any"))).take("h"):
+            return False
+        leaders = broker.metadata(NAME).leaders[NAME]
+        if not leaders or -1 in leaders.values():
+            return False
+        return bool(broker.ask(request(LIST_GROUPS, 0, b"")).take("h") == 0)
