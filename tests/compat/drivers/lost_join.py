@@ -1,4 +1,4 @@
-"""The reminder that kafka-python needs of a join that it forgot. It imports nothing, so that tests may, too."""
+"""The reminder that kafka-python needs of a join that it forgot; for drivers and tests alike."""
 
 from __future__ import annotations
 
