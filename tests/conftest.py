@@ -13,10 +13,17 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from hypothesis import HealthCheck, settings
 
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import tail
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, connect_string_from_environment
+
+# How long an example takes says nothing where other tests and their clusters run beside it; and a run that
+# fails must fail again, so the examples follow from the test. `--hypothesis-profile=search` looks for others.
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("barnabas", settings.get_profile("search"), derandomize=True)
+settings.load_profile("barnabas")
 
 StartCluster = Callable[..., LocalCluster]
 
@@ -37,6 +44,8 @@ def pytest_runtest_makereport(
 def _debugging_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.SelectorEventLoop()
     loop.set_debug(True)
+    # A busy machine makes any callback slow, and a warning of that would be a finding in tests of the log.
+    loop.slow_callback_duration = float("inf")
     return loop
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 async def until(condition: Callable[[], object], what: str = "the condition") -> None:

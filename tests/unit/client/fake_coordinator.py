@@ -2,7 +2,8 @@
 
 One broker coordinates every group; `move` makes another the coordinator, with or without what was committed.
 Members that must come again and do not are thrown out after their rebalance timeout, silent ones after their
-session timeout.
+session timeout. The time for that is the coordinator's own: it stands still while the loop is held up, for
+then the members on it can say nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from barnabas.protocol.messages.offsets import (
 from barnabas.protocol.schema import ApiKey
 
 from .fake_broker import FakeBroker, FakeCluster
+
+_LONGEST_STEP_S = 0.02
 
 
 @dataclass
@@ -70,6 +73,7 @@ class FakeCoordinator:
         self.groups: dict[str, FakeGroup] = {}
         self.ids = 0
         self.watch: asyncio.Task[None] | None = None
+        self.time_s = 0.0
         cluster.more_handlers.update(
             {
                 ApiKey.FIND_COORDINATOR: self.find,
@@ -131,7 +135,7 @@ class FakeCoordinator:
         member.rebalance_s = body.rebalance_timeout_ms / 1000
         loop = asyncio.get_running_loop()
         waiting = member.joining = loop.create_future()
-        member.heard_at = loop.time()
+        member.heard_at = self.time_s
         self._prepare(group)
         self._complete_if_all_joined(group)
         return await waiting
@@ -142,7 +146,7 @@ class FakeCoordinator:
         if code or group.state in ("PreparingRebalance", "Empty"):
             return SyncGroupResponse(error_code=code or ErrorCode.REBALANCE_IN_PROGRESS)
         member = group.members[body.member_id]
-        member.heard_at = asyncio.get_running_loop().time()
+        member.heard_at = self.time_s
         if group.state == "CompletingRebalance":
             waiting = member.syncing = asyncio.get_running_loop().create_future()
             if body.member_id == group.leader:
@@ -158,7 +162,7 @@ class FakeCoordinator:
         group = self.group(body.group_id)
         code = self._check(broker, group, body.member_id, body.generation_id)
         if not code:
-            group.members[body.member_id].heard_at = asyncio.get_running_loop().time()
+            group.members[body.member_id].heard_at = self.time_s
             code = ErrorCode.REBALANCE_IN_PROGRESS if group.state == "PreparingRebalance" else 0
         return HeartbeatResponse(error_code=code)
 
@@ -231,7 +235,7 @@ class FakeCoordinator:
         loop = asyncio.get_running_loop()
         if group.state != "PreparingRebalance":
             group.state = "PreparingRebalance"
-            group.deadline = loop.time() + max((one.rebalance_s for one in group.members.values()), default=0)
+            group.deadline = self.time_s + max((one.rebalance_s for one in group.members.values()), default=0)
             for one in group.members.values():
                 self._answer_sync(one, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         if self.watch is None or self.watch.done():
@@ -239,8 +243,10 @@ class FakeCoordinator:
 
     async def _expire(self) -> None:
         """Throw out who is too late, as long as there are members."""
+        loop = asyncio.get_running_loop()
+        before = loop.time()
         while any(group.members for group in self.groups.values()):
-            present = asyncio.get_running_loop().time()
+            present = self.time_s
             for group in self.groups.values():
                 for one in list(group.members.values()):
                     waits = one.joining is not None
@@ -248,6 +254,9 @@ class FakeCoordinator:
                     if not waits and (is_late or present > one.heard_at + one.session_s):
                         self._remove(group, one.member_id)
             await asyncio.sleep(0.01)
+            after = loop.time()
+            self.time_s += min(after - before, _LONGEST_STEP_S)
+            before = after
 
     def _remove(self, group: FakeGroup, member_id: str) -> None:
         member = group.members.pop(member_id)
@@ -288,7 +297,7 @@ class FakeCoordinator:
                 member_id=one.member_id,
                 members=everyone if one.member_id == group.leader else [],
             )
-            one.heard_at = asyncio.get_running_loop().time()
+            one.heard_at = self.time_s
             self._answer_join(one, answer)
 
     def _answer_join(self, member: FakeMember, answer: JoinGroupResponse) -> None:

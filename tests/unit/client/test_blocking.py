@@ -14,7 +14,7 @@ import pytest
 
 from barnabas.client import blocking
 from barnabas.client.admin import NewTopic
-from barnabas.client.errors import BufferExhausted, ClientClosed, NoBrokerReachable
+from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed, NoBrokerReachable
 from barnabas.client.loop_thread import LoopThread
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
@@ -108,11 +108,22 @@ def test_many_threads_may_send(cluster: ThreadedCluster) -> None:
     )
 
 
+def become_known(producer: blocking.Producer, topic: str) -> None:
+    """Where `max_block_ms` is short, the first answer may come later than that."""
+    while True:
+        try:
+            producer.partitions_for(topic)
+        except ApiError:
+            continue
+        return
+
+
 def test_a_full_buffer_blocks_and_then_refuses(cluster: ThreadedCluster) -> None:
     cluster.do(lambda: cluster.fake.add_topic("t"))
     gates = cluster.do(lambda: [broker.gate(ApiKey.PRODUCE) for broker in cluster.fake.brokers.values()])
     settings: dict[str, Any] = {"batch_size": 1_000, "buffer_memory": 2_000, "max_block_ms": 50}
     with blocking.Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+        become_known(producer, "t")
         for _ in range(2):
             producer.send("t", bytes(900))
         with pytest.raises(BufferExhausted):

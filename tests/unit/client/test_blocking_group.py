@@ -124,19 +124,24 @@ def test_a_failure_in_the_body_leaves_and_commits_nothing(group: Group) -> None:
 
 
 def test_iterating_notices_a_rebalance_and_loses_no_record(group: Group) -> None:
-    group.fill(0, 400)
+    written = 400
+    group.fill(0, written)
     with group.consumer() as consumer, group.consumer() as other:
         consumer.subscribe("t")
         seen = [next(consumer).offset for _ in range(5)]
         other.subscribe("t")
         waiting = threading.Thread(target=poll_until, args=(other.assignment, other))
         waiting.start()
-        while waiting.is_alive() and len(seen) < 100:
+        while waiting.is_alive() and P0 in consumer.assignment():
             # Working on a record takes its time.
             time.sleep(0.005)
             seen.append(next(consumer).offset)
+            if len(seen) == written - 100:
+                # The other one takes longer than that to join.
+                group.fill(written, written + 400)
+                written += 400
         waiting.join()
-        while len(seen) < 400 and P0 in consumer.assignment():
+        while len(seen) < written and P0 in consumer.assignment():
             seen.append(next(consumer).offset)
         assert len(other.assignment()) == 1
     assert seen == list(range(len(seen)))

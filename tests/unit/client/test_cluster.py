@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 
+from barnabas.client import cluster as cluster_module
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientClosed, ConnectionClosed, NoBrokerReachable
@@ -111,6 +112,13 @@ def config_of(cluster: FakeCluster, **settings: int) -> ClientConfig:
     return ClientConfig(bootstrap_servers=cluster.bootstrap, **settings)
 
 
+@pytest.fixture
+def _nobody_is_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late an answer is, no second broker is asked because of that."""
+    monkeypatch.setattr(cluster_module, "_OVERTAKE_AFTER_S", 3_600.0)
+
+
+@pytest.mark.usefixtures("_nobody_is_overtaken")
 async def test_only_the_bootstrap_connection_is_made_until_a_leader_is_needed() -> None:
     async with FakeCluster(3) as fake:
         fake.add_topic("t")
@@ -248,6 +256,7 @@ def test_an_answer_is_stale_when_it_is_older_or_names_whom_it_must_not() -> None
     assert not cache.is_stale
 
 
+@pytest.mark.usefixtures("_nobody_is_overtaken")
 async def test_a_broker_that_never_has_news_is_left_for_another() -> None:
     """It is cut off from ZooKeeper, reachable, and goes on naming itself."""
     async with FakeCluster(3) as fake:

@@ -199,6 +199,7 @@ async def test_an_automatic_commit_never_covers_what_was_not_handed_out(coordina
             seen += 1
             if seen == 30:
                 break
+        await until(lambda: ("t", 0) in coordinator.group("g").offsets)
         assert 0 < coordinator.group("g").offsets["t", 0][0] < 30
         await poll_until(lambda: coordinator.group("g").offsets["t", 0][0] == 30, consumer)
 

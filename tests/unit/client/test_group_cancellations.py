@@ -20,7 +20,7 @@ from barnabas.client.errors import BarnabasError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.join_group import HeartbeatResponse
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import until
+from tests.waiting import DEADLINE_S, until
 
 from .fake_broker import FakeBroker, FakeCluster
 from .fake_coordinator import FakeCoordinator
@@ -223,7 +223,7 @@ class World:
         await life.begin()
         try:
             offsets = self.coordinator.group("g").offsets
-            deadline = asyncio.get_running_loop().time() + 20
+            deadline = asyncio.get_running_loop().time() + DEADLINE_S
             while any(offsets.get(("t", number), (0,))[0] < self.written for number in range(PARTITIONS)):
                 assert asyncio.get_running_loop().time() < deadline, offsets
                 life.take(await life.consumer.poll(20))
@@ -246,7 +246,7 @@ class World:
     async def finish(self, life: Life) -> None:
         """Read on in peace until the group has everything."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + 20
+        deadline = loop.time() + DEADLINE_S
         while any(self.truth.end(number) < self.written for number in range(PARTITIONS)):
             assert loop.time() < deadline, [self.truth.end(number) for number in range(PARTITIONS)]
             try:

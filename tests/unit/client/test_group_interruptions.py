@@ -195,7 +195,7 @@ async def test_closing_keeps_its_time_limit_while_the_coordinator_hangs(
             broker.gate(api)
     consumer.commit_nowait({P[0]: 1}, lambda offsets, error: outcomes.append(error))
     # The deadline of the test: without the limit closing takes 15 s.
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(12):
         await consumer.close(timeout_ms=200)
     assert "closing takes too long" in caplog.text
     await tasks_are_gone(before)
@@ -323,9 +323,9 @@ async def test_a_leader_that_is_slow_to_deal_out_costs_the_others_no_session(
 ) -> None:
     """Heartbeats go on while the answer to a sync is waited for."""
     gate = coordinator.cluster.brokers[1].gate(ApiKey.SYNC_GROUP)
-    async with consumer_of(coordinator, session_timeout_ms=90, heartbeat_interval_ms=20) as consumer:
+    async with consumer_of(coordinator, session_timeout_ms=200, heartbeat_interval_ms=20) as consumer:
         consumer.subscribe("t")
-        await poll_until(lambda: len(coordinator.cluster.requests(ApiKey.HEARTBEAT)) >= 12, consumer)
+        await poll_until(lambda: coordinator.time_s > 0.5, consumer)
         gate.set()
         await poll_until(lambda: shares(consumer) == [6], consumer)
         assert coordinator.group("g").generation == 1

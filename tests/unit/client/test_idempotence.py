@@ -22,7 +22,7 @@ from barnabas.protocol.schema import ApiKey
 from tests.waiting import until
 
 from .fake_broker import FakeBroker, FakeCluster
-from .test_producer import QUICK, refuse, reset_connection
+from .test_producer import QUICK, let_time_pass, refuse, reset_connection
 
 T0 = TopicPartition("t", 0)
 SMALL = {**QUICK, "batch_size": 200, "max_request_size": 200}
@@ -186,13 +186,14 @@ async def test_a_batch_that_expires_leaves_no_gap(was_written: bool) -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("t")
         broker = cluster.brokers[1]
-        settings = {**SMALL, "request_timeout_ms": 300, "delivery_timeout_ms": 400}
-        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+        async with Producer(bootstrap_servers=cluster.bootstrap, **SMALL) as producer:
             await producer.send_and_wait("t", b"first")
             outcome = refuse(ErrorCode.REQUEST_TIMED_OUT)
             answer = writing(broker, outcome) if was_written else outcome
             broker.script(ApiKey.PRODUCE, answer, *[outcome] * 200)
             lost = await producer.send("t", b"lost", partition=0)
+            await until(lambda: len(cluster.requests(ApiKey.PRODUCE)) > 3)
+            let_time_pass(producer)
             with pytest.raises(DeliveryTimedOut):
                 await lost
             broker.scripted.clear()

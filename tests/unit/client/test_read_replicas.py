@@ -145,7 +145,7 @@ async def test_a_new_leader_is_asked_first(cluster: FakeCluster) -> None:
         await consumer._parts()[0].refresh(at_once=True)
         fill(cluster.partition("t"), 30, 40)
         assert await read(consumer, 10) == values(30, 40)
-        assert fetches_of(cluster, 1) == before + 1
+        assert fetches_of(cluster, 1) > before
 
 
 LEADER = Leader(BrokerId(1), LeaderEpoch(5))

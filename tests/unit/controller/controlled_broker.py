@@ -44,6 +44,7 @@ class ControlledBroker:
         self.connections_made = 0
         self._connections: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
+        self._accepting: threading.Thread
         reserved = ReservedPort.pick()
         weakref.finalize(self, reserved.close)
         self.endpoint = Endpoint("127.0.0.1", reserved.port)
@@ -64,8 +65,8 @@ class ControlledBroker:
 
     def drop_connections(self) -> None:
         """Reset what is connected and go on listening."""
-        connections, self._connections = self._connections, []
-        for connection in connections:
+        while self._connections:
+            connection = self._connections.pop()
             try:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
                 connection.shutdown(socket.SHUT_RD)
@@ -78,6 +79,8 @@ class ControlledBroker:
         if self._listener.fileno() == -1:
             return
         self._listener.shutdown(socket.SHUT_RDWR)
+        # It may have accepted one that is not in the list yet.
+        self._accepting.join(DEADLINE_S)
         self._listener.close()
         self.drop_connections()
         for thread in self._threads:
@@ -93,13 +96,14 @@ class ControlledBroker:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(self.endpoint)
         listener.listen()
-        self._spawn(self._accept_all, listener)
+        self._accepting = self._spawn(self._accept_all, listener)
         return listener
 
-    def _spawn(self, target: Callable[..., None], *arguments: Any) -> None:
+    def _spawn(self, target: Callable[..., None], *arguments: Any) -> threading.Thread:
         thread = threading.Thread(target=target, args=arguments, daemon=True)
         self._threads.append(thread)
         thread.start()
+        return thread
 
     def _accept_all(self, listener: socket.socket) -> None:
         while True:
@@ -107,9 +111,10 @@ class ControlledBroker:
                 connection, _ = listener.accept()
             except OSError:
                 return
-            self.connections_made += 1
             self._connections.append(connection)
             self._spawn(self._serve, connection)
+            # Last: who waits for this may drop or end them all at once.
+            self.connections_made += 1
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -120,8 +125,10 @@ class ControlledBroker:
                     if len(payload) < size:
                         return
                     head = codec_msgpack.decode_request(memoryview(payload))
+                    # Before the request is seen: who sees it may change what the next ones get.
+                    answer = self.answer
                     self.requests.append(head.body)
-                    response = self.answer(head.body)
+                    response = answer(head.body)
                     if response is not None:
                         connection.sendall(
                             b"".join(codec_msgpack.encode_response(head.correlation_id, response))

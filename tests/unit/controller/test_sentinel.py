@@ -49,7 +49,7 @@ def test_a_lost_connection_that_can_be_made_again_means_nothing(rig: Rig) -> Non
     rig.sentinel.watch(NODE, rig.broker.endpoint)
     wait_until(lambda: rig.broker.connections_made)
     rig.broker.drop_connections()
-    wait_until(lambda: rig.broker.connections_made == 2)
+    wait_until(lambda: rig.broker.connections_made >= 2)
     assert rig.gone == []
 
 

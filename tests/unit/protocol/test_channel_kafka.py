@@ -327,11 +327,14 @@ async def test_a_peer_that_says_nothing_is_given_up_in_time(
     server: KafkaServer, channel_to: MakeChannel
 ) -> None:
     server.greeting = lambda _: b""
-    with pytest.raises(ConnectionClosed, match="TimeoutError"):
-        await channel_to(connect_timeout_ms=30).request(ASK)
+    # The time may be over before anything was said: then once more.
+    while not server.greetings:
+        with pytest.raises(ConnectionClosed, match="TimeoutError"):
+            await channel_to(connect_timeout_ms=30).request(ASK)
+    greeted = len(server.greetings)
     with pytest.raises(RequestTimedOutLocally, match="was not sent"):
         await channel_to().request(ASK, timeout_ms=30)
-    await until(lambda: len(server.greetings) == 2)
+    await until(lambda: len(server.greetings) > greeted)
 
 
 async def test_a_channel_may_be_closed_while_it_negotiates(
