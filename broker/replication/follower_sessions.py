@@ -22,6 +22,7 @@ from operator import attrgetter
 from typing import Final
 
 from barnabas.broker.replication.fetching import FetchItem, FetchOutcome, FetchSource
+from barnabas.broker.replication.partition_listeners import PartitionListener, PartitionListeners
 from barnabas.broker.replication.session_partitions import (
     SessionKey,
     SessionPartition,
@@ -34,7 +35,7 @@ from barnabas.protocol.ids import BrokerId, TopicPartition
 _MAX_ID: Final = (1 << 31) - 1
 
 
-class FollowerPartition(SessionPartition):
+class FollowerPartition(SessionPartition, PartitionListener):
     """One partition of one follower's session."""
 
     __slots__ = ("session",)
@@ -43,16 +44,24 @@ class FollowerPartition(SessionPartition):
         super().__init__(item)
         self.session = session
 
+    def partition_changed(self) -> None:
+        self.session.partitions.arrived.add(self)
+
 
 class FollowerSession(FetchSource):
     """One follower's session, made by `FollowerSessions`; the source of each of its fetches."""
 
-    def __init__(self, session_id: int, sessions: FollowerSessions, outcomes: Iterable[FetchOutcome]) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        listeners: PartitionListeners[FollowerPartition],
+        outcomes: Iterable[FetchOutcome],
+    ) -> None:
         """``outcomes`` are what the full fetch that opens it is answered with."""
         self.id = session_id
         self.partitions: SessionPartitions[FollowerPartition] = SessionPartitions(for_follower=True)
         self._watched = (self,)
-        self._sessions = sessions
+        self._listeners = listeners
         self._lock = threading.Lock()
         self._epoch = next_epoch(INITIAL_EPOCH)
         self._is_closed = False
@@ -107,13 +116,13 @@ class FollowerSession(FetchSource):
         if part is None:
             part = FollowerPartition(self, item)
             self.partitions.add(part)
-            self._sessions.listen(part)
+            self._listeners.add(item.partition, part)
         return part
 
     def _forget(self, key: SessionKey) -> None:
         part = self.partitions.pop(key)
         if part is not None:
-            self._sessions.unlisten(part)
+            self._listeners.remove(part.item.partition, part)
 
 
 class FollowerSessions:
@@ -126,9 +135,7 @@ class FollowerSessions:
         self._new_id = new_id or (lambda: random.randint(1, _MAX_ID))
         self._lock = threading.Lock()
         self._sessions: dict[BrokerId, FollowerSession] = {}
-        # Who follows a partition, by sessions. The tuples are replaced as a whole, and read without a lock.
-        self._listeners_lock = threading.Lock()
-        self._listeners: dict[TopicPartition, tuple[FollowerPartition, ...]] = {}
+        self._listeners = PartitionListeners[FollowerPartition]()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -159,15 +166,15 @@ class FollowerSessions:
                 self._sessions.pop(broker_id).close()
             if follower not in alive:
                 return NO_SESSION
-            session = self._sessions[follower] = FollowerSession(self._new_id(), self, outcomes)
+            session = self._sessions[follower] = FollowerSession(self._new_id(), self._listeners, outcomes)
             return session.id
 
     def tell(self, names: Iterable[TopicPartition]) -> None:
         """These partitions have something that their followers wait for."""
         told: dict[FollowerSession, None] = {}
         for name in names:
-            for part in self._listeners.get(name, ()):
-                part.session.partitions.arrived.add(part)
+            for part in self._listeners.of(name):
+                part.partition_changed()
                 told[part.session] = None
         # Only now: who is woken by the first takes the others along.
         for session in told:
@@ -175,21 +182,4 @@ class FollowerSessions:
 
     def mark(self, name: TopicPartition) -> None:
         """The partition has something that its followers hear of when there is reason to answer them."""
-        for part in self._listeners.get(name, ()):
-            part.session.partitions.arrived.add(part)
-
-    def listen(self, part: FollowerPartition) -> None:
-        """For sessions: hear of this partition from now on."""
-        name = part.item.partition
-        with self._listeners_lock:
-            self._listeners[name] = (*self._listeners.get(name, ()), part)
-
-    def unlisten(self, part: FollowerPartition) -> None:
-        """For sessions: the end of `listen`."""
-        name = part.item.partition
-        with self._listeners_lock:
-            left = tuple(one for one in self._listeners.get(name, ()) if one is not part)
-            if left:
-                self._listeners[name] = left
-            else:
-                self._listeners.pop(name, None)
+        self._listeners.changed(name)

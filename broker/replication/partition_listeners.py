@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
 
 from barnabas.protocol.ids import TopicPartition
 
@@ -24,18 +25,21 @@ class PartitionListener(Protocol):
         """The partition that this one was added for has changed."""
 
 
-class PartitionListeners:
+L = TypeVar("L", bound=PartitionListener)
+
+
+class PartitionListeners(Generic[L]):
     """Listeners by partition; a partition need not exist to be listened to."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_partition: dict[TopicPartition, tuple[PartitionListener, ...]] = {}
+        self._by_partition: dict[TopicPartition, tuple[L, ...]] = {}
 
-    def add(self, name: TopicPartition, listener: PartitionListener) -> None:
+    def add(self, name: TopicPartition, listener: L) -> None:
         with self._lock:
             self._by_partition[name] = (*self._by_partition.get(name, ()), listener)
 
-    def remove(self, name: TopicPartition, listener: PartitionListener) -> None:
+    def remove(self, name: TopicPartition, listener: L) -> None:
         """One that was never added is no error."""
         with self._lock:
             left = tuple(one for one in self._by_partition.get(name, ()) if one is not listener)
@@ -43,6 +47,9 @@ class PartitionListeners:
                 self._by_partition[name] = left
             else:
                 self._by_partition.pop(name, None)
+
+    def of(self, name: TopicPartition) -> Sequence[L]:
+        return self._by_partition.get(name, ())
 
     def changed(self, name: TopicPartition) -> None:
         for listener in self._by_partition.get(name, ()):

@@ -43,7 +43,7 @@ from barnabas.broker.replication.fetching import (
 from barnabas.broker.replication.follower_sessions import FollowerSessions
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.partition_listeners import PartitionListeners
+from barnabas.broker.replication.partition_listeners import PartitionListener, PartitionListeners
 from barnabas.broker.replication.record_deletion import RecordDeletions
 from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.role_changes import RoleChanges
@@ -93,7 +93,7 @@ class ReplicaManager:
         # Told of each partition whose role may have changed, without any lock held; they may not block.
         self.role_listeners: list[Callable[[TopicPartition], None]] = []
         # For those that read as consumers do.
-        self.listeners = PartitionListeners()
+        self.listeners = PartitionListeners[PartitionListener]()
         self.follower_sessions = FollowerSessions(self.follower_purgatory.check_and_complete)
         # Appended to, and their followers not woken yet; see `wake_followers`.
         self._to_wake: deque[TopicPartition] = deque()

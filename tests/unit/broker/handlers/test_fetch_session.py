@@ -17,7 +17,7 @@ from barnabas.broker.handlers.fetch_session import (
     Sessionless,
 )
 from barnabas.broker.replication.fetching import FetchItem, FetchOutcome
-from barnabas.broker.replication.partition_listeners import PartitionListeners
+from barnabas.broker.replication.partition_listeners import PartitionListener, PartitionListeners
 from barnabas.broker.replication.replica_views import PartitionRead
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.broker.replication.session_partitions import key_of
@@ -54,7 +54,7 @@ class Cache:
     """A cache with ids 1, 2, 3… and everything that it works with."""
 
     def __init__(self, slots: int = 10, partitions: int = 100) -> None:
-        self.listeners = PartitionListeners()
+        self.listeners = PartitionListeners[PartitionListener]()
         self.woken: list[int] = []
         ids = itertools.count(1)
         self.cache = FetchSessionCache(
