@@ -32,7 +32,7 @@ JARS_VARIABLE: Final = "BARNABAS_ZOOKEEPER_JARS"
 MINIMUM_JAVA: Final = 11
 _JARS: Final = ("zookeeper-3", "zookeeper-jute-3", "slf4j-api-", "metrics-core-", "snappy-java-")
 _LOGGING_JARS: Final = ("log4j-api-2", "log4j-core-2", "log4j-slf4j2-impl-2")
-_DIAGNOSIS_TIMEOUT_S: Final = 5.0
+_DIAGNOSIS_TIMEOUT_S: Final = 20.0
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _JVM_FLAGS: Final = ("-Xmx64m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 _LOG4J: Final = """\

@@ -28,7 +28,10 @@ def shared_cluster(
 ) -> Iterator[LocalCluster]:
     """Three brokers for all tests of a module, none of which harms them."""
     cluster = LocalCluster(
-        tmp_path_factory.mktemp("cluster"), zookeeper=f"{zookeeper.connect}/shared-{uuid.uuid4().hex[:12]}"
+        tmp_path_factory.mktemp("cluster"),
+        zookeeper=f"{zookeeper.connect}/shared-{uuid.uuid4().hex[:12]}",
+        # No broker dies here, and none is to be taken for dead because the machine is busy.
+        settings={"zookeeper.session.timeout.ms": "30000"},
     )
     with running(cluster):
         yield cluster

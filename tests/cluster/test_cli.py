@@ -103,7 +103,7 @@ def test_follow_prints_what_comes_later(barnabas: Barnabas, cluster: LocalCluste
             barnabas("produce", "t", stdin=f"{line}\n")
             assert follower.stdout.readline() == f"{line}\n"
         follower.send_signal(signal.SIGINT)
-        follower.communicate(timeout=20)
+        follower.communicate(timeout=60)
         assert follower.returncode == exit_codes.INTERRUPTED
     finally:
         follower.kill()
@@ -200,22 +200,30 @@ def test_status_shows_every_replica_and_what_is_wrong(barnabas: Barnabas, cluste
     barnabas("produce", "t", stdin="one\ntwo\n")
 
     def status() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(barnabas("status", "--json", check=False).stdout)
-        return found
+        said: dict[str, Any] = json.loads(barnabas("status", "--json", check=False).stdout)
+        return said
+
+    found: dict[str, Any] = {}
 
     def settled() -> bool:
-        (partition,) = status()["partitions"]
-        return all(replica["high_watermark"] == 2 for replica in partition["replicas"])
+        found.update(status())
+        (partition,) = found["partitions"]
+        # On a busy machine a broker may be too slow for one look, which is a problem of that look.
+        return not found["problems"] and all(r["high_watermark"] == 2 for r in partition["replicas"])
 
-    assert wait_until(settled, 30)
-    found = status()
+    assert wait_until(settled, 60), found
     assert [broker["id"] for broker in found["brokers"]] == [1, 2, 3]
-    assert found["problems"] == []
     assert sum(broker["is_controller"] for broker in found["brokers"]) == 1
-    assert "t-0" in barnabas("status").stdout
+
+    def shown_as_well() -> bool:
+        done = barnabas("status", check=False)
+        assert "t-0" in done.stdout
+        return done.returncode == exit_codes.OK
+
+    assert wait_until(shown_as_well, 60)
 
     cluster.kill(2)
-    assert wait_until(lambda: "t-0: not in sync: 2" in status()["problems"], 30)
+    assert wait_until(lambda: "t-0: not in sync: 2" in status()["problems"], 60)
     done = barnabas("status", check=False)
     assert done.returncode == exit_codes.FAILED
     assert "! broker 2 is down" in done.stdout
@@ -240,7 +248,7 @@ def test_a_log_of_a_running_broker_can_be_dumped(barnabas: Barnabas, cluster: Lo
         lines = barnabas("log", "dump", str(segment), "--deep", "--json").stdout.splitlines()
         return [record["value"] for line in lines for record in json.loads(line)["records"]]
 
-    assert wait_until(lambda: dumped() == ["one", "two"], 20)
+    assert wait_until(lambda: dumped() == ["one", "two"], 60)
 
 
 @pytest.fixture
@@ -293,8 +301,8 @@ def test_nothing_of_a_foreground_cluster_outlives_its_command(
     assert record is not None
     assert len(record.processes()) == 4
     up.send_signal(number)
-    up.communicate(timeout=40)
-    assert wait_until(lambda: not record.is_running, 10)
+    up.communicate(timeout=60)
+    assert wait_until(lambda: not record.is_running, 30)
     if number is not signal.SIGKILL:
         assert up.returncode == exit_codes.OK
 
@@ -314,7 +322,7 @@ def test_brokers_of_a_foreground_cluster_are_restarted_by_it_and_die_with_it(
     assert restarted is not None
     assert restarted.pid != described["brokers"][1]["pid"]
     up.kill()
-    assert wait_until(lambda: restarted.state == "gone", 10)
+    assert wait_until(lambda: restarted.state == "gone", 30)
 
 
 def test_ctrl_c_while_the_cluster_starts_ends_it_at_once(tmp_path: Path) -> None:
@@ -332,11 +340,11 @@ def test_ctrl_c_while_the_cluster_starts_ends_it_at_once(tmp_path: Path) -> None
             record = read_record(tmp_path)
             return record is not None and all(broker.process for broker in record.brokers)
 
-        assert wait_until(all_launched, 20)
+        assert wait_until(all_launched, 60)
         record = read_record(tmp_path)
         assert record is not None
         up.send_signal(signal.SIGINT)
-        _, said = up.communicate(timeout=20)
+        _, said = up.communicate(timeout=60)
     finally:
         up.kill()
         up.communicate()
@@ -360,7 +368,7 @@ def test_down_stops_a_foreground_cluster_and_its_command(
     done = _command("down", "--dir", str(tmp_path), "--json")
     assert done.returncode == exit_codes.OK, done.stderr
     assert json.loads(done.stdout) == {"dir": str(tmp_path), "was_running": True}
-    up.communicate(timeout=20)
+    up.communicate(timeout=60)
     record = read_record(tmp_path)
     assert record is not None
     assert not record.is_running
@@ -372,7 +380,7 @@ def test_a_detached_cluster_runs_on_until_down(tmp_path: Path) -> None:
         assert up.returncode == exit_codes.OK, up.stderr
         (broker,) = json.loads(up.stdout)["brokers"]
         assert ProcessId.of(broker["pid"]) is not None
-        assert _command("status", "--dir", str(tmp_path)).returncode == exit_codes.OK
+        assert wait_until(lambda: _command("status", "--dir", str(tmp_path)).returncode == exit_codes.OK, 60)
     finally:
         down = _command("down", "--dir", str(tmp_path))
     assert (down.returncode, down.stdout) == (exit_codes.OK, "stopped\n")

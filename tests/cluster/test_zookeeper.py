@@ -15,6 +15,9 @@ from kazoo.client import KazooClient
 from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.process import DeployError, ProcessId, wait_until
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, is_serving
+from barnabas.protocol.ids import Endpoint
+
+from .tools import eventually
 
 
 @pytest.fixture
@@ -26,9 +29,14 @@ def server(tmp_path: Path) -> Iterator[ZooKeeper]:
         server.kill()
 
 
+def serves(endpoint: Endpoint) -> None:
+    """A server that runs may still be slow to say so."""
+    eventually(lambda: is_serving(endpoint), 20, f"no ZooKeeper answers at {endpoint}")
+
+
 def _write_and_read(connect: str, path: str, value: bytes | None) -> bytes:
-    client = KazooClient(connect, timeout=4.0)
-    client.start(timeout=10)
+    client = KazooClient(connect, timeout=30.0)
+    client.start(timeout=30)
     try:
         if value is not None:
             client.create(path, value)
@@ -61,7 +69,7 @@ def test_a_paused_server_is_silent_until_resumed(server: ZooKeeper) -> None:
 
     server.resume()
 
-    assert wait_until(lambda: is_serving(server.endpoint), 10)
+    serves(server.endpoint)
 
 
 def test_stop_ends_a_paused_server_too(server: ZooKeeper) -> None:
@@ -74,7 +82,7 @@ def test_a_given_port_that_is_taken_is_refused_by_name(server: ZooKeeper, tmp_pa
     second = ZooKeeper(tmp_path / "second", port=server.endpoint.port)
     with pytest.raises(DeployError, match=rf"{server.connect}: the port is in use"):
         second.start()
-    assert is_serving(server.endpoint)
+    serves(server.endpoint)
 
 
 def test_a_picked_port_that_is_taken_meanwhile_is_replaced(
@@ -86,7 +94,7 @@ def test_a_picked_port_that_is_taken_meanwhile_is_replaced(
     try:
         second.start()
         assert second.endpoint.port != server.endpoint.port
-        assert is_serving(second.endpoint)
+        serves(second.endpoint)
     finally:
         second.stop()
 
@@ -109,7 +117,7 @@ def test_its_own_log_can_be_turned_on(tmp_path: Path) -> None:
 
 def test_an_existing_server_is_waited_for_and_not_touched(server: ZooKeeper) -> None:
     existing = ExistingZooKeeper(f"{server.connect}/some/chroot")
-    existing.wait_ready(5)
+    existing.wait_ready(20)
     server.kill()
     with pytest.raises(DeployError, match=rf"no ZooKeeper answers `srvr` at {server.connect}/some/chroot"):
         existing.wait_ready(0.2)
@@ -143,9 +151,9 @@ def test_no_server_outlives_the_program_that_started_it(
         pid, connect = owner.stdout.readline().split()
         child = ProcessId.of(int(pid))
         assert child is not None
-        assert is_serving(ExistingZooKeeper(connect)._endpoints[0])
+        serves(Endpoint.parse(connect))
         if ending is not None:
             owner.send_signal(ending)
     finally:
         owner.communicate(timeout=20)
-    assert wait_until(lambda: child.state == "gone", 10)
+    assert wait_until(lambda: child.state == "gone", 30)
