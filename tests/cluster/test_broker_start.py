@@ -16,7 +16,7 @@ from barnabas.deploy.ports import ReservedPort
 
 from .tools import ClusterView
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Ended(NamedTuple):
@@ -52,7 +52,7 @@ def settings(tmp_path: Path, shared_cluster: LocalCluster) -> dict[str, str]:
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "log.dirs": str(tmp_path / "data"),
         "zookeeper.connect": shared_cluster.zookeeper_connect,
-        "zookeeper.session.timeout.ms": "2000",
+        "zookeeper.session.timeout.ms": "10000",
     }
 
 

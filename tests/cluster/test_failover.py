@@ -16,11 +16,12 @@ from barnabas.protocol.errors import ErrorCode
 from ..chaos.history import SentRecord, value_of
 from ..chaos.workload import Load, stop_and_judge
 from .raw_client import RawClient, batch_of
-from .tools import ClusterView, eventually
+from .tools import ClusterView, controller_as_told_by, eventually
 
 StartCluster = Callable[..., LocalCluster]
 
 PARTITIONS = 6
+TIME_OUT_MS = 30_000
 
 
 def start_loaded(cluster: LocalCluster, **settings: object) -> Load:
@@ -59,7 +60,11 @@ def test_a_broker_that_is_killed_under_load_costs_no_record_and_comes_back(
         cluster.kill(victim)
         load.wait_progress(f"after the {role} was killed")
         view.wait_isr("t", 2)
-        assert all(victim not in partition.isr for partition in view.partitions("t"))
+        eventually(
+            lambda: all(victim not in partition.isr for partition in view.partitions("t")),
+            30,
+            f"broker {victim} is still in an ISR",
+        )
         cluster.start_broker(victim)
         view.wait_isr("t", 3)
         load.wait_progress("after its return")
@@ -70,7 +75,7 @@ def test_a_broker_that_is_killed_under_load_costs_no_record_and_comes_back(
 def test_a_leader_that_stands_still_is_replaced_and_follows_when_it_wakes(
     start_cluster: StartCluster,
 ) -> None:
-    cluster = start_cluster(settings={"zookeeper.session.timeout.ms": "2000"})
+    cluster = start_cluster()
     view = ClusterView(cluster)
     with start_loaded(cluster, request_timeout_ms=3_000) as load:
         # Not the controller, which is another test's subject: here the controller has to notice.
@@ -79,7 +84,7 @@ def test_a_leader_that_stands_still_is_replaced_and_follows_when_it_wakes(
         cluster.pause(sleeper)
         eventually(
             lambda: all(p.leader in awake for p in leaders_without(cluster, sleeper)),
-            20,
+            30,
             "no new leaders were elected",
         )
         load.wait_progress("while the leader stands still")
@@ -93,17 +98,23 @@ def test_a_leader_that_stands_still_is_replaced_and_follows_when_it_wakes(
 def test_the_controller_that_stands_still_is_replaced_and_does_no_harm_when_it_wakes(
     start_cluster: StartCluster,
 ) -> None:
-    cluster = start_cluster(settings={"zookeeper.session.timeout.ms": "2000"})
+    cluster = start_cluster()
     view = ClusterView(cluster)
     with start_loaded(cluster, request_timeout_ms=3_000) as load:
         sleeper = view.controller()
         cluster.pause(sleeper)
-        eventually(lambda: controller_without(cluster, sleeper) not in (sleeper, -1), 20, "no new controller")
+        eventually(lambda: controller_without(cluster, sleeper) not in (sleeper, -1), 30, "no new controller")
         load.wait_progress("while the old controller stands still")
         cluster.resume(sleeper)
         view.wait_isr("t", 3)
         load.wait_progress("after it woke")
-        assert view.controller() != sleeper
+        eventually(
+            lambda: all(
+                controller_as_told_by(broker.endpoint) not in (sleeper, -1) for broker in cluster.brokers
+            ),
+            30,
+            "a broker still takes the sleeper for the controller",
+        )
     assert load.problems == []
     check_all(cluster, load)
 
@@ -138,12 +149,22 @@ def server_log(broker: LocalBroker) -> str:
     return (broker.directory / "logs" / "server.log").read_text()
 
 
-def test_brokers_that_are_told_to_stop_one_by_one_hand_over_without_an_error(cluster: LocalCluster) -> None:
+def test_brokers_that_are_told_to_stop_one_by_one_hand_over_without_an_error(
+    start_cluster: StartCluster,
+) -> None:
+    # Every time-out that a writer could come to wait for is far above what a busy machine may cost.
+    cluster = start_cluster(
+        settings={
+            "zookeeper.session.timeout.ms": str(TIME_OUT_MS),
+            "replica.lag.time.max.ms": str(TIME_OUT_MS),
+            "controlled.shutdown.retry.backoff.ms": "1000",
+        }
+    )
     view = ClusterView(cluster)
-    with start_loaded(cluster) as load:
+    with start_loaded(cluster, request_timeout_ms=TIME_OUT_MS) as load:
         for broker in cluster.broker_ids:
             before = {other.id: len(server_log(other)) for other in cluster.brokers}
-            assert cluster.stop_broker(broker), f"broker {broker} had to be killed"
+            assert cluster.stop_broker(broker, timeout_s=60), f"broker {broker} had to be killed"
             # Writes would wait for it until its session ends.
             joined = [
                 line
@@ -161,7 +182,7 @@ def test_brokers_that_are_told_to_stop_one_by_one_hand_over_without_an_error(clu
             assert "controlled shutdown succeeded" in server_log(cluster.broker(broker))
     assert load.problems == []
     # Leaders move before the broker goes: nobody waits for a time-out of any kind.
-    assert load.longest_pause_s < 5
+    assert load.longest_pause_s < TIME_OUT_MS / 1000 / 2
     check_all(cluster, load)
 
 
@@ -171,8 +192,7 @@ def test_two_leaders_killed_one_right_after_the_other_cost_no_record(cluster: Lo
         for _ in range(2):
             first = view.leader("t")
             cluster.kill(first)
-            eventually(lambda first=first: view.leader("t") != first, 20, "no new leader")
-            second = view.leader("t")
+            second = leader_after(view, first)
             cluster.kill(second)
             cluster.launch_broker(first)
             cluster.launch_broker(second)
@@ -183,7 +203,16 @@ def test_two_leaders_killed_one_right_after_the_other_cost_no_record(cluster: Lo
     check_all(cluster, load)
 
 
-def test_what_a_leader_wrote_alone_before_it_died_is_cut_off_when_it_returns(cluster: LocalCluster) -> None:
+def test_what_a_leader_wrote_alone_before_it_died_is_cut_off_when_it_returns(
+    start_cluster: StartCluster,
+) -> None:
+    # The others must not be put out of the ISR while they stand still: then the leader would speak for all.
+    cluster = start_cluster(
+        settings={
+            "zookeeper.session.timeout.ms": str(TIME_OUT_MS),
+            "replica.lag.time.max.ms": str(TIME_OUT_MS),
+        }
+    )
     view = ClusterView(cluster)
     alone = range(10**9, 10**9 + 10)
     with start_loaded(cluster) as load:
@@ -193,12 +222,14 @@ def test_what_a_leader_wrote_alone_before_it_died_is_cut_off_when_it_returns(clu
             cluster.pause(other)
         with RawClient(cluster.broker(leader).endpoint) as client:
             # Acknowledged by the leader alone: nothing is promised, so they count as not acknowledged.
+            # What the followers had asked for before they stood still is answered meanwhile, with the first.
             for number in alone:
                 load.history.sent.append(SentRecord(number, load.partitions[0]))
-                answer = client.produce(0, bytes(batch_of(value_of(number, 100))), acks=1)
-                assert answer.error_code == ErrorCode.NONE
-            answer = client.produce(0, bytes(batch_of(value_of(alone[-1], 100))), acks=-1, timeout_ms=300)
-            assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+                how, expected = {"acks": 1}, ErrorCode.NONE
+                if number in (alone[0], alone[-1]):
+                    how, expected = {"acks": -1, "timeout_ms": 2_000}, ErrorCode.REQUEST_TIMED_OUT
+                answer = client.produce(0, bytes(batch_of(value_of(number, 100))), **how)
+                assert answer.error_code == expected
         cluster.kill(leader)
         for other in others:
             cluster.resume(other)
@@ -233,6 +264,18 @@ def test_a_whole_cluster_that_ends_at_once_has_every_record_when_it_starts_again
         load.wait_progress("after all returned")
     assert load.problems == []
     check_all(cluster, load)
+
+
+def leader_after(view: ClusterView, former: int) -> int:
+    """The next leader, as the first broker says that has heard of it; others may be slower."""
+    found: list[int] = []
+
+    def is_another() -> bool:
+        found.append(view.leader("t"))
+        return found[-1] != former
+
+    eventually(is_another, 30, "no new leader")
+    return found[-1]
 
 
 def leaders_without(cluster: LocalCluster, sleeper: int) -> tuple[PartitionInfo, ...]:

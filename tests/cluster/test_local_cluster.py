@@ -34,7 +34,7 @@ async def _read(bootstrap: str, count: int) -> list[bytes | None]:
     async with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([_PARTITION])
         found: list[bytes | None] = []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(found) < count:
                 found += [record.value for record in await consumer.poll(1_000)]
         return found
@@ -52,6 +52,7 @@ async def _whole_isr(bootstrap: str) -> None:
             (partition,) = (await admin.describe_topics("t"))["t"].partitions
             if len(partition.isr) == 3:
                 return
+            await asyncio.sleep(0.02)
 
 
 async def test_a_started_cluster_can_be_written_at_once(cluster: LocalCluster) -> None:
@@ -99,7 +100,7 @@ async def test_a_stopped_cluster_starts_again_with_its_data(tmp_path: Path) -> N
 
 
 def test_sigterm_is_enough_to_end_a_broker(cluster: LocalCluster) -> None:
-    assert cluster.stop_broker(2)
+    assert cluster.stop_broker(2, timeout_s=60)
     process = cluster.broker(2).process
     assert process is not None
     assert process.exit_code == 0
@@ -109,8 +110,10 @@ def test_health_checks_tell_a_broker_that_serves_from_one_that_does_not(
     cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     endpoint = str(cluster.broker(1).endpoint)
-    assert health(["broker", endpoint]) == 0
-    assert health(["zookeeper", cluster.zookeeper_connect.partition("/")[0]]) == 0
+    # As whoever runs them does: one look at a busy machine proves nothing.
+    assert wait_until(lambda: health(["broker", endpoint]) == 0, 30)
+    assert wait_until(lambda: health(["zookeeper", cluster.zookeeper_connect.partition("/")[0]]) == 0, 30)
+    capsys.readouterr()
     cluster.kill(1)
     assert health(["broker", endpoint]) == 1
     assert health(["zookeeper", endpoint]) == 1
@@ -158,8 +161,8 @@ def test_nothing_is_left_of_a_cluster_whose_owner_was_killed(tmp_path: Path) -> 
         ]
         owner.send_signal(signal.SIGKILL)
     finally:
-        owner.communicate(timeout=20)
-    assert wait_until(lambda: not record.is_running, 10)
+        owner.communicate(timeout=60)
+    assert wait_until(lambda: not record.is_running, 30)
 
 
 _STARTER = """
@@ -170,7 +173,7 @@ LocalCluster(sys.argv[1], detach=True).start()
 
 
 def test_a_detached_cluster_is_found_and_stopped_by_another_program(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", _STARTER, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", _STARTER, str(tmp_path)], check=True, timeout=90)
     found = RunningCluster.open(tmp_path)
     try:
         found.wait_ready()

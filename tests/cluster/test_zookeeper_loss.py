@@ -16,6 +16,8 @@ from .tools import ClusterView, eventually
 StartCluster = Callable[..., LocalCluster]
 
 PARTITIONS = 3
+SESSION_TIMEOUT_MS = 18_000
+"""Kafka's default; ZooKeeper is away for a small part of it."""
 
 
 def start(start_cluster: StartCluster, session_timeout_ms: int) -> tuple[LocalCluster, ZooKeeper, Load]:
@@ -39,6 +41,11 @@ def pids(cluster: LocalCluster) -> list[int]:
     return [broker.running_process.pid for broker in cluster.brokers]
 
 
+def leaderships(cluster: LocalCluster) -> list[tuple[int, int]]:
+    """Leader and leader epoch of every partition: whatever was moved, even there and back, has another."""
+    return [(found.leader, found.leader_epoch) for found in ClusterView(cluster).partitions("t")]
+
+
 def is_fenced(cluster: LocalCluster, broker_id: int) -> bool:
     """Whether a broker writes nowhere, though it leads one of the three partitions of `probe`."""
     with RawClient(cluster.broker(broker_id).endpoint) as client:
@@ -47,30 +54,31 @@ def is_fenced(cluster: LocalCluster, broker_id: int) -> bool:
 
 
 def test_a_short_absence_of_zookeeper_is_not_felt_by_clients(start_cluster: StartCluster) -> None:
-    cluster, zookeeper, load = start(start_cluster, 10_000)
-    before = pids(cluster)
+    cluster, zookeeper, load = start(start_cluster, SESSION_TIMEOUT_MS)
+    before = pids(cluster), leaderships(cluster)
     with load:
         for _ in range(2):
             zookeeper.kill()
             load.wait_progress("without ZooKeeper")
             zookeeper.restart()
             load.wait_progress("with ZooKeeper again")
-    assert load.longest_pause_s < 3
-    assert pids(cluster) == before
+    # Nobody waited for a session to end, or for anything that comes after it.
+    assert load.longest_pause_s < SESSION_TIMEOUT_MS / 1000 / 2
     # The sessions were kept: a topic can be made, and no broker was thought dead.
     ClusterView(cluster).create_topic("another")
+    assert (pids(cluster), leaderships(cluster)) == before
     check_all(cluster, load)
 
 
 def test_brokers_without_zookeeper_fence_themselves_and_recover_when_it_is_back(
     start_cluster: StartCluster,
 ) -> None:
-    cluster, zookeeper, load = start(start_cluster, 2_000)
+    cluster, zookeeper, load = start(start_cluster, 4_000)
     before = pids(cluster)
     with load:
         zookeeper.pause()
         eventually(
-            lambda: all(is_fenced(cluster, broker) for broker in cluster.broker_ids), 20, "still not fenced"
+            lambda: all(is_fenced(cluster, broker) for broker in cluster.broker_ids), 30, "still not fenced"
         )
         # What was committed is still served, and everybody can still ask who there is.
         assert ClusterView(cluster).live_brokers() == {1, 2, 3}
@@ -90,7 +98,7 @@ def test_zookeeper_that_returns_only_to_go_again_costs_no_broker(start_cluster: 
         for _ in range(3):
             zookeeper.kill()
             eventually(
-                lambda: all(is_fenced(cluster, broker) for broker in cluster.broker_ids), 20, "not fenced"
+                lambda: all(is_fenced(cluster, broker) for broker in cluster.broker_ids), 30, "not fenced"
             )
             zookeeper.restart()
         load.wait_progress("after ZooKeeper came back for good", timeout_s=40)

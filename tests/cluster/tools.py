@@ -84,26 +84,34 @@ class ClusterView:
 
     def leader(self, topic: str, partition: int = 0) -> int:
         """The leader once there is one."""
-        found: list[int] = []
-
-        def has_leader() -> bool:
-            found.append(self.partitions(topic)[partition].leader)
-            return found[-1] >= 0
-
-        eventually(has_leader, 20, f"{topic}-{partition} has no leader")
-        return found[-1]
+        return self._once_known(
+            lambda: self.partitions(topic)[partition].leader, f"{topic}-{partition} has no leader"
+        )
 
     def controller(self) -> int:
         """The controller once there is one."""
-        found: list[int] = []
 
-        def is_there() -> bool:
+        def look() -> int:
             with self.admin() as admin:
-                found.append(admin.describe_cluster().controller_id)
-            return found[-1] >= 0
+                return admin.describe_cluster().controller_id
 
-        eventually(is_there, 20, "there is no controller")
-        return found[-1]
+        return self._once_known(look, "there is no controller")
+
+    def _once_known(self, look: Callable[[], int], complaint: str) -> int:
+        """The first id that a broker names, of those that answer."""
+        seen: list[object] = []
+
+        def is_known() -> bool:
+            try:
+                seen.append(look())
+            except BarnabasError as error:
+                seen.append(error)
+            return isinstance(seen[-1], int) and seen[-1] >= 0
+
+        eventually(is_known, 30, lambda: f"{complaint}: {seen[-1]!r}")
+        found = seen[-1]
+        assert isinstance(found, int)
+        return found
 
     def live_brokers(self) -> set[int]:
         with self.admin() as admin:
@@ -153,6 +161,12 @@ class ClusterView:
         return ZooKeeperClient(self.cluster.zookeeper_connect)
 
 
+def controller_as_told_by(endpoint: Endpoint) -> int:
+    """Who this very broker says is the controller; -1 for nobody."""
+    with RawClient(endpoint) as client:
+        return int(client.ask(MetadataRequest(topics=[])).controller_id)
+
+
 def knows_topic(endpoint: Endpoint, name: str) -> bool:
     """Whether this very broker knows a topic."""
     with RawClient(endpoint) as client:
@@ -182,10 +196,10 @@ class ZooKeeperClient:
     """A hand on a cluster's znodes; a context manager that gives the library's client."""
 
     def __init__(self, connect: str) -> None:
-        self._client = KazooClient(connect, timeout=10.0)
+        self._client = KazooClient(connect, timeout=30.0)
 
     def __enter__(self) -> KazooClient:
-        self._client.start(timeout=10)
+        self._client.start(timeout=30)
         return self._client
 
     def __exit__(self, *_: object) -> None:
