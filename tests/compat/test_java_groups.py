@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.process import wait_until
 from barnabas.protocol.record_batch import LOG_OVERHEAD_BYTES, MAGIC_OFFSET
 
 from .clients import Unavailable
 from .java import GROUPS, Tool, java_tools
 
 pytestmark = pytest.mark.timeout(400)
+LEFT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -60,19 +62,26 @@ def test_kafkas_tools_work_with_groups_and_read_the_offsets_topic(
         "org.apache.kafka.tools.TopicCommand",
         *(*at, "--create", "--topic", topic, "--partitions", "2", "--replication-factor", "3"),
     )
-    lines = "".join(f"{number}\n" for number in range(100))
-    tool("kafka.tools.ConsoleProducer", *at, "--topic", topic, stdin=lines)
+    # By keys, so that each partition has some: of one that it read nothing of, the consumer may end before it
+    # knows where to begin, and then it commits nothing there.
+    keyed = ("--property", "parse.key=true", "--property", "key.separator=:")
+    lines = "".join(f"key {number}:{number}\n" for number in range(100))
+    tool("kafka.tools.ConsoleProducer", *at, "--topic", topic, *keyed, stdin=lines)
     read = tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *(*at, "--topic", topic, "--group", group, "--from-beginning", "--max-messages", "100"),
     )
     assert sorted(map(int, read.split())) == list(range(100))
 
+    def is_empty() -> bool:
+        return "Empty" in tool(*GROUPS, *at, "--describe", "--group", group, "--state")
+
+    # A consumer that closes does not wait to hear that it has left.
+    assert wait_until(is_empty, LEFT_S)
     assert group in tool(*GROUPS, *at, "--list").split()
     described = lags(tool(*GROUPS, *at, "--describe", "--group", group), group)
     assert {lag for _, lag in described.values()} == {"0"}
     assert sum(int(offset) for offset, _ in described.values()) == 100
-    assert "Empty" in tool(*GROUPS, *at, "--describe", "--group", group, "--state")
 
     reset = ("--reset-offsets", "--group", group, "--to-earliest", "--execute")
     tool(*GROUPS, *at, *reset, "--topic", topic)

@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.deploy.process import wait_until
+
 from .clients import Unavailable
 from .java import Tool, java_tools
 from .wire import Connection
 
 pytestmark = pytest.mark.timeout(400)
+KNOWN_S = 45.0
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,18 @@ def topic(tool: Tool, bootstrap: str) -> str:
     )
     assert f"Created topic {name}." in said
     return name
+
+
+def wait_known(bootstrap: str, topic: str, partitions: int) -> None:
+    """Wait until every broker knows so many partitions of a topic: each hears of a change by itself."""
+
+    def is_so(address: str) -> bool:
+        with Connection(address) as broker:
+            return len(broker.metadata(topic).leaders[topic]) == partitions
+
+    for address in bootstrap.split(","):
+        complaint = f"{address} does not know {partitions} partitions of {topic}"
+        assert wait_until(lambda address=address: is_so(address), KNOWN_S, 0.05), complaint
 
 
 def test_the_consoles_write_and_read_with_every_codec(tool: Tool, bootstrap: str, topic: str) -> None:
@@ -98,6 +113,7 @@ def test_the_tools_of_administration(tool: Tool, bootstrap: str, topic: str, tmp
     assert "PartitionCount: 2" in described
     assert "retention.ms=3600000" in described
     tool("org.apache.kafka.tools.TopicCommand", *server, "--alter", "--topic", topic, "--partitions", "3")
+    wait_known(bootstrap, topic, 3)
     entity = ("--entity-type", "topics", "--entity-name", topic)
     tool("kafka.admin.ConfigCommand", *server, *entity, "--alter", "--add-config", "segment.bytes=20000000")
     configs = tool("kafka.admin.ConfigCommand", *server, *entity, "--describe")
@@ -108,8 +124,6 @@ def test_the_tools_of_administration(tool: Tool, bootstrap: str, topic: str, tmp
         *(*server, "--topic", topic),
         stdin="".join(f"line {number}\n" for number in range(30)),
     )
-    with Connection(bootstrap.split(",")[0]) as broker:
-        assert len(broker.metadata(topic).leaders[topic]) == 3
     dirs = tool("org.apache.kafka.tools.LogDirsCommand", *server, "--describe", "--topic-list", topic)
     assert f'"partition":"{topic}-0"' in dirs
     before = tool("org.apache.kafka.tools.GetOffsetShell", *server, "--topic", topic)
@@ -124,6 +138,7 @@ def test_the_tools_of_administration(tool: Tool, bootstrap: str, topic: str, tmp
     earliest = tool("org.apache.kafka.tools.GetOffsetShell", *server, "--topic", topic, "--time", "earliest")
     assert f"{topic}:{partition}:1" in earliest.splitlines()
     tool("org.apache.kafka.tools.TopicCommand", *server, "--delete", "--topic", topic)
+    wait_known(bootstrap, topic, 0)
     assert topic not in tool("org.apache.kafka.tools.TopicCommand", *server, "--list").splitlines()
 
 

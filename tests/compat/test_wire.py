@@ -27,7 +27,7 @@ from barnabas.protocol.messages.metadata import MetadataRequest
 from . import wire
 from .wire import Connection, Reader, produced
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 45.0
 CONNECTIONS = 500
 
 
@@ -378,7 +378,8 @@ def test_random_damage_never_harms_a_broker(ground: Ground) -> None:
 def test_a_bad_batch_is_refused_and_the_connection_goes_on(ground: Ground, spoil: object, code: int) -> None:
     batch = bytearray(batch_of(b"a", b"b", b"c"))
     spoil(batch)
-    with ground.connect() as client:
+    # In a topic of its own: of other tests' clients that were gone, some request may still come up.
+    with Ground(ground.cluster).connect() as client:
         before = client.produce(ground.topic, 0, batch_of(b"before"))[1]
         assert client.produce(ground.topic, 0, bytes(batch)) == (code, -1)
         assert client.produce(ground.topic, 0, batch_of(b"after")) == (0, before + 1)
