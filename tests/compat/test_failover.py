@@ -18,6 +18,7 @@ PARTITIONS = 6
 ROW = "kill -9 and shutdown of leaders: nothing lost, no error"
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(bool(EXTERNAL), reason="kills brokers, and COMPAT_BOOTSTRAP names others' ones")
 def test_every_client_writes_through_the_death_and_the_shutdown_of_leaders(
     start_cluster: object, tmp_path: Path

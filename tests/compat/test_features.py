@@ -13,6 +13,7 @@ from .conftest import EXTERNAL
 from .features import FEATURES, Bench, NeedsBarnabas
 
 
+@pytest.mark.timeout(420)
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("bench", CLIENTS, indirect=True)
 def test_a_client_at_a_feature(request: pytest.FixtureRequest, bench: Bench, feature: str) -> None:

@@ -48,7 +48,7 @@ def all_of(count: int) -> dict[str, int]:
     return {str(partition): count for partition in range(PARTITIONS)}
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(bool(EXTERNAL), reason="kills brokers, and COMPAT_BOOTSTRAP names others' ones")
 def test_every_clients_group_goes_on_when_its_coordinator_is_killed(
     start_cluster: object, driver_of: StartDriver, spare: Spare

@@ -31,7 +31,7 @@ with warnings.catch_warnings():
     from aiokafka.coordinator.assignors.range import RangePartitionAssignor
     from confluent_kafka.admin import AdminClient, NewTopic
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(420)
 PARTITIONS = 6
 DEADLINE_S = 60.0
 SESSION_TIMEOUT_MS = 6_000

@@ -15,7 +15,7 @@ from barnabas.protocol.record_batch import LOG_OVERHEAD_BYTES, MAGIC_OFFSET
 from .clients import Unavailable
 from .java import GROUPS, Tool, java_tools
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 LEFT_S = 60.0
 
 

@@ -19,7 +19,7 @@ from .clients import Unavailable
 from .java import Tool, java_tools
 from .wire import Connection
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 KNOWN_S = 45.0
 
 

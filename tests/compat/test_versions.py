@@ -29,6 +29,7 @@ from .java import GROUPS, NAME, Tool, java_tools
 from .offsets_topic import have_offsets_topic_made
 from .wire import API_VERSIONS, Connection
 
+pytestmark = pytest.mark.timeout(600)
 API_NAMES = {int(key): key.name.title().replace("_", "") for key in ApiKey}
 
 
