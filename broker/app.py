@@ -111,6 +111,7 @@ class Broker:
         try:
             self._server.bind()
             self._closing("socket server", lambda: self._server.stop(_DRAIN_MS))
+            self._store.session.is_patient = True
             self._store.start()
             self._closing("ZooKeeper session", self._store.close)
             cluster_id = self._store.cluster_id()
@@ -139,6 +140,8 @@ class Broker:
             self._closing("last requests", lambda: self._server.stop(_DRAIN_MS))
             self._registration = self._make_registration()
             self._register(replicas)
+            # From now on others rely on this broker, and it on its session.
+            self._store.session.is_patient = False
             if self._controller is not None:
                 self._controller.start()
                 self._closing("controller", self._controller.stop)

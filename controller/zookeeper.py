@@ -2,8 +2,9 @@
 
 All calls block and may come from any thread but the client library's own. `run_all` pipelines: many requests
 are under way at once, so that a thousand nodes cost a few round trips and not a thousand. A request whose
-connection is lost is sent again, for at most a session timeout; its outcome then says so (`retried`), since
-the first one may have been carried out. Watches only ever put something into a queue of their owner's.
+connection is lost is sent again, for at most a session timeout (or as long as to connect, while
+`is_patient`); its outcome then says so (`retried`), since the first one may have been carried out. Watches
+only ever put something into a queue of their owner's.
 
 One thread of ours delivers session events in order; see `SessionEvent`.
 """
@@ -90,6 +91,8 @@ class ZooKeeperSession:
         self.session_timeout_ms = session_timeout_ms
         self._connection_timeout_ms = connection_timeout_ms
         self._on_fatal = on_fatal
+        self.is_patient = False
+        """For a process that nobody relies on yet: it goes on in the next session where one ends."""
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._client = self._new_client(connect)
         self._connected = threading.Event()
@@ -167,6 +170,9 @@ class ZooKeeperSession:
                 try:
                     value = result.get(timeout=max(0.001, deadline - time.monotonic()))
                 except (ConnectionClosedError, SessionExpiredError) as error:
+                    if self.is_patient and isinstance(error, SessionExpiredError):
+                        left.append(index)
+                        continue
                     raise SessionLost(f"the ZooKeeper session is gone: {type(error).__name__}") from error
                 except ConnectionLoss:
                     left.append(index)
@@ -182,6 +188,8 @@ class ZooKeeperSession:
 
     @property
     def _patience_s(self) -> float:
+        if self.is_patient:
+            return max(self.session_timeout_ms, self._connection_timeout_ms) / 1000
         return self.session_timeout_ms / 1000
 
     def _wait_until_connected(self, deadline: float) -> None:

@@ -26,6 +26,8 @@ Command = Callable[[Path], list[str]]
 _ENVIRONMENT_PREFIX: Final = "BARNABAS_"
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "zookeeper.session.timeout.ms": "4000",
+    # It would be no longer than the session: too short for a machine on which everything starts at once.
+    "zookeeper.connection.timeout.ms": "18000",
     # When the whole cluster stops, the last broker asks in vain: it need not ask for seconds.
     "controlled.shutdown.retry.backoff.ms": "200",
     # On few cores each further network thread costs more in handing the interpreter lock over than it earns.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from kazoo.exceptions import ConnectionLoss, NoAuthError, SessionExpiredError
+from kazoo.protocol.states import KazooState
 
-from barnabas.controller.zookeeper import ZooKeeperSession, ZooKeeperUnavailable
+from barnabas.controller.zookeeper import SessionLost, ZooKeeperSession, ZooKeeperUnavailable
 
 
 class FakeClient:
@@ -41,7 +42,7 @@ def session(
     client = FakeClient(list(outcomes))
     monkeypatch.setattr(ZooKeeperSession, "_new_client", lambda self, hosts: client)
     made = ZooKeeperSession(
-        "127.0.0.1:1/a/b", session_timeout_ms=1_000, connection_timeout_ms=300, on_fatal=lambda error: None
+        "127.0.0.1:1/a/b", session_timeout_ms=100, connection_timeout_ms=300, on_fatal=lambda error: None
     )
     return made, client
 
@@ -70,3 +71,43 @@ def test_a_refusal_of_zookeepers_is_no_lost_connection(monkeypatch: pytest.Monke
     with pytest.raises(NoAuthError):
         made.start()
     assert client.paths == ["/a/b"]
+
+
+class FakeResult:
+    """What the library gives for a request."""
+
+    def __init__(self, outcome: Exception | str) -> None:
+        self._outcome = outcome
+
+    def get(self, timeout: float) -> str:
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
+
+
+def test_who_is_patient_goes_on_after_the_end_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = session(monkeypatch, None)
+    made._state_changed(KazooState.CONNECTED)
+    outcomes: list[Exception | str] = [ConnectionLoss(), SessionExpiredError(), "there"]
+    made.is_patient = True
+    outcome = made.attempt(lambda client: FakeResult(outcomes.pop(0)))
+    assert (outcome.value, outcome.retried) == ("there", True)
+
+
+def test_who_is_not_patient_hears_of_the_end_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = session(monkeypatch, None)
+    made._state_changed(KazooState.CONNECTED)
+    outcomes: list[Exception | str] = [ConnectionLoss(), SessionExpiredError(), "there"]
+    with pytest.raises(SessionLost):
+        made.run(lambda client: FakeResult(outcomes.pop(0)))
+    assert outcomes == ["there"]
+
+
+@pytest.mark.parametrize(("is_patient", "told"), [(True, "for 0.3 s"), (False, "for 0.1 s")])
+def test_who_is_patient_waits_for_a_connection_as_long_as_to_connect(
+    monkeypatch: pytest.MonkeyPatch, is_patient: bool, told: str
+) -> None:
+    made, _ = session(monkeypatch, None)
+    made.is_patient = is_patient
+    with pytest.raises(ZooKeeperUnavailable, match=told):
+        made.run(lambda client: FakeResult("there"))
