@@ -66,7 +66,13 @@ class Load:
     def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
-        self.wait_progress("at first")
+        try:
+            self.wait_progress("at first")
+        except BaseException:
+            # Nobody else would end it, and it would go on through the tests to come.
+            self._is_abandoned = True
+            self.stop()
+            raise
         return self
 
     def __exit__(
