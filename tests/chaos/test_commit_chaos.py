@@ -126,7 +126,7 @@ def under_watch(cluster: LocalCluster) -> Iterator[tuple[list[Committer], list[R
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(SECONDS + 300)
+@pytest.mark.timeout(SECONDS + 600)
 def test_no_acknowledged_commit_is_ever_gone(start_cluster: StartCluster) -> None:
     seed = int(os.environ.get("CHAOS_SEED") or random.randrange(1 << 32))
     print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)

@@ -284,7 +284,7 @@ async def torment(life: Life, seconds: float) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(SECONDS + 300)
+@pytest.mark.timeout(SECONDS + 600)
 async def test_a_group_sees_everything_and_commits_nothing_unseen(start_cluster: StartCluster) -> None:
     seed = int(os.environ.get("CHAOS_SEED") or random.randrange(1 << 32))
     print(f"CHAOS_SEED={seed} CHAOS_SECONDS={SECONDS:g}", flush=True)
