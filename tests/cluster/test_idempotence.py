@@ -43,7 +43,7 @@ def stores(zookeeper_connect: str) -> Iterator[list[ClusterStore]]:
     fatal: list[BaseException] = []
     opened = [
         ClusterStore(
-            zookeeper_connect, session_timeout_ms=6_000, connection_timeout_ms=5_000, on_fatal=fatal.append
+            zookeeper_connect, session_timeout_ms=6_000, connection_timeout_ms=20_000, on_fatal=fatal.append
         )
         for _ in range(3)
     ]

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from kazoo.client import KazooClient
 
@@ -45,6 +46,10 @@ def running(cluster: LocalCluster) -> Iterator[LocalCluster]:
         cluster.close()
 
 
+_PASSING: Final = (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.REQUEST_TIMED_OUT)
+"""Where a broker, or ZooKeeper, stood still for a session, there are too few brokers for a moment."""
+
+
 class ClusterView:
     """A cluster as its clients see it. Connects anew for each look, so that it never holds on to a broker."""
 
@@ -59,20 +64,24 @@ class ClusterView:
     def create_topic(self, name: str, partitions: int = 1, replicas: int = 3, **configs: str) -> None:
         """Make a topic, and wait until every broker knows it; configs with underscores for dots."""
         named = {key.replace("_", "."): value for key, value in configs.items()}
+        refused: list[ErrorCode] = []
 
         def is_made() -> bool:
-            # The controller tells of leaders that are late after most of this time: that would be an error.
+            # The controller tells of leaders that are late after most of this time.
             with self.admin(request_timeout_ms=20_000) as admin:
                 try:
                     admin.create_topics(NewTopic(name, partitions, replicas, named))
                 except ApiError as error:
-                    # A broker that stood still may have lost its session, and is back in a moment.
-                    if error.code is not ErrorCode.INVALID_REPLICATION_FACTOR:
+                    refused.append(error.code)
+                    # The one before may have made it after all.
+                    if error.code is ErrorCode.TOPIC_ALREADY_EXISTS and refused[0] is not error.code:
+                        return True
+                    if error.code not in _PASSING:
                         raise
                     return False
                 return True
 
-        eventually(is_made, 20, f"there are too few brokers for {replicas} replicas of {name}", 0.2)
+        eventually(is_made, 30, lambda: f"{name} is not made: {refused}", 0.2)
         for broker in self.cluster.brokers:
             if broker.state == "running":
                 knows = functools.partial(knows_topic, broker.endpoint, name)
