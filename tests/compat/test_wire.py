@@ -55,6 +55,12 @@ class Ground:
 
         assert wait_until(has_leader, TIMEOUT_S, 0.05)
         assert wait_until(self.takes_a_record, TIMEOUT_S, 0.05)
+        # A leader may be one before it has heard of the topic's metadata.
+        assert wait_until(self.knows_the_topic, TIMEOUT_S, 0.05)
+
+    def knows_the_topic(self) -> bool:
+        with self.connect() as broker:
+            return broker.metadata(self.topic).errors == {self.topic: 0}
 
     def takes_a_record(self) -> bool:
         """Whether a record goes in, and is read at its offset."""
