@@ -92,7 +92,7 @@ def test_brokers_without_zookeeper_fence_themselves_and_recover_when_it_is_back(
 
 
 def test_zookeeper_that_returns_only_to_go_again_costs_no_broker(start_cluster: StartCluster) -> None:
-    cluster, zookeeper, load = start(start_cluster, 2_000)
+    cluster, zookeeper, load = start(start_cluster, 4_000)
     before = pids(cluster)
     with load:
         for _ in range(3):
