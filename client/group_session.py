@@ -347,12 +347,15 @@ class GroupSession:
                 await self._heartbeat()
                 continue
             if duty is Duty.LEAVE:
+                await self._stop_joining()
+                if self._joining is not None or self.member.duty(time.monotonic())[0] is not Duty.LEAVE:
+                    # A poll came while the join ended, and may have begun another one.
+                    continue
                 log.warning(
                     "leaving group %r: no poll for %d ms (max_poll_interval_ms)",
                     self._group_id,
                     self._config.max_poll_interval_ms,
                 )
-                await self._stop_joining()
                 member_id = self.member.member_id if self.member.must_leave else NO_MEMBER
                 self.member.went_silent()
                 self._attend()
@@ -431,10 +434,13 @@ class GroupSession:
         await self._leave(member_id, reason, limit_s)
 
     async def _stop_joining(self) -> None:
-        joining, self._joining = self._joining, None
+        joining = self._joining
         if joining is not None and not joining.done():
             joining.cancel()
             await asyncio.wait((joining,))
+        # Only now: another one that a poll begins must not meet the end of this one.
+        if self._joining is joining:
+            self._joining = None
 
     async def _leave(self, member_id: str, reason: str, limit_s: float = _LEAVE_S) -> None:
         """Tell the coordinator; if it cannot be told, the session will end by itself."""

@@ -99,7 +99,9 @@ class Sender:
         self.loop = asyncio.get_running_loop()
         self.is_scheduled = False
         """Set until a round begins, which is before it takes the lock."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
+        """A timer is not asked for it: uvloop's has no time when that is now."""
         self._in_flight: dict[BrokerId, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.flushing = 0
@@ -135,13 +137,15 @@ class Sender:
         self._arm(present, next_at)
 
     def _arm(self, present: float, next_at: float) -> None:
-        if self._timer is not None and abs(self._timer.when() - self.loop.time() - next_at + present) < 1e-3:
+        next_at = max(present, next_at)
+        if self._timer is not None and abs(self._timer_at - next_at) < 1e-3:
             return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if next_at < float("inf"):
-            self._timer = self.loop.call_later(max(0.0, next_at - present), self._timer_fired)
+            self._timer = self.loop.call_later(next_at - present, self._timer_fired)
+            self._timer_at = next_at
 
     def _timer_fired(self) -> None:
         self._timer = None

@@ -119,8 +119,10 @@ class Channel:
         # Every entry holds one of the places and gives it back when it is settled.
         self._in_flight: dict[int, _InFlight] = {}
         self._places = asyncio.Semaphore(max_in_flight)
-        # One timer for all deadlines, set for the earliest or before it.
-        self._deadline_timer: asyncio.TimerHandle | None = None
+        # One timer for all deadlines, set for the earliest or before it. A timer is not asked for its time:
+        # uvloop's has none when that had passed already.
+        self._deadline_timer: asyncio.Handle | None = None
+        self._deadline_watched = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
         self._next_correlation_id = 0
         self._last_used = 0.0
@@ -215,7 +217,7 @@ class Channel:
             raise
         answer: asyncio.Future[Answer] = loop.create_future()
         self._in_flight[correlation_id] = _InFlight(answer, type(message), version, deadline, timeout_ms)
-        if self._deadline_timer is None or deadline < self._deadline_timer.when():
+        if self._deadline_timer is None or deadline < self._deadline_watched:
             self._watch(deadline)
         return await answer
 
@@ -261,6 +263,7 @@ class Channel:
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
         self._deadline_timer = asyncio.get_running_loop().call_at(deadline, self._check_deadlines)
+        self._deadline_watched = deadline
 
     def _check_deadlines(self) -> None:
         self._deadline_timer = None

@@ -145,7 +145,7 @@ def test_a_broker_without_metrics_does_not_load_their_library() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=150,
     ).stdout.split()
     assert "barnabas.broker.app" in loaded
     assert [

@@ -11,6 +11,7 @@ from barnabas.broker import slow_work
 from barnabas.broker.scheduler import Scheduler
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol.errors import ErrorCode, api_error
+from tests.waiting import DEADLINE_S
 
 
 class Fatal:
@@ -51,7 +52,7 @@ def counting(times: int) -> tuple[Callable[[], None], threading.Event]:
 def test_a_task_runs_again_and_again(scheduler: Scheduler) -> None:
     work, done = counting(3)
     scheduler.every(1, "work", work)
-    assert done.wait(10)
+    assert done.wait(DEADLINE_S)
 
 
 def test_a_later_task_with_an_earlier_turn_is_not_kept_waiting(scheduler: Scheduler) -> None:
@@ -59,7 +60,7 @@ def test_a_later_task_with_an_earlier_turn_is_not_kept_waiting(scheduler: Schedu
     scheduler.every(3_600_000, "rare", never.set)
     work, done = counting(1)
     scheduler.every(1, "often", work)
-    assert done.wait(10)
+    assert done.wait(DEADLINE_S)
     assert not never.is_set()
 
 
@@ -76,21 +77,21 @@ def test_a_task_that_fails_is_reported_and_has_its_next_turn(
         raise error
 
     scheduler.every(1, "retention", failing)
-    assert done.wait(10)
+    assert done.wait(DEADLINE_S)
     assert fatal.errors == []
     assert "retention failed" in caplog.text
 
 
 def test_a_bug_in_a_task_is_fatal(scheduler: Scheduler, fatal: Fatal) -> None:
     scheduler.every(1, "buggy", lambda: 1 / 0)
-    assert fatal.told.wait(10)
+    assert fatal.told.wait(DEADLINE_S)
     assert isinstance(fatal.errors[0], ZeroDivisionError)
 
 
 def test_a_stopped_scheduler_runs_nothing_more(scheduler: Scheduler) -> None:
     work, done = counting(1)
     scheduler.every(1, "work", work)
-    assert done.wait(10)
+    assert done.wait(DEADLINE_S)
     scheduler.stop()
     assert not any(thread.name == "scheduler" and thread.is_alive() for thread in threading.enumerate())
     scheduler.stop()
@@ -130,7 +131,7 @@ def test_a_failure_is_told_and_the_next_work_runs(
 
     slow.submit(failures.append, fail)
     slow.submit(unexpected, done.set)
-    assert done.wait(10)
+    assert done.wait(DEADLINE_S)
     assert [str(error) for error in failures] == ["disk on fire"]
     assert fatal.errors == []
     assert "fail failed" in caplog.text
@@ -138,7 +139,7 @@ def test_a_failure_is_told_and_the_next_work_runs(
 
 def test_a_failure_that_nobody_can_be_told_of_is_fatal(slow: SlowWork, fatal: Fatal) -> None:
     slow.submit(unexpected, lambda: 1 / 0)
-    assert fatal.told.wait(10)
+    assert fatal.told.wait(DEADLINE_S)
 
 
 def test_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch, fatal: Fatal) -> None:

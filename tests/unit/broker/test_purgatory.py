@@ -9,6 +9,7 @@ import pytest
 
 from barnabas.broker.purgatory import DelayedOperation, Purgatory, Reaper, Watched
 from barnabas.protocol.invariants import InvariantViolation
+from tests.waiting import DEADLINE_S
 
 
 class Recorded(DelayedOperation):
@@ -115,17 +116,17 @@ def test_an_event_during_a_try_on_another_thread_is_not_lost(purgatory: Purgator
     def wait_once() -> None:
         operation.while_trying = lambda: None
         looked.set()
-        assert go_on.wait(10)
+        assert go_on.wait(DEADLINE_S)
 
     operation.while_trying = wait_once
     first = threading.Thread(target=purgatory.check_and_complete, args=("a",))
     first.start()
-    assert looked.wait(10)
+    assert looked.wait(DEADLINE_S)
     operation.ready = True
     # The other thread is in the middle of its look and saw nothing: this call must not wait for it.
     assert purgatory.check_and_complete("a") == 0
     go_on.set()
-    first.join(10)
+    first.join(DEADLINE_S)
     assert operation.completions == 1
 
 
@@ -138,14 +139,14 @@ def test_what_completes_waits_for_a_try_on_another_thread(purgatory: Purgatory, 
 
     def wait() -> None:
         looked.set()
-        assert go_on.wait(10)
+        assert go_on.wait(DEADLINE_S)
         order.append("tried")
 
     operation.while_trying = wait
     operation.when_completed = lambda: order.append("completed")
     trying = threading.Thread(target=purgatory.check_and_complete, args=("a",))
     trying.start()
-    assert looked.wait(10)
+    assert looked.wait(DEADLINE_S)
     expiring = threading.Thread(target=reaper.expire_due, args=(100,))
     expiring.start()
     while not operation.is_completed:
@@ -271,7 +272,7 @@ def test_events_and_deadlines_that_race_complete_each_operation_exactly_once() -
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(DEADLINE_S)
     reaper.expire_due(10**9)
     assert all(operation.completions == 1 for operation in operations)
     assert (purgatory.waiting, purgatory.watched_keys, reaper.scheduled) == (0, 0, 0)
@@ -289,8 +290,8 @@ def test_the_reapers_thread_expires_by_the_clock_and_serves_several_purgatories(
                 operation = Recorded(reaper.clock_ms() + delay_ms)
                 operations.append(operation)
                 purgatory.try_complete_else_watch(operation, ["a"])
-        assert operations[1].done.wait(10)
-        assert operations[3].done.wait(10)
+        assert operations[1].done.wait(DEADLINE_S)
+        assert operations[3].done.wait(DEADLINE_S)
         assert operations[0].completions == operations[2].completions == 0
     finally:
         reaper.stop()
@@ -311,6 +312,6 @@ def test_a_dying_reaper_is_fatal() -> None:
     reaper = Reaper(on_fatal=on_fatal)
     reaper.start()
     Purgatory("p", reaper).try_complete_else_watch(Contradicting(reaper.clock_ms()), ["a"])
-    assert told.wait(10)
+    assert told.wait(DEADLINE_S)
     assert isinstance(died[0], InvariantViolation)
     reaper.stop()

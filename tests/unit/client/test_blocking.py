@@ -229,6 +229,6 @@ admin.close()
 sys.exit(os.waitstatus_to_exitcode(status))
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, cluster.bootstrap], timeout=60, env=os.environ, check=False
+        [sys.executable, "-c", program, cluster.bootstrap], timeout=150, env=os.environ, check=False
     )
     assert done.returncode == 7

@@ -9,6 +9,7 @@ import pytest
 
 from barnabas.client.consumer import Consumer, RebalanceListener
 from barnabas.client.errors import ApiError, BarnabasError, ClientClosed, ErrorCode, LocalError
+from barnabas.client.group_membership import MemberState
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.join_group import HeartbeatResponse, SyncGroupResponse
 from barnabas.protocol.messages.offsets import (
@@ -343,6 +344,37 @@ async def test_an_assignment_that_cannot_be_read_is_told_and_asked_for_again(
         consumer.subscribe("t")
         with pytest.raises(ApiError, match="assignment is not Kafka's"):
             await consumer.poll(10_000)
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+
+
+async def test_a_poll_that_comes_while_the_member_leaves_for_its_silence_keeps_it_in(
+    coordinator: FakeCoordinator,
+) -> None:
+    """The join that it begins must not be answered to a member that has left meanwhile."""
+    may_join = asyncio.Event()
+
+    async def join(broker: Any, body: Any) -> Any:
+        if body.member_id:
+            await may_join.wait()
+        return await coordinator.join(broker, body)
+
+    coordinator.cluster.more_handlers[ApiKey.JOIN_GROUP] = join
+    async with consumer_of(coordinator, max_poll_interval_ms=60) as consumer:
+        consumer.subscribe("t")
+        session = consumer._group
+        assert session is not None
+        stop_joining = session._stop_joining
+
+        async def stop_while_a_poll_comes() -> None:
+            session._stop_joining = stop_joining
+            await stop_joining()
+            await consumer.poll(0)
+            await until(lambda: session.member.state is MemberState.JOINING)
+            may_join.set()
+
+        session._stop_joining = stop_while_a_poll_comes
+        await consumer.poll(0)
+        await until(may_join.is_set)
         await poll_until(lambda: shares(consumer) == [6], consumer)
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from barnabas.client.errors import ClientClosed
 from barnabas.client.loop_thread import LoopThread
-
-JOIN_S = 10.0
+from tests.waiting import DEADLINE_S
 
 
 def test_a_call_that_the_end_cuts_short_is_told_so() -> None:
@@ -30,9 +29,9 @@ def test_a_call_that_the_end_cuts_short_is_told_so() -> None:
 
     waiting = threading.Thread(target=caller)
     waiting.start()
-    assert begun.wait(JOIN_S)
+    assert begun.wait(DEADLINE_S)
     thread.stop("the end")
-    waiting.join(JOIN_S)
+    waiting.join(DEADLINE_S)
     (error,) = outcome
     assert isinstance(error, ClientClosed)
     assert str(error) == "the end"
@@ -57,7 +56,7 @@ def test_no_call_slips_in_behind_the_end_and_waits_for_ever() -> None:
         one.start()
     thread.stop("the end")
     for one in callers:
-        one.join(JOIN_S)
+        one.join(DEADLINE_S)
     assert ended == ["the end"] * 4
     with pytest.raises(ClientClosed, match="the end"):
         thread.call(nothing)

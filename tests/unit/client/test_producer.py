@@ -170,6 +170,16 @@ async def test_a_full_batch_does_not_linger() -> None:
             assert (await first).offset == 0
 
 
+async def test_a_round_that_is_due_at_once_may_be_put_off() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            assert producer._sender is not None
+            for present, next_at in ((5.0, 5.0), (5.0, 4.0), (5.0, 65.0), (5.0, 5.0)):
+                producer._sender._arm(present, next_at)
+            assert (await producer.send_and_wait("t", b"1")).offset == 0
+
+
 async def test_one_request_carries_the_partitions_of_a_leader() -> None:
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 6)

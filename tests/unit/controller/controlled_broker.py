@@ -15,8 +15,8 @@ from barnabas.protocol import codec_msgpack
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
+from tests.waiting import DEADLINE_S
 
-DEADLINE_S = 20.0
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 

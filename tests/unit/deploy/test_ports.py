@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from barnabas.deploy.ports import ReservedPort, is_free
+from tests.waiting import DEADLINE_S
 
 
 def test_ports_reserved_at_the_same_time_differ() -> None:
@@ -34,7 +35,7 @@ def test_a_reserved_port_is_refused_to_another_program_until_released() -> None:
 
     def refused() -> str:
         return subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=DEADLINE_S
         ).stdout.strip()
 
     assert refused() == "True"

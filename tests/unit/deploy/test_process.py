@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.deploy.process import DeployError, ManagedProcess, ProcessId, tail, wait_until
+from tests.waiting import DEADLINE_S
 
 _WAIT = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(60)"
 _DEAF = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + _WAIT.removeprefix(
@@ -28,7 +29,7 @@ def spawn(tmp_path: Path) -> Iterator[Spawn]:
         log_file = tmp_path / f"{len(started)}.log"
         process = ManagedProcess.spawn("child", [sys.executable, "-c", code], log_file=log_file, **arguments)
         started.append(process)
-        assert wait_until(lambda: wait_for in tail(log_file) or not process.is_alive, 20)
+        assert wait_until(lambda: wait_for in tail(log_file) or not process.is_alive, DEADLINE_S)
         return process
 
     yield start
@@ -56,9 +57,9 @@ def test_a_child_found_again_by_its_identity_can_be_ended(spawn: Spawn) -> None:
     child = spawn(_WAIT)
     found = ManagedProcess("child", child.identity)
     # Nobody waits for the child here but its own parent, as in production.
-    reaper = threading.Thread(target=lambda: child.wait(20))
+    reaper = threading.Thread(target=lambda: child.wait(DEADLINE_S))
     reaper.start()
-    assert found.terminate(10)
+    assert found.terminate(DEADLINE_S)
     reaper.join()
     assert found.state == "gone"
 
@@ -68,13 +69,13 @@ def test_pause_and_resume_are_seen_in_the_state(spawn: Spawn) -> None:
     child.pause()
     assert child.state == "paused"
     child.resume()
-    assert wait_until(lambda: child.state == "running", 10)
+    assert wait_until(lambda: child.state == "running", DEADLINE_S)
 
 
 def test_a_paused_child_can_be_terminated(spawn: Spawn) -> None:
     child = spawn(_WAIT)
     child.pause()
-    assert child.terminate(10)
+    assert child.terminate(DEADLINE_S)
 
 
 def test_a_child_deaf_to_sigterm_is_killed_after_the_time_out(spawn: Spawn) -> None:
@@ -99,7 +100,7 @@ def test_what_a_child_started_gets_its_signals_too(spawn: Spawn, tmp_path: Path)
     inner = ProcessId.of(int(tail(tmp_path / "0.log").split()[1]))
     assert inner is not None
     child.kill()
-    assert wait_until(lambda: inner.state == "gone", 10)
+    assert wait_until(lambda: inner.state == "gone", DEADLINE_S)
 
 
 def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_a_detached_child_outlives_its_parent(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=DEADLINE_S,
     )
     pid, started = done.stdout.split()
     child = ManagedProcess("child", ProcessId(int(pid), started))

@@ -348,6 +348,18 @@ async def test_the_earliest_deadline_counts_whatever_the_order_of_the_requests(
     assert (type(first), type(second)) == (ConnectionClosed, RequestTimedOutLocally)
 
 
+async def test_a_deadline_that_has_passed_before_it_was_watched_hurts_no_other_request(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    server.answers = False
+    channel = channel_to(server)
+    await channel.connect()
+    late = asyncio.create_task(channel.request(ASK, timeout_ms=0))
+    [patient] = asking(channel, 1)
+    first, second = await outcomes([late, patient])
+    assert (type(first), type(second)) == (RequestTimedOutLocally, ConnectionClosed)
+
+
 async def test_an_answered_request_leaves_a_timer_that_hurts_no_later_one(
     server: Server, channel_to: MakeChannel
 ) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.frames import BufferPool, Frame, FrameReceiver
+from tests.waiting import DEADLINE_S
 
 # Around every threshold of the receiver: pooled, received in place, the shared memory, mapped.
 SIZES = st.one_of(
@@ -220,5 +221,5 @@ def test_threads_receive_into_memory_of_their_own() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(DEADLINE_S)
     assert got == {n: [bytes([n]) * 5000] * 200 for n in range(4)}

@@ -17,8 +17,8 @@ import pytest
 from barnabas.broker.metrics.endpoint import MetricsEndpoint
 from barnabas.broker.network.server import CannotBind
 from barnabas.deploy.process import wait_until
+from tests.waiting import DEADLINE_S
 
-DEADLINE_S = 20.0
 Make = Callable[..., MetricsEndpoint]
 
 

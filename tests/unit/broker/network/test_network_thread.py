@@ -9,8 +9,7 @@ from barnabas.broker.network.network_thread import NetworkThread
 from barnabas.broker.network.request_queue import RequestQueue
 from barnabas.broker.network.request_runner import RequestRunner
 from barnabas.protocol.frames import BufferPool
-
-DEADLINE_S = 10.0
+from tests.waiting import DEADLINE_S
 
 
 class StopsOnArrival(NetworkThread):

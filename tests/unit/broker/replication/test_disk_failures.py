@@ -55,12 +55,12 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaRequest,
     StopReplicaTopic,
 )
+from tests.waiting import DEADLINE_S
 
 ME, OTHER = BrokerId(1), BrokerId(2)
 TOPIC_ID = TopicId(uuid.UUID(int=9))
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 ACKS_ALL, ACKS_ONE = -1, 1
-DEADLINE_S = 20.0
 
 
 def raise_it(error: BaseException) -> None:

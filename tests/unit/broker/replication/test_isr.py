@@ -29,6 +29,7 @@ from tests.unit.broker.replication.building import (
     leader_of,
     state,
 )
+from tests.waiting import DEADLINE_S
 
 REGISTERED = BrokerEpoch(5)
 
@@ -358,7 +359,7 @@ def test_the_thread_carries_what_is_submitted(started: Carrier) -> None:
     started.store.notify_isr_change = lambda partitions: told.set()
     partition, pending = shrinking()
     started.changes.submit(partition, pending)
-    assert told.wait(10)
+    assert told.wait(DEADLINE_S)
     assert partition.isr == CommittedIsr(brokers(1, 2), 1)
 
 
@@ -368,7 +369,7 @@ def test_the_thread_tries_again_by_itself(started: Carrier) -> None:
     started.store.answers = [IsrStoreUnavailable("gone")]
     partition, pending = shrinking()
     started.changes.submit(partition, pending)
-    assert told.wait(10)
+    assert told.wait(DEADLINE_S)
     assert len(started.store.asked) == 2
 
 
@@ -384,7 +385,7 @@ def test_a_bug_in_the_thread_is_fatal(carrier: Carrier) -> None:
     partition, pending = shrinking()
     changes.start()
     changes.submit(partition, pending)
-    assert died.wait(10)
+    assert died.wait(DEADLINE_S)
 
 
 def test_leaving_the_leadership_ends_what_waits_for_it() -> None:
