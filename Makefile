@@ -54,7 +54,7 @@ demo: setup
 	$(BIN)/barnabas demo
 
 chaos: setup
-	CHAOS_SECONDS=$${CHAOS_SECONDS:-300} $(BIN)/python -m pytest -s tests/chaos $(PYTEST_ARGS)
+	CHAOS_SECONDS=$${CHAOS_SECONDS:-300} $(BIN)/python -m pytest -s -p no:rerunfailures tests/chaos $(PYTEST_ARGS)
 
 bench: setup
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -7,6 +7,7 @@ test fails, the end of every broker's log is added to its report.
 from __future__ import annotations
 
 import asyncio
+import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import tail
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, connect_string_from_environment
+from tests.retries import mark_retried, show_flaky
 
 # How long an example takes says nothing where other tests and their clusters run beside it; and a run that
 # fails must fail again, so the examples follow from the test. `--hypothesis-profile=search` looks for others.
@@ -29,6 +31,20 @@ StartCluster = Callable[..., LocalCluster]
 
 _UNIT_TESTS = Path(__file__).parent / "unit"
 _REPORT = pytest.StashKey[pytest.TestReport]()
+
+
+def pytest_configure() -> None:
+    # `nohup make test &` starts with SIGINT ignored, and every process of the tests would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_retried(config, items)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    show_flaky(terminalreporter)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

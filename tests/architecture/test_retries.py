@@ -1,0 +1,107 @@
+"""What may be tried once more, and what the run says of it: a run of pytest over tests made for it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_CONFTEST = """
+from pathlib import Path
+import tests.conftest as real
+from tests.retries import mark_retried, show_flaky
+
+pytest_configure = real.pytest_configure
+
+def pytest_collection_modifyitems(config, items):
+    mark_retried(config, items, Path(__file__).parent)
+
+def pytest_terminal_summary(terminalreporter):
+    show_flaky(terminalreporter)
+"""
+
+_FAILS_ONCE = """
+from pathlib import Path
+
+def test_that_fails_once():
+    tries = Path(__file__).with_suffix(".tries")
+    tries.write_text((tries.read_text() if tries.exists() else "") + "x")
+    assert tries.read_text() != "x", "the machine was busy"
+"""
+
+_FAILS_ALWAYS = """
+def test_that_fails_always():
+    assert False, "broken"
+"""
+
+_HEARS_SIGINT = """
+import signal, subprocess, sys
+
+def test_a_child_hears_sigint():
+    child = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    assert subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout == "False\\n"
+"""
+
+
+def _run(directory: Path, *arguments: str, ignoring_sigint: bool = False) -> tuple[int, str]:
+    (directory / "conftest.py").write_text(_CONFTEST)
+    (directory / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", "pytest.ini", *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"},
+        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignoring_sigint else None,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.fixture
+def tests_of(tmp_path: Path) -> Path:
+    for folder, body in [("cluster", _FAILS_ONCE), ("unit", _FAILS_ONCE), ("chaos", _FAILS_ALWAYS)]:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"test_{folder}.py").write_text(body)
+    return tmp_path
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
+def test_a_cluster_test_is_tried_once_more_and_its_first_failure_is_shown(
+    tests_of: Path, workers: tuple[str, ...]
+) -> None:
+    code, said = _run(tests_of, *workers, "cluster")
+    assert code == 0
+    assert "1 passed, 1 rerun" in said
+    flaky = said.partition("flaky: failed at first")[2]
+    assert "cluster/test_cluster.py::test_that_fails_once" in flaky
+    assert "the machine was busy" in flaky
+    assert "1 flaky:" in flaky
+
+
+def test_a_second_failure_fails_and_unit_tests_are_tried_once(tests_of: Path) -> None:
+    code, said = _run(tests_of, "chaos", "unit")
+    assert code == 1
+    assert "2 failed, 1 rerun" in said
+    assert (tests_of / "unit" / "test_unit.tries").read_text() == "x"
+
+
+def test_nothing_is_tried_again_where_the_plugin_is_off(tests_of: Path) -> None:
+    code, said = _run(tests_of, "-p", "no:rerunfailures", "cluster")
+    assert code == 1
+    assert "1 failed" in said
+    assert "flaky" not in said
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "xdist"])
+def test_children_hear_sigint_though_the_run_was_started_ignoring_it(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    (tmp_path / "test_sigint.py").write_text(_HEARS_SIGINT)
+    code, said = _run(tmp_path, *workers, ignoring_sigint=True)
+    assert code == 0, said

@@ -1,0 +1,46 @@
+"""Which tests may be tried once more, and how the run says so.
+
+Tests with real processes (cluster, compat, chaos, spark) depend on a machine that they share with other work.
+One that fails is tried once more; a second failure fails. The run ends with a section "flaky" that shows the
+first failure of each such test, because a flaky test is a defect to be mended. Unit, property and simulation
+tests depend on nothing but the code and are never retried.
+
+`-p no:rerunfailures` runs everything once, as `make chaos` does: a soak looks for rare failures.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+_TESTS: Final = Path(__file__).parent
+_MAY_BE_RETRIED: Final = ("cluster", "compat", "chaos", "spark")
+
+
+def mark_retried(config: pytest.Config, items: list[pytest.Item], tests: Path = _TESTS) -> None:
+    """Mark the tests that may be tried once more; none where the plugin is switched off."""
+    if not config.pluginmanager.hasplugin("rerunfailures"):
+        return
+    folders = [tests / name for name in _MAY_BE_RETRIED]
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in folders):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def show_flaky(reporter: pytest.TerminalReporter) -> None:
+    """Print the first failure of every test that was tried again, whatever became of it then."""
+    first_failures = reporter.stats.get("rerun", [])
+    if not first_failures:
+        return
+    reporter.section("flaky: failed at first and tried again", yellow=True)
+    for report in first_failures:
+        reporter.write_sep("_", report.nodeid, yellow=True)
+        reporter.write_line(report.longreprtext)
+        for name, content in report.sections:
+            reporter.write_sep("-", name)
+            reporter.write_line(content)
+    reporter.write_line(
+        f"{len(first_failures)} flaky: {', '.join(report.nodeid for report in first_failures)}"
+    )
