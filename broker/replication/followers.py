@@ -36,18 +36,18 @@ class Followers:
         replicas: Sequence[BrokerId],
         isr: CommittedIsr,
         *,
-        is_new_leader: bool,
+        knows_ends: bool,
         log_end_offset: Offset,
         now_ms: float,
     ) -> None:
-        """A leader epoch begins, in which this replica leads, whether or not it did before."""
+        """A leader epoch begins, in which this replica leads; ``knows_ends`` says that it did in the last."""
         self.isr = isr
         self.leader_epoch_start_offset = log_end_offset
         self._states = rules.followers_after_election(
             self._states,
             [replica for replica in replicas if replica != self._broker_id],
             isr.in_sync_replicas,
-            is_new_leader=is_new_leader,
+            knows_ends=knows_ends,
             leader_log_end_offset=log_end_offset,
             now_ms=now_ms,
         )

@@ -141,6 +141,9 @@ class Partition:
             if not self._is_news(state):
                 return False
             is_new_leader = self._role is not Role.LEADER
+            # In an epoch that it has not heard of another replica may have led, and had the followers
+            # truncate: what is known of their ends holds only from one epoch to the very next.
+            knows_ends = not is_new_leader and state.leader_epoch == self._leader_epoch + 1
             log_end_offset = self.log.log_end_offset
             # First, because the disk may refuse, and then nothing may have changed.
             with self.log.lock:
@@ -153,7 +156,7 @@ class Partition:
             self._followers.begin_epoch(
                 self._replicas,
                 CommittedIsr(in_sync, state.partition_epoch),
-                is_new_leader=is_new_leader,
+                knows_ends=knows_ends,
                 log_end_offset=log_end_offset,
                 now_ms=now_ms,
             )

@@ -74,18 +74,18 @@ def after_fetch(
 def after_election(
     follower: FollowerState | None,
     *,
-    is_new_leader: bool,
+    knows_ends: bool,
     is_in_sync: bool,
     leader_log_end_offset: Offset,
     now_ms: float,
 ) -> FollowerState:
     """The follower at the start of a leader epoch.
 
-    A leader that has just been elected knows nothing of it; one that stays keeps its log end offset. A member
+    A leader that led in the epoch before knows its log end offset; any other knows nothing of it. A member
     of the ISR gets the whole allowed lag to show itself.
     """
     caught_up_ms = now_ms if is_in_sync else NEVER_MS
-    if is_new_leader or follower is None:
+    if not knows_ends or follower is None:
         return FollowerState(last_caught_up_ms=caught_up_ms)
     return follower._replace(
         last_fetch_leader_log_end_offset=leader_log_end_offset,
@@ -99,7 +99,7 @@ def followers_after_election(
     followers: Iterable[BrokerId],
     in_sync_replicas: frozenset[BrokerId],
     *,
-    is_new_leader: bool,
+    knows_ends: bool,
     leader_log_end_offset: Offset,
     now_ms: float,
 ) -> dict[BrokerId, FollowerState]:
@@ -107,7 +107,7 @@ def followers_after_election(
     return {
         follower: after_election(
             known.get(follower),
-            is_new_leader=is_new_leader,
+            knows_ends=knows_ends,
             is_in_sync=follower in in_sync_replicas,
             leader_log_end_offset=leader_log_end_offset,
             now_ms=now_ms,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from barnabas.broker.replication import fetching, rules
+from barnabas.broker.replication.followers import Followers
 from barnabas.broker.replication.isr import PendingExpand, PendingShrink
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrConflict
 from barnabas.broker.replication.partition import Partition
@@ -153,6 +154,16 @@ def an_append_of_an_earlier_leadership_is_acknowledged(setattr_: SetAttr) -> Non
 
 def a_new_leader_tells_its_stale_high_watermark(setattr_: SetAttr) -> None:
     setattr_(Partition, "latest_offset", lambda self, epoch: self.high_watermark)
+
+
+def followers_ends_outlive_a_missed_epoch(setattr_: SetAttr) -> None:
+    """Found in this code: a leader that missed another's epoch took what it knew of its followers for true."""
+    begin_epoch = Followers.begin_epoch
+
+    def trusting(self: Followers, *args: Any, knows_ends: bool, **kwargs: Any) -> None:
+        begin_epoch(self, *args, knows_ends=bool(self._states), **kwargs)
+
+    setattr_(Followers, "begin_epoch", trusting)
 
 
 FOUND_BY_CHANCE: dict[Mutation, int] = {

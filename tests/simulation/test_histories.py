@@ -343,6 +343,32 @@ def a_controller_wakes_from_a_pause() -> None:
     _end(world)
 
 
+def a_leader_that_misses_an_epoch_of_another() -> None:
+    """Its two last words merge: it leads again and never heard that it did not, while others cut their logs."""
+    world = World(3)
+    world.produce(A)
+    assert world.fetch(C)
+    while world.deliver():
+        world.check()
+    assert world.fetch(C)
+    assert world.deliver(len(world.messages) - 1)
+    assert world.brokers[C].log.log_end_offset == 1
+    # A stands still in epoch 0. B leads in epoch 1 and writes another record there, which C takes.
+    world.move_leadership(B)
+    _tell(world, B, C)
+    world.produce(B, acks=1)
+    _replicate(world, C)
+    _replicate(world, C)
+    assert [entry.value for entry in world.brokers[C].log.between(0, 1)] == [1]
+    _die(world, B)
+    _tell(world, A)
+    assert world.brokers[A].partition.leader_epoch == 2
+    world.check()
+    assert world.truth.acknowledged_end == 0, "C holds another record there"
+    _end(world)
+    assert [entry.value for entry in world.truth.committed] == [0]
+
+
 HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_stale_high_watermark: (mutations.followers_cut_to_their_high_watermark,),
     a_fast_double_failover: (mutations.no_history_is_compared,),
@@ -357,6 +383,7 @@ HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     ),
     a_laggard_joins_a_new_leader: (mutations.followers_join_below_the_start_of_the_epoch,),
     a_controller_wakes_from_a_pause: (mutations.a_replaced_controller_is_obeyed,),
+    a_leader_that_misses_an_epoch_of_another: (mutations.followers_ends_outlive_a_missed_epoch,),
 }
 
 

@@ -312,6 +312,14 @@ class World:
             link.is_suspected = False
             self.events.append(events.BrokerReturned(channels.epoch, broker, link.broker_epoch))
 
+    def move_leadership(self, broker: BrokerId) -> None:
+        """Another member of the ISR leads and the one before stays in sync, as after a preferred election."""
+        reign: Any = self.reign
+        wanted = self.state.with_leader(broker, self.state.isr, reign.epoch)
+        reign.context.leadership.update(reign._writer.update_partition_states({TP: wanted}).written)
+        reign._batch.add_leader_and_isr(reign.context.live_brokers, TP)
+        reign._flush()
+
     def shut_down(self, broker: BrokerId) -> None:
         """SIGTERM: the leaderships move away, then the process ends in good order."""
         epoch = self.zookeeper.registrations[broker].broker_epoch

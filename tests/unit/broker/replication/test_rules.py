@@ -81,7 +81,7 @@ def test_caught_up_time_is_the_latest_at_which_it_had_all_there_was(steps: list[
 def test_a_new_leader_knows_no_follower(is_in_sync: bool, caught_up_ms: float) -> None:
     state = rules.after_election(
         follower(7),
-        is_new_leader=True,
+        knows_ends=False,
         is_in_sync=is_in_sync,
         leader_log_end_offset=Offset(9),
         now_ms=50.0,
@@ -91,7 +91,7 @@ def test_a_new_leader_knows_no_follower(is_in_sync: bool, caught_up_ms: float) -
 
 def test_a_leader_that_stays_keeps_what_it_knows() -> None:
     state = rules.after_election(
-        follower(7), is_new_leader=False, is_in_sync=True, leader_log_end_offset=Offset(9), now_ms=50.0
+        follower(7), knows_ends=True, is_in_sync=True, leader_log_end_offset=Offset(9), now_ms=50.0
     )
     assert (state.log_end_offset, state.last_fetch_leader_log_end_offset) == (7, 9)
     assert state.last_caught_up_ms == 50.0
