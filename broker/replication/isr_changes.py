@@ -99,8 +99,14 @@ class IsrChanges:
         self._thread.stop(timeout_s)
 
     def submit(self, partition: Partition, pending: PendingIsr) -> None:
-        """Bring a proposed change to ZooKeeper; a proposal of an earlier leader epoch is replaced."""
+        """Bring a proposed change to ZooKeeper; a proposal of an earlier leader epoch is replaced.
+
+        One that is out of date by now is dropped: it would take the place of the newer one, which nobody
+        submits a second time, and the partition would stay pending until its next leader epoch.
+        """
         with self._condition:
+            if partition.isr is not pending:
+                return
             self._pending[partition.partition] = (partition, pending)
             self._condition.notify()
 

@@ -317,6 +317,27 @@ def test_a_newer_change_of_a_partition_takes_the_place_of_an_older(carrier: Carr
     assert partition.isr == CommittedIsr(brokers(1), 2)
 
 
+def test_a_proposal_that_is_submitted_late_takes_no_newer_one_away(carrier: Carrier) -> None:
+    """A thread may stand still between proposing a change and submitting it."""
+    partition, old = shrinking()
+    partition.make_leader(state(epoch=1, isr=(1, 2), partition_epoch=1), 0.0)
+    append(partition)
+    new = partition.propose_shrink(99 * LAG_MS)
+    assert new is not None
+    asked: list[int] = []
+
+    def note(partition: TopicPartition, *, leader_epoch: int, **arguments: Any) -> int:
+        asked.append(leader_epoch)
+        return 2
+
+    carrier.store.update_isr = note
+    carrier.changes.submit(partition, new)
+    carrier.changes.submit(partition, old)
+    assert carrier.changes.work_off()
+    assert asked == [1]
+    assert partition.isr == CommittedIsr(brokers(1), 2)
+
+
 def test_the_controller_is_told_later_when_it_cannot_be_told_now(carrier: Carrier) -> None:
     partition, pending = shrinking()
     carrier.store.notify_answers = [IsrStoreUnavailable("gone")]
