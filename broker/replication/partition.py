@@ -7,8 +7,8 @@ looks for laggards. Nothing blocks while the lock is held but the append itself.
 Guarantees:
 
 - log start ≤ last stable offset ≤ high watermark ≤ log end offset, checked whenever one of them moves;
-- the high watermark moves on four occasions: an append, a follower's fetch, becoming leader, an ISR change;
-  and only up, but for a truncation, which cuts it to the log's end;
+- the high watermark moves on five occasions: an append, a follower's fetch, becoming leader, an ISR change,
+  the periodic check of the ISR; and only up, but for a truncation, which cuts it to the log's end;
 - a request of an older or newer leader epoch than this replica's is refused (KIP-320);
 - the rules are those of `barnabas.broker.replication.rules`; time comes in as an argument.
 """
@@ -365,6 +365,15 @@ class Partition:
             if self._followers.isr is not pending:
                 return False
             self._followers.isr = outcome
+            return self._advance_high_watermark(now_ms)
+
+    def advance_high_watermark(self, now_ms: float) -> bool:
+        """Move it as far as it may go by now; returns whether it moved.
+
+        A replica outside the ISR is waited for until it has lagged too long. When it hangs, and nobody else
+        appends or fetches, nothing but time says so.
+        """
+        with self._lock:
             return self._advance_high_watermark(now_ms)
 
     def _advance_high_watermark(self, now_ms: float) -> bool:

@@ -441,13 +441,17 @@ class ReplicaManager:
     # Background work, called by the scheduler.
 
     def shrink_isrs(self) -> None:
-        """Put out of the ISRs who has not been caught up for ``replica.lag.time.max.ms``."""
+        """Put out of the ISRs who has not been caught up for ``replica.lag.time.max.ms``, and wait for nobody
+        else who has not.
+        """
         now_ms = self._now_ms()
         for partition in self.partitions():
             if partition.role is Role.LEADER:
                 pending = partition.propose_shrink(now_ms)
                 if pending is not None:
                     self.isr_changes.submit(partition, pending)
+                if partition.advance_high_watermark(now_ms):
+                    self._high_watermark_moved(partition.partition)
 
     def checkpoint_high_watermarks(self) -> None:
         """Write the high watermarks down, so that a restart need not begin at the log's start."""

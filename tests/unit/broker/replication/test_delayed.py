@@ -312,3 +312,24 @@ def test_laggards_are_proposed_to_leave(led: Managed) -> None:
     led.manager.shrink_isrs()
     assert partition.isr.proposed == {1, 2}
     assert not led.manager.isr_changes.work_off()
+
+
+def test_a_replica_that_hangs_outside_the_isr_is_not_waited_for_longer_than_the_lag() -> None:
+    """Nothing is appended and nobody fetches any more: the check of the ISRs looks."""
+    managed = Managed()
+    managed.know({1: 0, 2: 5})
+    managed.tell(state(isr=(1,), replicas=(1, 2)))
+    managed.produce(acks=1)
+    # It has everything, but of an earlier life it does not join.
+    managed.know({1: 0})
+    managed.fetch(1, replica=TWO)
+    answers = managed.produce(timeout_ms=60_000)
+    consumed = managed.fetch(1, max_wait_ms=60_000)
+    managed.pass_time(LAG_MS)
+    managed.manager.shrink_isrs()
+    assert answers == consumed == []
+    managed.pass_time(1)
+    managed.manager.shrink_isrs()
+    ((outcome,),) = answers
+    assert outcome.error is ErrorCode.NONE
+    assert [found.bytes_read for found in consumed] == [RECORD.size]
