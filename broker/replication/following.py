@@ -25,21 +25,26 @@ def apply_answer(
     Raises the leader's error; FENCED_LEADER_EPOCH when the replica follows that epoch no longer; whatever the
     log finds wrong, such as UnexpectedAppendOffset. Then nothing was changed, and the next fetch tells more.
     """
-    if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and data.log_start_offset > partition.log_end_offset:
-        # What lies between this log's end and the leader's start is gone everywhere.
-        logger.warning(
-            "%s ends at %d, before its leader's start; beginning anew at %d",
-            partition.partition,
-            partition.log_end_offset,
-            data.log_start_offset,
-        )
-        partition.restart_at(leader_epoch, Offset(data.log_start_offset))
-        return
+    if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and data.log_start_offset >= 0:
+        if data.log_start_offset > partition.log_end_offset:
+            # What lies between this log's end and the leader's start is gone everywhere.
+            _restart(partition, leader_epoch, data.log_start_offset, "ends before its leader's start")
+            return
+        if _is_empty_at_another_offset(partition, data.log_start_offset):
+            # The leader, elected uncleanly, ends before it. There are no records whose epochs could tell.
+            _restart(partition, leader_epoch, data.log_start_offset, "is empty and its leader ends before it")
+            return
     raise_for(data.error_code)
     if data.diverging_epoch.epoch >= 0:
         answer = EpochEnd(LeaderEpoch(data.diverging_epoch.epoch), Offset(data.diverging_epoch.end_offset))
         before = partition.log_end_offset
-        partition.truncate_for(leader_epoch, answer)
+        truncation = partition.truncate_for(leader_epoch, answer)
+        if data.log_start_offset >= 0 and truncation.offset < partition.log.log_start_offset:
+            # After an unclean election: nothing that this log may keep is in the leader's.
+            _restart(
+                partition, leader_epoch, data.log_start_offset, "begins where the leader has another log"
+            )
+            return
         logger.info(
             "%s diverges from its leader, whose epoch %d ends at %d: cut from %d to %d",
             partition.partition,
@@ -55,3 +60,21 @@ def apply_answer(
         leader_log_start_offset=Offset(data.log_start_offset),
         wall_clock_ms=wall_clock_ms,
     )
+
+
+def _is_empty_at_another_offset(partition: Partition, leader_log_start_offset: int) -> bool:
+    log = partition.log
+    return log.log_start_offset == log.log_end_offset != leader_log_start_offset
+
+
+def _restart(partition: Partition, leader_epoch: LeaderEpoch, offset: int, why: str) -> None:
+    log = partition.log
+    logger.warning(
+        "%s, %d to %d, %s; beginning anew at %d",
+        partition.partition,
+        log.log_start_offset,
+        log.log_end_offset,
+        why,
+        offset,
+    )
+    partition.restart_at(leader_epoch, Offset(offset))

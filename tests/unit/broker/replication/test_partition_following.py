@@ -172,6 +172,34 @@ def test_who_was_left_behind_begins_at_the_leaders_start() -> None:
     assert partition.log_end_offset == 7
 
 
+def test_an_empty_log_behind_its_leaders_end_begins_anew_at_the_leaders_start() -> None:
+    """After an unclean election the leader may end before the offset at which this replica began."""
+    partition = follower_of()
+    partition.restart_at(LeaderEpoch(0), Offset(9))
+    apply(partition, answered(error_code=int(ErrorCode.OFFSET_OUT_OF_RANGE), log_start_offset=2))
+    assert partition.follower_position(LeaderEpoch(0)) == (2, -1, 2, 2)
+    assert follow(partition, 2, 3, mark=4)
+
+
+def test_records_are_not_dropped_for_a_leader_that_does_not_say_where_histories_part() -> None:
+    partition = follower_of()
+    follow(partition, 0, 5)
+    with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
+        apply(partition, answered(error_code=int(ErrorCode.OFFSET_OUT_OF_RANGE), log_start_offset=0))
+    assert partition.log_end_offset == 5
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_a_log_that_begins_behind_where_histories_part_begins_anew(kept: int) -> None:
+    partition = follower_of()
+    follow(partition, 0, 5 + kept, mark=5)
+    follow(partition, 5 + kept, 0, mark=5, start=5)
+    assert partition.log.log_start_offset == 5
+    diverging = EpochEndOffset(epoch=0, end_offset=3)
+    apply(partition, answered(diverging_epoch=diverging, high_watermark=3, log_start_offset=1))
+    assert partition.follower_position(LeaderEpoch(0)) == (1, -1, 1, 1)
+
+
 def test_an_error_of_the_leader_changes_nothing() -> None:
     partition = follower_of()
     follow(partition, 0, 2)
