@@ -34,7 +34,8 @@ from barnabas.broker.network.request import Request
 from barnabas.broker.network.server import ListenAddress, ServerSettings, SocketServer
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory, Reaper
-from barnabas.broker.replication.fetcher import FetcherManager, FetcherSettings
+from barnabas.broker.replication.fetcher import FetcherManager
+from barnabas.broker.replication.leader_fetches import FetcherSettings
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.scheduler import Scheduler
 from barnabas.broker.slow_work import SlowWork

@@ -22,29 +22,24 @@ from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.appending import AppendOutcome
-from barnabas.broker.replication.fetcher import (
-    FetcherManager,
-    FetcherSettings,
-    FollowedLeader,
-    LeaderFetcher,
-)
+from barnabas.broker.replication.fetcher import FollowedLeader
 from barnabas.broker.replication.fetching import FetchItem, FetchParams, FetchResult
 from barnabas.broker.replication.followed import Followed
 from barnabas.broker.replication.isr_changes import IsrStoreUnavailable
+from barnabas.broker.replication.leader_fetches import FetcherSettings, LeaderFetches
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import (
     BrokerEpoch,
     BrokerId,
-    Endpoint,
     LeaderEpoch,
     Offset,
     TopicId,
     TopicPartition,
 )
 from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest, DescribeReplicasResponse
-from barnabas.protocol.messages.fetch import FetchPartitionResponse
+from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from barnabas.protocol.messages.inter_broker import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
@@ -295,27 +290,25 @@ def test_a_follower_is_followed_no_longer_and_holds_no_role(broker: Broker) -> N
     assert caught.value.code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-async def test_a_fetch_that_cannot_be_appended_takes_the_dir_offline(broker: Broker) -> None:
+def test_a_fetch_that_cannot_be_appended_takes_the_dir_offline(broker: Broker) -> None:
     assert broker.lead(T0, leader=OTHER) == []
     broker.full.add(broker.dirs[0])
-    manager = FetcherManager(
+    fetches = LeaderFetches(
         ME,
-        broker.replicas.partition,
-        MetadataCache(),
+        OTHER,
         FetcherSettings(500, 1, 1 << 20, 1 << 20, 100, 1_000),
+        MetadataCache(),
         broker_epoch=lambda: BrokerEpoch(1),
         note_error=broker.replicas.note_error,
-        on_fatal=raise_it,
     )
-    # Its thread is not started: the fetcher lives on this test's loop and is handed its answer.
-    manager._loop.close()
-    manager.spawn = lambda work: work.close()
-    fetcher = LeaderFetcher(manager, OTHER, Endpoint("localhost", 1))
     followed = Followed(broker.replicas.partition(T0), LeaderEpoch(broker.epoch))
-    answer = FetchPartitionResponse(
+    fetches.followed.add(T0, followed)
+    assert fetches.next_request(0.0).request is not None
+    data = FetchPartitionResponse(
         partition_index=0, error_code=0, high_watermark=0, log_start_offset=0, records=memoryview(a_batch())
     )
-    fetcher._apply_partition(T0, followed, answer, 0.0)
+    answer = FetchResponse(responses=[FetchTopicResponse(topic=T0.topic, partitions=[data])])
+    assert fetches.answered(answer, 0.0, 0) == 0.0
     assert followed.retry_at > 0
     broker.replicas.disk_failures.work_off()
     assert broker.error_of(T0) == ErrorCode.KAFKA_STORAGE_ERROR

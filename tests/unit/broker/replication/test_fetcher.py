@@ -18,8 +18,9 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.network.server import ListenAddress, ServerSettings, SocketServer
-from barnabas.broker.replication import fetcher
-from barnabas.broker.replication.fetcher import FetcherManager, FetcherSettings, FollowedLeader
+from barnabas.broker.replication import leader_fetches
+from barnabas.broker.replication.fetcher import FetcherManager, FollowedLeader
+from barnabas.broker.replication.leader_fetches import FetcherSettings
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerEpoch, Endpoint, LeaderEpoch, TopicPartition
@@ -244,7 +245,7 @@ def test_a_leader_whose_port_refuses_is_suspected_until_it_answers(
 def test_a_leader_whose_connection_is_lost_is_suspected_at_once_and_for_a_while(
     leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "_SUSPECTED_S", 0.1)
+    monkeypatch.setattr(leader_fetches, "_SUSPECTED_S", 0.1)
     seen: list[bool] = []
     suspect = follower.metadata.suspect
     monkeypatch.setattr(

@@ -1,0 +1,229 @@
+"""What a follower asks of one leader, what becomes of the answers, and when it asks again.
+
+- Its fetches form a session at the leader (`followed`), so that they name and tell only what is new.
+- Every fetch carries the leader epoch it is meant for; what comes back is applied only while the follower is
+  still at that epoch, so an answer that is overtaken by the controller is dropped.
+- It also carries the epoch of the follower's last record. A leader whose history is another answers with
+  where they part, and the follower cuts there (KIP-101, KIP-279, in the form of KIP-595): never to a mere
+  high watermark, and without a request of its own.
+
+No socket, no loop and no clock: `LeaderFetcher` drives this on the fetchers' thread, the simulation step by
+step. Seconds come in as an argument, always of the same clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.replication.followed import Followed, FollowedPartitions, NextFetch
+from barnabas.broker.replication.following import apply_answer
+from barnabas.protocol.errors import (
+    ApiError,
+    ConnectionClosed,
+    ConnectionRefused,
+    ErrorCode,
+    LocalError,
+)
+from barnabas.protocol.fetch_epochs import FINAL_EPOCH, NO_SESSION
+from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, TopicPartition
+from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchRequest, FetchResponse
+
+logger = logging.getLogger(__name__)
+
+_FIRST_RETRY_MS: Final = 10.0
+_SUSPECTED_S: Final = 1.0
+"""How long a leader whose connection was lost is suspected, unless it answers or refuses before."""
+_SESSION_ERRORS: Final = frozenset(
+    {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
+)
+_QUIET_ERRORS: Final = frozenset(
+    {
+        # What a change of leadership looks like until both sides have heard of it.
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherSettings:
+    """The ``replica.fetch.*`` settings."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    response_max_bytes: int
+    backoff_ms: int
+    socket_timeout_ms: int
+    refresh_ms: float = 1_000.0
+    """How often a partition is named at the least, for its leader to see that it is caught up."""
+
+
+class NextRequest(NamedTuple):
+    """What to send now. Without a request: wait for a change of what is followed, or for ``pause_s``."""
+
+    request: FetchRequest | None
+    pause_s: float | None = None
+
+
+class Failed(NamedTuple):
+    """How long to wait after a failed fetch, and after what time `end_suspicion` is due, 0.0 being never."""
+
+    pause_s: float
+    suspected_s: float = 0.0
+
+
+class LeaderFetches:
+    """The fetches of all that this broker follows at one leader, one at a time."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        leader: BrokerId,
+        settings: FetcherSettings,
+        metadata: MetadataCache,
+        *,
+        broker_epoch: Callable[[], BrokerEpoch],
+        note_error: Callable[[ApiError], None],
+    ) -> None:
+        """``note_error`` hears of what could not be appended, for it may be the disk."""
+        self.leader = leader
+        self.followed = FollowedPartitions(settings.refresh_ms, settings.backoff_ms)
+        self._broker_id = broker_id
+        self._settings = settings
+        self._metadata = metadata
+        self._current_broker_epoch = broker_epoch
+        self._note_error = note_error
+        # Whether the loss of the connection has been said; once is enough.
+        self._is_lost = False
+        # Whether its port refused since it last answered.
+        self._is_refused = False
+        self._broker_epoch = NO_BROKER_EPOCH
+
+    # Asking.
+
+    def next_request(self, now: float) -> NextRequest:
+        """The next fetch; the leader knows of it as soon as it is sent."""
+        broker_epoch = self._current_broker_epoch()
+        if broker_epoch != self._broker_epoch:
+            # What the leader knows of every partition is from another life, or from before the end of this.
+            self._broker_epoch = broker_epoch
+            self.followed.begin_anew()
+        asked = self.followed.next_fetch(now)
+        pause_s = asked.next_retry - now if asked.next_retry else None
+        if asked.is_empty:
+            return NextRequest(None, pause_s)
+        wait_ms = self._settings.max_wait_ms
+        if pause_s is not None:
+            wait_ms = max(0, min(wait_ms, int(pause_s * 1000)))
+        return NextRequest(self._request(asked, wait_ms))
+
+    def nudge(self) -> FetchRequest:
+        """An empty fetch outside of the session: it has the leader answer the waiting one at once."""
+        return self._request(NextFetch(NO_SESSION, FINAL_EPOCH, {}, [], 0.0), 0)
+
+    def _request(self, asked: NextFetch, wait_ms: int) -> FetchRequest:
+        return FetchRequest(
+            replica_id=self._broker_id,
+            replica_epoch=self._broker_epoch,
+            max_wait_ms=wait_ms,
+            min_bytes=self._settings.min_bytes,
+            max_bytes=self._settings.response_max_bytes,
+            session_id=asked.session_id,
+            session_epoch=asked.epoch,
+            topics=asked.topics(self._settings.max_bytes),
+            forgotten_topics_data=asked.forgotten_topics(),
+        )
+
+    # What becomes of it.
+
+    def answered(self, response: FetchResponse, now: float, wall_clock_ms: int) -> float:
+        """Take over an answer; for how many seconds to wait before the next fetch."""
+        self._is_lost = self._is_refused = False
+        self._metadata.trust(self.leader)
+        if response.error_code in _SESSION_ERRORS:
+            logger.debug("broker %d does not know the session: error %d", self.leader, response.error_code)
+            self.followed.begin_anew()
+            return 0.0
+        if response.error_code != ErrorCode.NONE:
+            logger.warning("broker %d refuses fetches: error %d", self.leader, response.error_code)
+            self.followed.begin_anew()
+            return self._settings.backoff_ms / 1000
+        self.followed.answered(response.session_id)
+        for topic in response.responses:
+            for data in topic.partitions:
+                name = TopicPartition(topic.topic, data.partition_index)
+                followed = self.followed.asked(name)
+                if followed is not None:
+                    self._apply(name, followed, data, now, wall_clock_ms)
+        return 0.0
+
+    def failed(self, error: LocalError) -> Failed:
+        """No answer came: the next fetch begins a session anew."""
+        self.followed.begin_anew()
+        if not isinstance(error, ConnectionClosed):
+            logger.warning("fetching from broker %d: %s", self.leader, error)
+            return Failed(0.0)
+        if isinstance(error, ConnectionRefused):
+            if self.leader not in self._metadata.suspects:
+                logger.warning("broker %d refuses connections: %s", self.leader, error)
+            self._is_refused = True
+            self._metadata.suspect(self.leader)
+            return Failed(_FIRST_RETRY_MS / 1000)
+        if isinstance(error.__cause__, OSError):
+            logger.warning("fetching from broker %d: %s", self.leader, error)
+            return Failed(self._settings.backoff_ms / 1000)
+        # The connection was lost just now, or the back-off has not passed; the next attempt tells more.
+        logger.log(
+            logging.DEBUG if self._is_lost else logging.INFO,
+            "fetching from broker %d: %s",
+            self.leader,
+            error,
+        )
+        if self._is_lost:
+            return Failed(_FIRST_RETRY_MS / 1000)
+        # Named to no client until the next attempt has told more, or a while has passed: a client that lost
+        # the same peer at the same moment asks at once, and only once; told the old leader, it would go on
+        # trying that one for seconds.
+        self._is_lost = True
+        self._metadata.suspect(self.leader)
+        return Failed(_FIRST_RETRY_MS / 1000, _SUSPECTED_S)
+
+    def end_suspicion(self) -> None:
+        """The while has passed."""
+        if not self._is_refused:
+            self._metadata.trust(self.leader)
+
+    def _apply(
+        self,
+        name: TopicPartition,
+        followed: Followed,
+        data: FetchPartitionResponse,
+        now: float,
+        wall_clock_ms: int,
+    ) -> None:
+        try:
+            apply_answer(followed.partition, followed.leader_epoch, data, wall_clock_ms=wall_clock_ms)
+        except ApiError as error:
+            self._note_error(error)
+            self._rest(name, followed, error.code, now, str(error))
+        except UnexpectedAppendOffset as error:
+            # The log moved on meanwhile; the next fetch asks from where it ends now.
+            self._rest(name, followed, ErrorCode.OFFSET_OUT_OF_RANGE, now, str(error))
+        else:
+            self.followed.applied(name, followed)
+
+    def _rest(self, name: TopicPartition, followed: Followed, code: ErrorCode, now: float, why: str) -> None:
+        """Leave a partition out for a while, twice as long each time."""
+        rests_ms = self.followed.failed(name, followed, now)
+        level = logging.DEBUG if code in _QUIET_ERRORS else logging.WARNING
+        logger.log(
+            level, "%s from broker %d: %s %s; again in %.0f ms", name, self.leader, code.name, why, rests_ms
+        )

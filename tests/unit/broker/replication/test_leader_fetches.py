@@ -1,0 +1,156 @@
+"""What a follower asks of its leader and when: decisions alone, without a socket or a clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.replication.followed import Followed
+from barnabas.broker.replication.leader_fetches import Failed, FetcherSettings, LeaderFetches
+from barnabas.protocol.errors import (
+    ApiError,
+    ConnectionClosed,
+    ConnectionRefused,
+    ErrorCode,
+    RequestTimedOutLocally,
+)
+from barnabas.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
+from barnabas.protocol.ids import BrokerEpoch, LeaderEpoch
+from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
+from tests.unit.broker.replication.building import ME, TP, TWO, partition_of, state
+
+BACKOFF_MS = 200
+SESSION = 7
+
+
+class Follower:
+    """Broker 2 follows broker 1."""
+
+    def __init__(self, log: Log) -> None:
+        self.metadata = MetadataCache()
+        self.epoch = BrokerEpoch(5)
+        self.noted: list[ApiError] = []
+        self.partition = partition_of(log, broker=TWO)
+        self.partition.make_follower(state(leader=1, isr=(1, 2), replicas=(1, 2)))
+        self.fetches = LeaderFetches(
+            TWO,
+            ME,
+            FetcherSettings(500, 1, 1 << 20, 1 << 20, BACKOFF_MS, 1_000),
+            self.metadata,
+            broker_epoch=lambda: self.epoch,
+            note_error=self.noted.append,
+        )
+
+    def follow(self) -> None:
+        self.fetches.followed.add(TP, Followed(self.partition, LeaderEpoch(0)))
+
+
+def answer(error: ErrorCode = ErrorCode.NONE, *, session_id: int = SESSION) -> FetchResponse:
+    data = FetchPartitionResponse(
+        partition_index=TP.partition, error_code=error, high_watermark=0, log_start_offset=0
+    )
+    topics = [FetchTopicResponse(topic=TP.topic, partitions=[data])]
+    return FetchResponse(session_id=session_id, responses=topics)
+
+
+@pytest.fixture
+def follower(tmp_path: Path) -> Follower:
+    return Follower(Log.open(TP, tmp_path / str(TP), LogConfig(), now_ms=0))
+
+
+def test_without_a_partition_nothing_is_asked(follower: Follower) -> None:
+    assert follower.fetches.next_request(0.0) == (None, None)
+
+
+def test_an_answer_opens_the_session_that_the_next_fetch_goes_on_with(follower: Follower) -> None:
+    follower.follow()
+    first = follower.fetches.next_request(0.0).request
+    assert first is not None
+    assert (first.session_id, first.session_epoch, first.replica_epoch) == (NO_SESSION, INITIAL_EPOCH, 5)
+    assert follower.fetches.answered(answer(), 0.0, 0) == 0.0
+    second = follower.fetches.next_request(0.0).request
+    assert second is not None
+    assert (second.session_id, second.session_epoch) == (SESSION, 1)
+
+
+def test_in_another_life_of_this_broker_a_session_begins_anew(follower: Follower) -> None:
+    follower.follow()
+    follower.fetches.next_request(0.0)
+    follower.fetches.answered(answer(), 0.0, 0)
+    follower.epoch = BrokerEpoch(6)
+    request = follower.fetches.next_request(0.0).request
+    assert request is not None
+    assert (request.session_id, request.replica_epoch) == (NO_SESSION, 6)
+    assert [topic.topic for topic in request.topics] == [TP.topic]
+
+
+def test_a_partition_that_fails_rests_and_is_asked_for_again(follower: Follower) -> None:
+    follower.follow()
+    follower.fetches.next_request(0.0)
+    assert follower.fetches.answered(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER), 0.0, 0) == 0.0
+    assert [error.code for error in follower.noted] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert follower.fetches.next_request(0.0) == (None, 0.01)
+    assert follower.fetches.next_request(0.02).request is not None
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH]
+)
+def test_a_session_that_is_not_known_begins_anew_at_once(follower: Follower, code: ErrorCode) -> None:
+    follower.follow()
+    follower.fetches.next_request(0.0)
+    follower.fetches.answered(answer(), 0.0, 0)
+    follower.fetches.next_request(0.0)
+    assert follower.fetches.answered(FetchResponse(error_code=code, responses=[]), 0.0, 0) == 0.0
+    request = follower.fetches.next_request(0.0).request
+    assert request is not None
+    assert request.session_id == NO_SESSION
+
+
+def test_a_leader_that_refuses_all_is_asked_after_the_back_off(follower: Follower) -> None:
+    follower.follow()
+    follower.fetches.next_request(0.0)
+    refused = FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, responses=[])
+    assert follower.fetches.answered(refused, 0.0, 0) == BACKOFF_MS / 1000
+
+
+def test_a_lost_connection_is_suspected_once_and_for_a_while(follower: Follower) -> None:
+    follower.follow()
+    follower.fetches.next_request(0.0)
+    assert follower.fetches.failed(ConnectionClosed("lost")) == Failed(0.01, 1.0)
+    assert follower.metadata.suspects == {ME}
+    assert follower.fetches.failed(ConnectionClosed("lost")) == Failed(0.01)
+    follower.fetches.end_suspicion()
+    assert not follower.metadata.suspects
+
+
+def test_a_refusal_is_suspected_until_the_leader_answers(follower: Follower) -> None:
+    follower.follow()
+    assert follower.fetches.failed(ConnectionRefused("refused")) == Failed(0.01)
+    follower.fetches.end_suspicion()
+    assert follower.metadata.suspects == {ME}
+    follower.fetches.next_request(0.0)
+    follower.fetches.answered(answer(), 0.0, 0)
+    assert not follower.metadata.suspects
+
+
+def test_after_a_network_error_the_back_off_passes_and_after_a_time_out_nothing_does(
+    follower: Follower,
+) -> None:
+    unreachable = ConnectionClosed("no route")
+    unreachable.__cause__ = OSError("no route to host")
+    assert follower.fetches.failed(unreachable) == Failed(BACKOFF_MS / 1000)
+    assert follower.fetches.failed(RequestTimedOutLocally("late")) == Failed(0.0)
+    assert not follower.metadata.suspects
+
+
+def test_a_nudge_is_outside_of_the_session(follower: Follower) -> None:
+    follower.follow()
+    follower.fetches.next_request(0.0)
+    nudge = follower.fetches.nudge()
+    assert (nudge.session_id, nudge.session_epoch, nudge.max_wait_ms) == (NO_SESSION, FINAL_EPOCH, 0)
+    assert nudge.topics == []
