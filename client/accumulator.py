@@ -3,7 +3,8 @@
 Guarantees: records of a partition keep their order; the last batch of a queue alone is open; what was sent
 leaves the queue for its pipeline (`sequences`), where it stays until it is done, so a retry never reorders.
 Memory is reserved per batch, before its first record; a batch that grows beyond `batch_size`, because an
-earlier one of its partition is under way, reserves more.
+earlier one of its partition is under way, reserves more. Those who wait for memory are served in order, and
+what comes free is reserved for the first of them before it wakes: nobody can take it in between.
 
 Appends come from one thread, or under ``lock`` from several; the sender, on the event loop, takes the lock
 for everything else.
@@ -15,7 +16,8 @@ import asyncio
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from barnabas.client.config import ProducerConfig
@@ -44,6 +46,30 @@ _STICKY_TRIES: Final = 4
 def _refuse(key: bytes | None, value: bytes | None, headers: Headers | None, timestamp_ms: int) -> int | None:
     """The append of a queue without an open batch."""
     return None
+
+
+class _MemoryWaiter:
+    """One appender that waits for memory; changed under the accumulator's lock."""
+
+    __slots__ = ("future", "is_granted", "size")
+
+    def __init__(self, size: int, future: asyncio.Future[None]) -> None:
+        self.size = size
+        self.future = future
+        self.is_granted = False
+        """Whether its bytes are reserved; the waiter gives them back if it does not use them."""
+
+    def wake(self, error: BarnabasError | None = None) -> None:
+        """From any thread."""
+        self.future.get_loop().call_soon_threadsafe(self._wake, error)
+
+    def _wake(self, error: BarnabasError | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
 
 
 class PartitionQueue:
@@ -115,13 +141,15 @@ class Accumulator:
         """The queues that hold or have sent something that is not done."""
         self.incomplete: set[ProducerBatch] = set()
         self.available_bytes = config.buffer_memory
-        """0 ≤ available ≤ buffer_memory, but for a batch that grew by its last record."""
+        """0 ≤ available ≤ buffer_memory; without what batches and woken waiters have reserved."""
         self.closed_reason: str | None = None
+        self._granted = 0
+        """What the append under way may use beside the available bytes; 0 but within `redeeming`."""
         self._partitioner = partitioner
         self._has_leader = has_leader
         self._wake_sender = wake_sender
         self._compression = config.compression
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiters: deque[_MemoryWaiter] = deque()
 
     @property
     def is_short_of_memory(self) -> bool:
@@ -265,48 +293,80 @@ class Accumulator:
     # Memory
 
     def _reserve(self, size: int) -> bool:
-        if size > self.available_bytes or (self._waiters and size > 0 and self._is_behind(size)):
+        missing = size - self._granted
+        if missing > 0 and (self._waiters or missing > self.available_bytes):
             return False
-        self.available_bytes -= size
+        self._granted = max(0, -missing)
+        self.available_bytes -= max(0, missing)
         return True
 
-    def _is_behind(self, size: int) -> bool:
-        """Whether those who waited first would be starved: their demand is served before."""
-        return self.available_bytes - size < self._waiters[0][0]
+    @contextmanager
+    def redeeming(self, granted: int) -> Iterator[None]:
+        """Under the lock: appends use what `wait_for_memory` reserved first; what they leave is released."""
+        self._granted = granted
+        try:
+            yield
+        finally:
+            unused, self._granted = self._granted, 0
+            self._release(unused)
 
-    async def wait_for_memory(self, size: int, deadline: float) -> None:
-        """Wait until so many bytes may be free. Raises BufferExhausted when the deadline passes.
+    async def wait_for_memory(self, size: int, deadline: float) -> int:
+        """Wait until so many bytes are reserved for the caller, to be passed to `redeeming` or `give_back`.
 
-        On the event loop only. Being woken is no promise: the caller tries again.
+        On the event loop only. Raises BufferExhausted when the deadline passes, and ClientClosed.
         """
-        loop = asyncio.get_running_loop()
-        entry = (size, loop.create_future())
+        waiter = _MemoryWaiter(size, asyncio.get_running_loop().create_future())
         with self.lock:
             self._check_open()
-            if size <= self.available_bytes and not self._waiters:
-                return
-            self._waiters.append(entry)
+            self._waiters.append(waiter)
+            self._wake_waiters()
         self._wake_sender()
         try:
             async with asyncio.timeout(max(0.0, deadline - now())):
-                await entry[1]
-        except TimeoutError:
-            raise BufferExhausted(
-                f"no {size} bytes of buffer_memory ({self.config.buffer_memory}) came free within "
-                f"max_block_ms ({self.config.max_block_ms})"
-            ) from None
-        finally:
-            with self.lock:
-                if entry in self._waiters:
-                    self._waiters.remove(entry)
+                await waiter.future
+        except BaseException as error:
+            if not self._withdraw(waiter):
+                if isinstance(error, TimeoutError):
+                    return size
+                self.give_back(size)
+            elif isinstance(error, TimeoutError):
+                raise BufferExhausted(
+                    f"no {size} bytes of buffer_memory ({self.config.buffer_memory}) came free within "
+                    f"max_block_ms ({self.config.max_block_ms})"
+                ) from None
+            raise
+        return size
+
+    def give_back(self, granted: int) -> None:
+        """Release what `wait_for_memory` reserved for a caller that does not need it any more."""
+        with self.lock:
+            self._release(granted)
+
+    def _withdraw(self, waiter: _MemoryWaiter) -> bool:
+        """Let a waiter wait no longer; False when its bytes are reserved already."""
+        with self.lock:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+                # Those after it may want less.
+                self._wake_waiters()
+            return not waiter.is_granted
+
+    def _release(self, size: int) -> None:
+        self.available_bytes += size
+        invariant(
+            self.available_bytes <= self.config.buffer_memory,
+            "%d bytes free of %d",
+            self.available_bytes,
+            self.config.buffer_memory,
+        )
+        self._wake_waiters()
 
     def _wake_waiters(self) -> None:
-        free = self.available_bytes
-        while self._waiters and self._waiters[0][0] <= free:
-            size, waiter = self._waiters.popleft()
-            free -= size
-            if not waiter.done():
-                waiter.set_result(None)
+        while self._waiters and self._waiters[0].size <= self.available_bytes:
+            waiter = self._waiters.popleft()
+            self.available_bytes -= waiter.size
+            waiter.is_granted = True
+            waiter.wake()
 
     # The sender's side, under the lock
 
@@ -376,17 +436,10 @@ class Accumulator:
 
     def _finished(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         self.incomplete.discard(batch)
-        self.available_bytes += batch.reserved_bytes
-        batch.reserved_bytes = 0
-        invariant(
-            self.available_bytes <= self.config.buffer_memory,
-            "%d bytes free of %d",
-            self.available_bytes,
-            self.config.buffer_memory,
-        )
         if not queue.batches and queue.pipeline.is_idle:
             self.active.pop(queue.tp, None)
-        self._wake_waiters()
+        reserved, batch.reserved_bytes = batch.reserved_bytes, 0
+        self._release(reserved)
 
     def close(self, reason: str) -> None:
         """Take no more records; those who wait for memory are told."""
@@ -395,6 +448,4 @@ class Accumulator:
             for queue in topic.by_partition:
                 queue.close_open()
         while self._waiters:
-            _, waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_exception(ClientClosed(reason))
+            self._waiters.popleft().wake(ClientClosed(reason))

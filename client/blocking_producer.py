@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from barnabas.client import producer as _producer
 from barnabas.client import producer_batch as _batch
@@ -23,6 +24,8 @@ from barnabas.client.producer_batch import DeliveryCallback, RecordMetadata, now
 from barnabas.protocol.schema import Buffer
 
 Headers = Iterable[tuple[str, bytes | None]]
+
+_NOTHING_GRANTED: Final = nullcontext()
 
 
 class RecordFuture:
@@ -109,10 +112,10 @@ class Producer:
             headers = tuple(headers)
         is_sticky = key is None and partition is None and self._is_sticky
         accumulator = self._accumulator
-        deadline = 0.0
+        deadline, granted = 0.0, 0
         try:
             while True:
-                with self._lock:
+                with self._lock, accumulator.redeeming(granted) if granted else _NOTHING_GRANTED:
                     if is_sticky:
                         queue = topics.sticky
                     else:
@@ -133,7 +136,7 @@ class Producer:
                             batch.add_callback(index, timestamp_ms, on_delivery)
                         return RecordFuture(_batch.RecordFuture(batch, index, timestamp_ms), self._thread)
                 deadline = deadline or now() + self.config.max_block_ms / 1000
-                self._wait_for_memory(missing, deadline)
+                granted = self._wait_for_memory(missing, deadline)
         except TypeError as error:
             raise _producer.explain_type_error(error, key, value, headers) from None
 
@@ -176,5 +179,12 @@ class Producer:
         async with asyncio.timeout(timeout_s):
             await self._producer.flush()
 
-    def _wait_for_memory(self, missing: int, deadline: float) -> None:
-        self._thread.call(lambda: self._accumulator.wait_for_memory(missing, deadline))
+    def _wait_for_memory(self, missing: int, deadline: float) -> int:
+        waiting = self._thread.begin(lambda: self._accumulator.wait_for_memory(missing, deadline))
+        try:
+            return self._thread.outcome(waiting)
+        except BaseException:
+            # Interrupted in the moment that the memory was granted: nobody else would ever give it back.
+            if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
+                self._accumulator.give_back(waiting.result())
+            raise

@@ -151,12 +151,13 @@ class Producer:
         accumulator, _ = self._parts()
         queue = accumulator.queue_for(queues, None, partition)
         deadline = now() + self.config.max_block_ms / 1000
+        granted = 0
         while True:
-            with accumulator.lock:
+            with accumulator.lock, accumulator.redeeming(granted):
                 taken = accumulator.add_encoded(queue, encoded)
             if isinstance(taken, ProducerBatch):
                 return RecordFuture(taken, 0, header.base_timestamp)
-            await accumulator.wait_for_memory(taken, deadline)
+            granted = await accumulator.wait_for_memory(taken, deadline)
 
     async def flush(self) -> None:
         """Return when all that was sent before is delivered or has failed; `linger_ms` is not waited for."""
@@ -230,14 +231,15 @@ class Producer:
             sender.wake()
             await asyncio.sleep(0)
         deadline = now() + self.config.max_block_ms / 1000
+        granted = 0
         while True:
-            with accumulator.lock:
+            with accumulator.lock, accumulator.redeeming(granted):
                 taken = accumulator.append_to_new(
                     queues, queue, key, value, headers, timestamp_ms, is_sticky=is_sticky
                 )
             if not isinstance(taken, int):
                 return taken
-            await accumulator.wait_for_memory(taken, deadline)
+            granted = await accumulator.wait_for_memory(taken, deadline)
 
     def _take_new_partitions(self) -> None:
         cluster, accumulator = self._cluster, self._accumulator

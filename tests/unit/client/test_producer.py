@@ -405,6 +405,24 @@ async def test_one_who_waits_for_room_goes_on_when_there_is_some() -> None:
         assert cluster.partition("t").values() == [b"%0900d" % number for number in range(10)]
 
 
+async def test_two_who_wait_for_all_of_the_memory_get_it_one_after_the_other() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        gate = cluster.brokers[1].gate(ApiKey.PRODUCE)
+        settings = {"buffer_memory": 2_000, "batch_size": 2_000}
+        async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+            await become_known(producer, "t")
+            await producer.send("t", bytes(1_900), partition=0)
+            senders = [
+                asyncio.create_task(producer.send_and_wait("t", bytes(1_900), partition=0)) for _ in range(3)
+            ]
+            await until(lambda: producer._accumulator.is_short_of_memory)
+            gate.set()
+            async with asyncio.timeout(20):
+                await asyncio.gather(*senders)
+            assert producer._accumulator.available_bytes == 2_000
+
+
 async def test_callbacks_are_told_of_success_and_failure_and_may_fail_themselves() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("t")

@@ -1,0 +1,161 @@
+"""Who gets `buffer_memory` when several wait for it: in order, reserved before they wake, never lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from barnabas.client.accumulator import Accumulator, PartitionQueue
+from barnabas.client.config import ProducerConfig
+from barnabas.client.errors import BufferExhausted, ClientClosed
+from barnabas.client.metadata import PartitionInfo, TopicInfo
+from barnabas.client.producer_batch import ProducerBatch, now
+from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.errors import ConnectionClosed
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch
+from tests.waiting import until
+
+_BUFFER_MEMORY = 1_000
+_LONG_S = 60.0
+
+
+class Sending:
+    """One partition's queue, and the ways that memory is taken and comes free."""
+
+    def __init__(self) -> None:
+        settings = {"bootstrap_servers": "localhost:9092", "buffer_memory": _BUFFER_MEMORY, "batch_size": 100}
+        self.accumulator = Accumulator(
+            ProducerConfig.of(settings),
+            partitioner=None,
+            has_leader=lambda tp: True,
+            wake_sender=lambda: None,
+        )
+        broker = BrokerId(1)
+        partition = PartitionInfo("t", 0, broker, LeaderEpoch(0), (broker,), (broker,), ())
+        topic = self.accumulator.add_topic(TopicInfo("t", NO_TOPIC_ID, False, (partition,)))
+        self.queue: PartitionQueue = topic.by_partition[0]
+
+    async def send(self, size: int, timeout_s: float = _LONG_S) -> ProducerBatch:
+        granted = 0
+        while True:
+            with self.accumulator.lock, self.accumulator.redeeming(granted):
+                taken = self.accumulator.add_encoded(self.queue, _encoded(size))
+            if isinstance(taken, ProducerBatch):
+                return taken
+            granted = await self.accumulator.wait_for_memory(taken, now() + timeout_s)
+
+    def waiting(self, size: int) -> asyncio.Task[ProducerBatch]:
+        return asyncio.create_task(self.send(size))
+
+    def free(self, batch: ProducerBatch) -> None:
+        with self.accumulator.lock:
+            self.accumulator.failed(
+                self.queue, batch, ConnectionClosed("the test gives it up"), may_be_written=False
+            )
+
+    async def until_waiting(self, count: int) -> None:
+        await until(lambda: len(self.accumulator._waiters) == count)
+
+
+def _encoded(size: int) -> bytes:
+    """A batch of exactly so many bytes."""
+    for value_size in range(size, 0, -1):
+        builder = RecordBatchBuilder(max_bytes=1 << 20)
+        builder.append(None, bytes(value_size), None, 0)
+        encoded = bytes(builder.build())
+        if len(encoded) == size:
+            return encoded
+    raise AssertionError(f"no batch has {size} bytes")
+
+
+async def test_two_who_want_more_than_there_is_in_all_are_served_one_after_the_other() -> None:
+    sending = Sending()
+    first = await sending.send(_BUFFER_MEMORY)
+    a, b = sending.waiting(600), sending.waiting(600)
+    await sending.until_waiting(2)
+    sending.free(first)
+    async with asyncio.timeout(_LONG_S):
+        batch = await a
+        assert not b.done()
+        sending.free(batch)
+        sending.free(await b)
+    assert sending.accumulator.available_bytes == _BUFFER_MEMORY
+
+
+async def test_one_who_comes_later_does_not_overtake_those_who_wait() -> None:
+    sending = Sending()
+    first = await sending.send(_BUFFER_MEMORY)
+    waiting = sending.waiting(900)
+    await sending.until_waiting(1)
+    sending.free(first)
+    # Reserved at once: nobody can take it before the waiter has run.
+    assert sending.accumulator.available_bytes == 100
+    with pytest.raises(BufferExhausted):
+        await sending.send(500, timeout_s=0.01)
+    async with asyncio.timeout(_LONG_S):
+        sending.free(await waiting)
+    assert sending.accumulator.available_bytes == _BUFFER_MEMORY
+
+
+async def test_a_waiter_that_is_cancelled_when_it_was_just_woken_passes_its_memory_on() -> None:
+    sending = Sending()
+    first = await sending.send(_BUFFER_MEMORY)
+    a, b = sending.waiting(900), sending.waiting(900)
+    await sending.until_waiting(2)
+    sending.free(first)
+    a.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await a
+    async with asyncio.timeout(_LONG_S):
+        sending.free(await b)
+    assert sending.accumulator.available_bytes == _BUFFER_MEMORY
+
+
+async def test_a_waiter_that_gives_up_lets_those_after_it_through() -> None:
+    sending = Sending()
+    await sending.send(500)
+    large, small = asyncio.create_task(sending.send(900, timeout_s=0.01)), sending.waiting(400)
+    with pytest.raises(BufferExhausted):
+        await large
+    async with asyncio.timeout(_LONG_S):
+        await small
+
+
+async def test_what_is_granted_and_not_needed_is_released() -> None:
+    sending = Sending()
+    first = await sending.send(_BUFFER_MEMORY)
+    waiting = asyncio.create_task(sending.accumulator.wait_for_memory(800, now() + _LONG_S))
+    await sending.until_waiting(1)
+    sending.free(first)
+    granted = await waiting
+    with sending.accumulator.lock, sending.accumulator.redeeming(granted):
+        taken = sending.accumulator.add_encoded(sending.queue, _encoded(300))
+    assert isinstance(taken, ProducerBatch)
+    assert sending.accumulator.available_bytes == _BUFFER_MEMORY - 300
+
+
+async def test_memory_that_another_thread_gives_back_wakes_a_waiter() -> None:
+    sending = Sending()
+    await sending.send(600)
+    granted = await sending.accumulator.wait_for_memory(400, now() + _LONG_S)
+    waiting = sending.waiting(400)
+    await sending.until_waiting(1)
+    thread = threading.Thread(target=sending.accumulator.give_back, args=(granted,))
+    thread.start()
+    async with asyncio.timeout(_LONG_S):
+        await waiting
+    thread.join()
+    assert sending.accumulator.available_bytes == 0
+
+
+async def test_those_who_wait_are_told_when_the_producer_closes() -> None:
+    sending = Sending()
+    await sending.send(_BUFFER_MEMORY)
+    waiting = sending.waiting(100)
+    await sending.until_waiting(1)
+    with sending.accumulator.lock:
+        sending.accumulator.close("closed by the test")
+    with pytest.raises(ClientClosed, match="closed by the test"):
+        await waiting
