@@ -355,13 +355,7 @@ class Broker:
         work.start()
         self._closing("topic creation", work.stop)
 
-        create = topic_maker(
-            config,
-            topics,
-            lambda: controller.is_active,
-            self._controller_endpoint,
-            live_brokers=lambda: len(self.metadata.current.brokers),
-        )
+        create = topic_maker(config, topics, lambda: controller.is_active, self._controller_endpoint)
         return AutoTopicCreation(
             create, work, now_ms=monotonic_ms, is_enabled=config.auto_create_topics_enable
         )

@@ -376,7 +376,7 @@ class BrokerConfig:
         "offsets.topic.replication.factor",
         Integer(1, 32_767),
         3,
-        "Replicas of that topic; as many as there are brokers when there are fewer.",
+        "Replicas of that topic; it is not made while fewer brokers are alive.",
     )
     offsets_topic_segment_bytes: int = setting(
         "offsets.topic.segment.bytes", _positive, 104_857_600, "Size of that topic's segments."

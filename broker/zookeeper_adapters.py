@@ -255,14 +255,12 @@ def topic_maker(
     topics: ZooKeeperTopicWork,
     is_active: Callable[[], bool],
     controller_endpoint: Callable[[], Endpoint | None],
-    *,
-    live_brokers: Callable[[], int],
 ) -> Create:
     """Makes topics that clients or this broker asked for: here, or by asking the controller's broker."""
 
     def create(names: Sequence[str]) -> Mapping[str, ErrorCode]:
         wanted = [
-            new_offsets_topic(config, live_brokers()) if name == OFFSETS_TOPIC else CreatableTopic(name=name)
+            new_offsets_topic(config) if name == OFFSETS_TOPIC else CreatableTopic(name=name)
             for name in names
         ]
         if not is_active():

@@ -15,6 +15,7 @@ Any thread. The lock is held for moments only, and no other is taken under it bu
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -36,11 +37,8 @@ from barnabas.protocol.ids import NO_BROKER, BrokerId, Endpoint, LeaderEpoch, To
 
 logger = logging.getLogger(__name__)
 
-CREATION_DELAY_MS: Final = 5_000
-"""How long the making of the offsets topic waits for as many brokers as it is to have replicas.
-
-A cluster that is just starting has them soon. One that has fewer for good gets as many as there are.
-"""
+TOO_FEW_EVERY_MS: Final = 30_000
+"""How often at most the log says that the offsets topic waits for brokers."""
 RETRY_MS: Final = 1_000
 """The pause before a partition that could not be loaded is tried again."""
 _MINUTE_MS: Final = 60_000
@@ -104,8 +102,7 @@ class GroupCoordinator:
         self._deleted: list[_Deleted] = []
         self._counted: tuple[TopicId, int] | None = None
         self._must_count = False
-        self._first_wanted_ms: float | None = None
-        """When the offsets topic was first asked for while there were too few brokers."""
+        self._said_too_few_ms = -math.inf
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="group-coordinator", daemon=True)
 
@@ -134,7 +131,8 @@ class GroupCoordinator:
         """The coordinator of a group, which need not exist. Raises COORDINATOR_NOT_AVAILABLE."""
         count = self._partition_count()
         if count is None:
-            raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is not there yet")
+            text = self._too_few() or f"{OFFSETS_TOPIC} is not there yet"
+            raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
         index = partition_of(group_id, count)
         state = self._metadata.current.partitions_of(OFFSETS_TOPIC).get(index)
         leader = NO_BROKER if state is None else self._metadata.leader_of(state)[0]
@@ -146,14 +144,25 @@ class GroupCoordinator:
         return Found(leader, endpoint)
 
     def have_topic_made(self) -> None:
-        """Begin to make the offsets topic, unless more brokers should come first."""
-        if len(self._metadata.current.brokers) < self._config.offsets_topic_replication_factor:
-            now_ms = self._now().monotonic_ms
-            if self._first_wanted_ms is None:
-                self._first_wanted_ms = now_ms
-            if now_ms - self._first_wanted_ms < CREATION_DELAY_MS:
-                return
-        self._create_topic()
+        """Begin to make the offsets topic, unless fewer brokers live than its replicas (KIP-115)."""
+        too_few = self._too_few()
+        if too_few is None:
+            self._create_topic()
+            return
+        now_ms = self._now().monotonic_ms
+        if now_ms - self._said_too_few_ms >= TOO_FEW_EVERY_MS:
+            self._said_too_few_ms = now_ms
+            logger.warning("%s", too_few)
+
+    def _too_few(self) -> str | None:
+        """Why the offsets topic cannot be made now, None when enough brokers live or it is there."""
+        current, factor = self._metadata.current, self._config.offsets_topic_replication_factor
+        if OFFSETS_TOPIC in current.topics or len(current.brokers) >= factor:
+            return None
+        return (
+            f"{OFFSETS_TOPIC} waits for brokers: offsets.topic.replication.factor is {factor}, "
+            f"alive are {len(current.brokers)}"
+        )
 
     def shard_of(self, group_id: str) -> GroupShard:
         """The shard that a group belongs to, serving now.

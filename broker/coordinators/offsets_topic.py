@@ -31,12 +31,12 @@ def partition_of(group_id: str, num_partitions: int) -> int:
     return (0 if hashed == -_SIGN else abs(hashed)) % num_partitions
 
 
-def new_offsets_topic(config: BrokerConfig, live_brokers: int) -> CreatableTopic:
-    """The topic as it is to be made; with fewer brokers than replicas are wanted, one replica on each."""
+def new_offsets_topic(config: BrokerConfig) -> CreatableTopic:
+    """The topic as it is to be made, or refused while fewer brokers live than it is to have replicas."""
     return CreatableTopic(
         name=OFFSETS_TOPIC,
         num_partitions=config.offsets_topic_num_partitions,
-        replication_factor=min(config.offsets_topic_replication_factor, max(1, live_brokers)),
+        replication_factor=config.offsets_topic_replication_factor,
         configs=[
             CreatableTopicConfig(name="cleanup.policy", value="compact"),
             CreatableTopicConfig(name="compression.type", value="producer"),

@@ -10,6 +10,7 @@ import pytest
 
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
 from barnabas.protocol.messages.join_group import HeartbeatRequest
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -43,6 +44,27 @@ def with_topics(start_cluster: StartCluster) -> LocalCluster:
         client.commit(1)
     view.wait_isr(OFFSETS_TOPIC, 3)
     return cluster
+
+
+def test_the_offsets_topic_waits_for_all_its_replicas(start_cluster: StartCluster) -> None:
+    """Two of three brokers are down while the first group asks: it would have one replica for ever."""
+    cluster = start_cluster(settings=SETTINGS)
+    view = ClusterView(cluster)
+    cluster.kill(2)
+    cluster.kill(3)
+    eventually(lambda: view.live_brokers() == {1}, DEADLINE_S, "the dead brokers are still listed")
+    request = FindCoordinatorRequest(coordinator_keys=["g"])
+    with RawClient(cluster.brokers[0].endpoint) as client:
+        # Each answer waits three seconds for the topic.
+        for _ in range(3):
+            (found,) = client.ask(request).coordinators
+            assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert "alive are 1" in found.error_message
+    for broker in (2, 3):
+        cluster.start_broker(broker)
+    with GroupClient(cluster, "g") as client:
+        client.join()
+    view.wait_isr(OFFSETS_TOPIC, 3)
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])

@@ -157,7 +157,7 @@ def a_new_leader_tells_its_stale_high_watermark(setattr_: SetAttr) -> None:
 
 
 def followers_ends_outlive_a_missed_epoch(setattr_: SetAttr) -> None:
-    """Found in this code: a leader that missed another's epoch took what it knew of its followers for true."""
+    """Found in this code: what is known of followers outlived an epoch in which another led."""
     begin_epoch = Followers.begin_epoch
 
     def trusting(self: Followers, *args: Any, knows_ends: bool, **kwargs: Any) -> None:

@@ -344,7 +344,7 @@ def a_controller_wakes_from_a_pause() -> None:
 
 
 def a_leader_that_misses_an_epoch_of_another() -> None:
-    """Its two last words merge: it leads again and never heard that it did not, while others cut their logs."""
+    """Two orders merge: it leads again and never heard that it did not, while others truncated."""
     world = World(3)
     world.produce(A)
     assert world.fetch(C)

@@ -254,17 +254,19 @@ def test_who_comes_before_the_topic_is_answered_when_it_is_there(serving: Servin
     assert describing.is_answered
 
 
-def test_the_topic_waits_a_moment_for_as_many_brokers_as_it_is_to_have_replicas(serving: Serving) -> None:
-    def ask() -> list[list[str]]:
-        serving.send(find("g"))
-        return serving.auto_created
-
+def test_the_topic_waits_for_as_many_brokers_as_it_is_to_have_replicas(serving: Serving) -> None:
     serving.managed.metadata.update(metadata({1: 0, 2: 5}, led_by(1)))
-    assert ask() == []
-    serving.managed.pass_time(4_999)
-    assert ask() == []
-    serving.managed.pass_time(1)
-    assert ask() == [[OFFSETS_TOPIC]]
+    serving.send(find("g"))
+    serving.managed.pass_time(60_000)
+    connection = serving.send(find("g"))
+    assert serving.auto_created == []
+    expire(serving, after_ms=3_001)
+    (one,) = connection.response.coordinators
+    assert one.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "offsets.topic.replication.factor is 3, alive are 2" in one.error_message
+    serving.managed.metadata.update(metadata(LIVE, led_by(1)))
+    serving.send(find("g"))
+    assert serving.auto_created == [[OFFSETS_TOPIC]]
 
 
 def test_a_number_of_partitions_other_than_the_settings_counts_when_zookeeper_confirms_it(
