@@ -23,6 +23,7 @@ from barnabas.controller.events import Event, ShutdownDone
 from barnabas.controller.reign import ControllerSettings, Reign
 from barnabas.controller.sentinel import ControllerSentinel
 from barnabas.controller.store import ClusterStore
+from barnabas.controller.threads import Threads
 from barnabas.controller.znodes import ControllerNode, MalformedZnode
 from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -50,6 +51,7 @@ class Controller:
         settings: ControllerSettings,
         on_fatal: Callable[[BaseException], None],
         make_channels: ChannelsFactory | None = None,
+        threads: Threads | None = None,
     ) -> None:
         self.broker_id = broker_id
         self._store = store
@@ -63,8 +65,11 @@ class Controller:
         self._active_broker_id = NO_BROKER
         self._must_retry = False
         self._is_registered = True
+        self._threads = threads or Threads()
         self._sentinel = ControllerSentinel(
-            lambda node: self._queue.put(events.ControllerGone(node)), on_fatal=on_fatal
+            lambda node: self._queue.put(events.ControllerGone(node)),
+            on_fatal=on_fatal,
+            threads=self._threads,
         )
         self._thread = threading.Thread(target=self._run, name="controller-events", daemon=True)
 
@@ -104,7 +109,7 @@ class Controller:
         self._store.add_session_listener(self._session_changed)
         self._queue.put(events.ControllerChange())
         self._sentinel.start()
-        self._thread.start()
+        self._threads.start(self._thread)
 
     def stop(self) -> None:
         """Resign and end the thread. Idempotent."""
@@ -162,16 +167,25 @@ class Controller:
     def _run(self) -> None:
         try:
             while not self._queue.is_closed:
-                event = self._queue.take(_RETRY_S if self._must_retry else None)
-                if event is not None:
-                    self.process(event)
-                elif self._must_retry:
-                    self.process(events.ControllerChange())
+                self.step(_RETRY_S if self._must_retry else None)
             self._resign("the broker stops", give_back=True)
         except Exception as error:
             log.critical("the controller's event thread ends: %r", error, exc_info=True)
             self._end_reign()
             self._on_fatal(error)
+
+    def step(self, timeout_s: float | None) -> bool:
+        """Wait for an event and handle it, or stand for election again; False if there was nothing to do.
+
+        The event thread's own work; for whoever drives the controller without the thread.
+        """
+        event = self._queue.take(timeout_s)
+        if event is None and self._must_retry and not self._queue.is_closed:
+            event = events.ControllerChange()
+        if event is None:
+            return False
+        self.process(event)
+        return True
 
     def process(self, event: Event) -> None:
         """Handle one event, on the event thread (or in a test in its place)."""

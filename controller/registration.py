@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, Final
@@ -84,7 +83,7 @@ def register_broker(
     """Create the node and return its czxid. Raises BrokerIdTaken, ZooKeeperUnavailable, SessionLost."""
     path = paths.broker_id(registration.broker_id)
     data = znodes.encode_broker(registration)
-    deadline = time.monotonic() + (session.session_timeout_ms + grace_ms) / 1000
+    deadline = session.threads.now_s() + (session.session_timeout_ms + grace_ms) / 1000
     while True:
         error = first_error(session.attempt(_register(path, data)).get())
         if error is not None and not isinstance(error, NodeExistsError):
@@ -103,7 +102,7 @@ def register_broker(
             session.attempt(lambda zk: zk.delete_async(path))
             continue
         _refuse_if_alive(other, registration, probe)
-        left = deadline - time.monotonic()
+        left = deadline - session.threads.now_s()
         if left <= 0:
             raise BrokerIdTaken(
                 f"broker id {registration.broker_id} is still registered by {_addresses(other)} after "
@@ -115,7 +114,7 @@ def register_broker(
             registration.broker_id,
             _addresses(other),
         )
-        gone.wait(left)
+        session.threads.wait(gone, left)
 
 
 def _register(path: str, data: bytes) -> Start:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from barnabas.controller.threads import Threads
 from barnabas.controller.znodes import ControllerNode
 from barnabas.protocol.ids import Endpoint
 
@@ -37,8 +38,13 @@ class ControllerSentinel:
     """`on_gone` is called on the sentinel's thread, again and again until another target is set."""
 
     def __init__(
-        self, on_gone: Callable[[ControllerNode], None], *, on_fatal: Callable[[BaseException], None]
+        self,
+        on_gone: Callable[[ControllerNode], None],
+        *,
+        on_fatal: Callable[[BaseException], None],
+        threads: Threads | None = None,
     ) -> None:
+        self._threads = threads or Threads()
         self._on_gone = on_gone
         self._on_fatal = on_fatal
         self._changed = threading.Condition()
@@ -48,7 +54,7 @@ class ControllerSentinel:
         self._thread = threading.Thread(target=self._run, name="controller-sentinel", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self._threads.start(self._thread)
 
     def watch(self, node: ControllerNode | None, endpoint: Endpoint | None) -> None:
         """Watch the process behind a node from now on, or nobody. From any thread."""

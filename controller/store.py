@@ -18,12 +18,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from barnabas.controller import paths, znodes
 from barnabas.controller.config_store import ConfigStore, Entity, EntityKind
 from barnabas.controller.controller_writer import ControllerWriter, first_error
 from barnabas.controller.registration import register_broker
+from barnabas.controller.threads import Threads
 from barnabas.controller.znodes import (
     BrokerRegistration,
     ControllerNode,
@@ -32,7 +34,13 @@ from barnabas.controller.znodes import (
     StoredConfig,
     TopicAssignment,
 )
-from barnabas.controller.zookeeper import SessionEvent, Start, ZooKeeperSession, ZooKeeperUnavailable
+from barnabas.controller.zookeeper import (
+    MakeClient,
+    SessionEvent,
+    Start,
+    ZooKeeperSession,
+    ZooKeeperUnavailable,
+)
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 
@@ -94,12 +102,16 @@ class ClusterStore:
         connection_timeout_ms: int,
         on_session_event: Callable[[SessionEvent], None] | None = None,
         on_fatal: Callable[[BaseException], None],
+        make_client: MakeClient = KazooClient,
+        threads: Threads | None = None,
     ) -> None:
         self.session = ZooKeeperSession(
             connect,
             session_timeout_ms=session_timeout_ms,
             connection_timeout_ms=connection_timeout_ms,
             on_fatal=on_fatal,
+            make_client=make_client,
+            threads=threads,
         )
         self.configs = ConfigStore(self.session)
         if on_session_event is not None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -30,6 +29,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry, RetryFailedError
 
+from barnabas.controller.threads import Threads
 from barnabas.protocol.errors import LocalError
 
 log = logging.getLogger("barnabas.zookeeper")
@@ -41,6 +41,8 @@ _HANDSHAKES: Final = 3
 
 Start = Callable[[KazooClient], Any]
 """Starts one asynchronous request and gives the library's result object."""
+MakeClient = Callable[..., KazooClient]
+"""Makes a client of the library from its keyword arguments."""
 
 
 class ZooKeeperUnavailable(LocalError):
@@ -86,8 +88,12 @@ class ZooKeeperSession:
         session_timeout_ms: int,
         connection_timeout_ms: int,
         on_fatal: Callable[[BaseException], None],
+        make_client: MakeClient = KazooClient,
+        threads: Threads | None = None,
     ) -> None:
         self.connect = connect
+        self.threads = threads or Threads()
+        self._make_client = make_client
         self.session_timeout_ms = session_timeout_ms
         self._connection_timeout_ms = connection_timeout_ms
         self._on_fatal = on_fatal
@@ -99,6 +105,9 @@ class ZooKeeperSession:
         self._closing = False
         self._states: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        # Of the session thread: what was said last, and until when silence is no news.
+        self._last_state = str(KazooState.CONNECTED)
+        self._silent_at_s: float | None = None
 
     @property
     def session_id(self) -> int:
@@ -126,7 +135,7 @@ class ZooKeeperSession:
         self._client.add_listener(self._state_changed)
         self._start_client(self._client)
         self._thread = threading.Thread(target=self._deliver, name="zookeeper-session", daemon=True)
-        self._thread.start()
+        self.threads.start(self._thread)
 
     def close(self) -> None:
         """End the session, which removes what is ephemeral at once. Idempotent."""
@@ -136,8 +145,9 @@ class ZooKeeperSession:
         self._states.put(None)
         self._client.stop()
         self._client.close()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        thread = self._thread
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            thread.join()
 
     def run(self, start: Start) -> Any:
         """One request; raises the library's NoNodeError and so on, ZooKeeperUnavailable or SessionLost."""
@@ -159,7 +169,7 @@ class ZooKeeperSession:
         return [outcome for outcome in outcomes if outcome is not None]
 
     def _run_window(self, starts: Sequence[Start], indexes: range, outcomes: list[Outcome | None]) -> None:
-        deadline = time.monotonic() + self._patience_s
+        deadline = self.threads.now_s() + self._patience_s
         left = list(indexes)
         retried = False
         while left:
@@ -168,7 +178,7 @@ class ZooKeeperSession:
             left = []
             for index, result in under_way:
                 try:
-                    value = result.get(timeout=max(0.001, deadline - time.monotonic()))
+                    value = result.get(timeout=max(0.001, deadline - self.threads.now_s()))
                 except (ConnectionClosedError, SessionExpiredError) as error:
                     if self.is_patient and isinstance(error, SessionExpiredError):
                         left.append(index)
@@ -193,14 +203,14 @@ class ZooKeeperSession:
         return self.session_timeout_ms / 1000
 
     def _wait_until_connected(self, deadline: float) -> None:
-        if self._connected.wait(max(0.0, deadline - time.monotonic())):
+        if self.threads.wait(self._connected, max(0.0, deadline - self.threads.now_s())):
             return
         raise ZooKeeperUnavailable(
             f"no connection to ZooKeeper at {self.connect} for {self._patience_s:.1f} s"
         )
 
     def _new_client(self, connect: str) -> KazooClient:
-        return KazooClient(
+        return self._make_client(
             hosts=_repeated(connect, self.session_timeout_ms),
             timeout=self.session_timeout_ms / 1000,
             connection_retry=KazooRetry(
@@ -245,36 +255,39 @@ class ZooKeeperSession:
 
     def _deliver(self) -> None:
         try:
-            self._deliver_until_closed()
+            while not self._closing:
+                self.deliver_next()
         except Exception as error:
             log.critical("session thread ends: %s: %s", type(error).__name__, error, exc_info=True)
             self._on_fatal(error)
 
-    def _deliver_until_closed(self) -> None:
-        last = KazooState.CONNECTED
-        silent_at: float | None = None
-        while not self._closing:
-            try:
-                timeout = None if silent_at is None else max(0.0, silent_at - time.monotonic())
-                state = self._states.get(timeout=timeout)
-            except queue.Empty:
-                silent_at = None
-                self._emit(SessionEvent.SILENT)
-                continue
-            if state is None or self._closing:
-                return
-            if state == last:
-                continue
-            if state == KazooState.SUSPENDED:
-                silent_at = time.monotonic() + self.session_timeout_ms / 1000
-                self._emit(SessionEvent.SUSPENDED)
-            elif state == KazooState.LOST:
-                silent_at = None
-                self._emit(SessionEvent.EXPIRED)
-            else:
-                silent_at = None
-                self._emit(SessionEvent.RENEWED if last == KazooState.LOST else SessionEvent.RESUMED)
-            last = state
+    def deliver_next(self, timeout_s: float | None = None) -> bool:
+        """Wait for the next event of the session and hand it to the listeners; False if there was none.
+
+        The thread's own work; for whoever drives the session without the thread.
+        """
+        if self._silent_at_s is not None:
+            left_s = max(0.0, self._silent_at_s - self.threads.now_s())
+            timeout_s = left_s if timeout_s is None else min(timeout_s, left_s)
+        try:
+            state = self._states.get(timeout=timeout_s)
+        except queue.Empty:
+            if self._silent_at_s is None or self.threads.now_s() < self._silent_at_s:
+                return False
+            self._silent_at_s = None
+            self._emit(SessionEvent.SILENT)
+            return True
+        if state is None or self._closing or state == self._last_state:
+            return False
+        before, self._last_state, self._silent_at_s = self._last_state, state, None
+        if state == KazooState.SUSPENDED:
+            self._silent_at_s = self.threads.now_s() + self.session_timeout_ms / 1000
+            self._emit(SessionEvent.SUSPENDED)
+        elif state == KazooState.LOST:
+            self._emit(SessionEvent.EXPIRED)
+        else:
+            self._emit(SessionEvent.RENEWED if before == KazooState.LOST else SessionEvent.RESUMED)
+        return True
 
     def _emit(self, event: SessionEvent) -> None:
         log.info("ZooKeeper: %s", event.value)
