@@ -57,15 +57,18 @@ class OffsetCheckpoint:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._known: frozenset[TopicPartition] | None = None
-        """Whom the file names; None before it was read or written here."""
+        self._entries: dict[TopicPartition, Offset] | None = None
+        """What the file holds; None before it was read or written here."""
+        self._kept: dict[TopicPartition, Offset] = {}
+        """Entries of partitions whose log could not be opened. Every write repeats them: the offsets say what
+        such a log must still hold, and the next start asks for them again."""
 
     def read(self) -> dict[TopicPartition, Offset]:
         """What was written last; nothing when there is no file. Raises CheckpointDamaged, LogDirFailure."""
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            self._known = frozenset()
+            self._entries = {}
             return {}
         except UnicodeDecodeError as error:
             raise CheckpointDamaged(f"{self.path}: {error}") from None
@@ -77,24 +80,31 @@ class OffsetCheckpoint:
             if key in found:
                 raise CheckpointDamaged(f"{self.path}: {key} is listed twice")
             found[key] = Offset(parse_number(offset, self.path))
-        self._known = frozenset(found)
+        self._entries = dict(found)
         return found
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file, durably. Raises LogDirFailure."""
-        lines = checkpoint_lines((key.topic, key.partition, offsets[key]) for key in sorted(offsets))
+        """Replace the file, durably; entries that are kept stay in it. Raises LogDirFailure."""
+        entries = self._kept | {key: Offset(offset) for key, offset in offsets.items()}
+        lines = checkpoint_lines((key.topic, key.partition, entries[key]) for key in sorted(entries))
         try:
             write_atomically(self.path, lines, durable=True)
         except OSError as error:
             raise LogDirFailure(self.path, error) from error
-        self._known = frozenset(offsets)
+        self._entries = entries
+
+    def keep(self, key: TopicPartition) -> None:
+        """Have every later write repeat the entry that the file holds for a partition, if it holds one."""
+        if self._entries is not None and key in self._entries:
+            self._kept[key] = self._entries[key]
 
     def forget(self, key: TopicPartition) -> None:
         """Drop the entry of a partition, if there is one, so that a new log of that name does not inherit it.
 
         Raises LogDirFailure, CheckpointDamaged.
         """
-        if self._known is None or key in self._known:
+        self._kept.pop(key, None)
+        if self._entries is None or key in self._entries:
             left = self.read()
             if left.pop(key, None) is not None:
                 self.write(left)

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.broker.log.checkpoint_file import OffsetCheckpoint
 from barnabas.broker.log.log_files import fsync_path, write_atomically
 from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, TopicPartition
+
+logger = logging.getLogger(__name__)
 
 LOCK_FILE: Final = ".lock"
 META_FILE: Final = "meta.properties"
@@ -26,6 +29,30 @@ RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
 _META_VERSION: Final = "0"
+
+
+class CleanMark(NamedTuple):
+    """What a clean stop says of the logs of a dir."""
+
+    damaged: frozenset[str] = frozenset()
+    """The partitions whose logs were not open, so that nothing is known of them; all others were closed."""
+
+    @classmethod
+    def parse(cls, text: str) -> CleanMark | None:
+        """Undo `text`; None if this is no mark."""
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return None
+        damaged = found.get("damaged", []) if isinstance(found, dict) and found.get("version") == 0 else None
+        if not isinstance(damaged, list) or not all(isinstance(name, str) for name in damaged):
+            return None
+        return cls(frozenset(damaged))
+
+    def text(self) -> str:
+        """Kafka's file, with one key more if logs are damaged."""
+        found: dict[str, object] = {"version": 0, "brokerEpoch": "-1"}
+        return json.dumps(found | ({"damaged": sorted(self.damaged)} if self.damaged else {}))
 
 
 class LogDir:
@@ -90,31 +117,36 @@ class LogDir:
         pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
         return {name.strip(): value.strip() for name, value in pairs}
 
-    def take_clean_mark(self) -> bool:
-        """Whether the last stop was clean; the mark is gone afterwards, so that a crash shows.
+    def take_clean_mark(self) -> CleanMark | None:
+        """What the last stop left if it was clean; the mark is gone afterwards, so that a crash shows.
 
         Raises LogDirFailure.
         """
-        mark = self.path / CLEAN_SHUTDOWN_FILE
+        path = self.path / CLEAN_SHUTDOWN_FILE
         try:
-            mark.unlink()
+            text = path.read_text(encoding="utf-8", errors="replace")
+            path.unlink()
             fsync_path(self.path)
         except FileNotFoundError:
-            return False
+            return None
         except OSError as error:
             raise LogDirFailure(self.path, error) from error
-        return True
+        mark = CleanMark.parse(text)
+        if mark is None:
+            logger.warning("%s is not understood, so the stop counts as unclean: %r", path, text[:100])
+        return mark
 
-    def put_clean_mark(self) -> None:
-        """Say that everything was closed and is on disk. Raises LogDirFailure."""
+    def put_clean_mark(self, mark: CleanMark) -> None:
+        """Say that the logs were closed and are on disk. Raises LogDirFailure."""
         try:
-            write_atomically(
-                self.path / CLEAN_SHUTDOWN_FILE,
-                [json.dumps({"version": 0, "brokerEpoch": "-1"})],
-                durable=True,
-            )
+            write_atomically(self.path / CLEAN_SHUTDOWN_FILE, [mark.text()], durable=True)
         except OSError as error:
             raise LogDirFailure(self.path, error) from error
+
+    def keep(self, key: TopicPartition) -> None:
+        """Have the checkpoints go on saying what they say of a partition whose log could not be opened."""
+        for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
+            checkpoint.keep(key)
 
     def forget(self, key: TopicPartition) -> None:
         """Drop what the checkpoints say of an earlier log of that name. Raises LogDirFailure."""

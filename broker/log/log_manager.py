@@ -17,7 +17,7 @@ from pathlib import Path
 
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.log.log_dir import LogDir
+from barnabas.broker.log.log_dir import CleanMark, LogDir
 from barnabas.broker.log.log_files import DELETED_SUFFIX, deleted_name, fsync_path, parse_partition_name
 from barnabas.broker.log.storage_errors import CheckpointDamaged, CorruptLog, LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration, api_error
@@ -191,6 +191,9 @@ class LogManager:
             raise failure from error
         with self._lock:
             self._doomed[doomed] = now_ms + config.file_delete_delay_ms
+        if log is None:
+            with self._checkpoint_lock:
+                self._dirs[folder.parent].forget(topic_partition)
         return True
 
     def fail_dir(self, failure: LogDirFailure) -> list[TopicPartition]:
@@ -280,7 +283,11 @@ class LogManager:
         """What `checkpoint_high_watermarks` saved; a damaged file counts as empty, and is reported."""
         found: dict[TopicPartition, Offset] = {}
         for log_dir in self._online_dirs():
-            found |= self._read_checkpoint(log_dir.high_watermarks.read)
+            saved = self._read_checkpoint(log_dir.high_watermarks.read)
+            # A dir that held the partition before may still name it.
+            found |= {
+                key: mark for key, mark in saved.items() if self._folder_of(key) == log_dir.path / str(key)
+            }
         return found
 
     def remove_deleted(self, now_ms: int) -> int:
@@ -306,7 +313,7 @@ class LogManager:
                 for log in self._logs_in(log_dir):
                     log.close(now_ms)
                 self._write_checkpoints(log_dir)
-                log_dir.put_clean_mark()
+                log_dir.put_clean_mark(CleanMark(frozenset(map(str, self.offline_partitions))))
             except LogDirFailure as failure:
                 self.fail_dir(failure)
         for log_dir in self._dirs.values():
@@ -321,9 +328,10 @@ class LogManager:
             self.fail_dir(failure)
 
     def _load_dir(self, log_dir: LogDir, now_ms: int) -> None:
-        is_clean = log_dir.take_clean_mark()
+        mark = log_dir.take_clean_mark()
         recovery_points = self._read_checkpoint(log_dir.recovery_points.read)
         log_starts = self._read_checkpoint(log_dir.log_starts.read)
+        self._read_checkpoint(log_dir.high_watermarks.read)
         try:
             folders = sorted(path for path in log_dir.path.iterdir() if path.is_dir())
         except OSError as error:
@@ -335,6 +343,7 @@ class LogManager:
             elif key is None:
                 logger.warning("%s is no partition's folder and is left alone", folder)
             else:
+                is_clean = mark is not None and folder.name not in mark.damaged
                 self._load_log(
                     key, folder, recovery_points.get(key, 0), log_starts.get(key, 0), is_clean, now_ms
                 )
@@ -367,6 +376,7 @@ class LogManager:
             logger.error("%s stays offline: %s", key, error)
             self.offline_partitions[key] = error
             self._damaged[key] = folder
+            self._dirs[folder.parent].keep(key)
 
     def _adopt(self, log: Log) -> None:
         log.on_bounds_lowered = self._save_lowered_bounds
@@ -407,6 +417,10 @@ class LogManager:
             log_dir.log_starts.write(
                 {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset > 0}
             )
+
+    def _folder_of(self, key: TopicPartition) -> Path | None:
+        log = self._logs.get(key)
+        return self._damaged.get(key) if log is None else log.folder
 
     def _logs_in(self, log_dir: LogDir) -> list[Log]:
         return [log for log in self.all_logs() if log.folder.parent == log_dir.path]

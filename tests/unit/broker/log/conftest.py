@@ -1,4 +1,4 @@
-"""What the tests of the log layer share: opening a log in a fresh folder, and making batches."""
+"""What the tests of the log layer share: opening one log, or the logs of a broker, in a fresh folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.protocol.ids import TopicPartition
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.protocol.ids import BrokerId, TopicPartition
 
 OpenLog = Callable[..., Log]
 
@@ -30,3 +31,40 @@ def open_log(tmp_path: Path) -> Iterator[OpenLog]:
     yield open_it
     for log in opened:
         log.abandon()
+
+
+class Managers:
+    """Opens managers on the test's two log dirs and lets go of them at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = [folder / "a", folder / "b"]
+        self.configs: dict[str, LogConfig] = {}
+        self._opened: list[LogManager] = []
+
+    def open(
+        self, *, broker_id: int = 1, cluster_id: str = "cluster", paths: list[Path] | None = None
+    ) -> LogManager:
+        manager = LogManager.open(
+            paths or self.paths,
+            broker_id=BrokerId(broker_id),
+            cluster_id=cluster_id,
+            config_of=lambda topic: self.configs.get(topic, LogConfig()),
+            now_ms=0,
+        )
+        self._opened.append(manager)
+        return manager
+
+    def crash(self, manager: LogManager) -> None:
+        """As when the process is killed: nothing is written, the locks are free."""
+        for log in manager.all_logs():
+            log.abandon()
+        for log_dir in manager._dirs.values():
+            log_dir.release()
+
+
+@pytest.fixture
+def managers(tmp_path: Path) -> Iterator[Managers]:
+    found = Managers(tmp_path)
+    yield found
+    for manager in found._opened:
+        found.crash(manager)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,12 @@ from barnabas.broker.log import segment_file
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import LogDir
 from barnabas.broker.log.log_files import parse_partition_name
-from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog, LogDirFailure
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
-from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
+
+from .conftest import Managers
 
 KEY = TopicPartition("some-topic", 3)
 OTHER = TopicPartition("other", 0)
@@ -31,43 +31,6 @@ TOPIC_ID = TopicId(uuid.uuid4())
 
 def batch(count: int = 1) -> bytearray:
     return build_batch([(None, b"value")] * count)
-
-
-class Managers:
-    """Opens managers on the test's two log dirs and lets go of them at the end."""
-
-    def __init__(self, folder: Path) -> None:
-        self.paths = [folder / "a", folder / "b"]
-        self.configs: dict[str, LogConfig] = {}
-        self._opened: list[LogManager] = []
-
-    def open(
-        self, *, broker_id: int = 1, cluster_id: str = "cluster", paths: list[Path] | None = None
-    ) -> LogManager:
-        manager = LogManager.open(
-            paths or self.paths,
-            broker_id=BrokerId(broker_id),
-            cluster_id=cluster_id,
-            config_of=lambda topic: self.configs.get(topic, LogConfig()),
-            now_ms=0,
-        )
-        self._opened.append(manager)
-        return manager
-
-    def crash(self, manager: LogManager) -> None:
-        """As when the process is killed: nothing is written, the locks are free."""
-        for log in manager.all_logs():
-            log.abandon()
-        for log_dir in manager._dirs.values():
-            log_dir.release()
-
-
-@pytest.fixture
-def managers(tmp_path: Path) -> Iterator[Managers]:
-    found = Managers(tmp_path)
-    yield found
-    for manager in found._opened:
-        found.crash(manager)
 
 
 def test_logs_are_found_again_after_a_clean_stop(managers: Managers) -> None:

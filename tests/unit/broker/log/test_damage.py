@@ -1,0 +1,132 @@
+"""Damage below the recovery point: the replica stays offline over all starts, and its files as they are."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.storage_errors import CorruptLog
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import TopicId, TopicPartition
+
+from .conftest import Managers
+
+KEY = TopicPartition("some-topic", 3)
+OTHER = TopicPartition("other", 0)
+TOPIC_ID = TopicId(uuid.uuid4())
+MARK = ".kafka_cleanshutdown"
+
+
+def stop(managers: Managers, manager: LogManager, kind: str) -> None:
+    if kind == "crash":
+        managers.crash(manager)
+    else:
+        # In the order of a broker's stop.
+        manager.checkpoint_high_watermarks({OTHER: 3})
+        manager.close(0)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def damaged(managers: Managers) -> Path:
+    """Two logs of a broker that was killed; a bit of one is flipped below its recovery point."""
+    del managers.paths[1:]
+    manager = managers.open()
+    for key in (KEY, OTHER):
+        log = manager.get_or_create(key, TOPIC_ID, 0)
+        for _ in range(4):
+            log.append_as_leader(build_batch([(None, b"value")]), 0, 0)
+        log.increment_log_start_offset(1)
+        log.flush(0)
+    manager.checkpoint_pass(0)
+    manager.checkpoint_high_watermarks({KEY: 4, OTHER: 3})
+    managers.crash(manager)
+    (path,) = (managers.paths[0] / str(KEY)).glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1
+    path.write_bytes(data)
+    return path.parent
+
+
+@pytest.mark.parametrize("stops", list(itertools.product(["crash", "clean"], repeat=3)), ids="-".join)
+def test_a_damaged_log_stays_offline_and_untouched_over_several_starts(
+    managers: Managers, damaged: Path, stops: tuple[str, ...]
+) -> None:
+    before = contents(damaged)
+    for kind in stops:
+        manager = managers.open()
+        assert isinstance(manager.offline_partitions.get(KEY), CorruptLog), kind
+        with pytest.raises(ApiError) as caught:
+            manager.get_or_create(KEY, TOPIC_ID, 0)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        log = manager.get(OTHER)
+        assert log is not None
+        assert (log.log_start_offset, log.log_end_offset) == (1, 4)
+        assert manager.load_high_watermarks() == {KEY: 4, OTHER: 3}
+        manager.checkpoint_pass(0)
+        manager.checkpoint_high_watermarks({OTHER: 3})
+        stop(managers, manager, kind)
+    managers.open()
+    assert contents(damaged) == before
+
+
+def test_the_mark_of_a_clean_stop_excludes_the_damaged_log_alone(managers: Managers, damaged: Path) -> None:
+    manager = managers.open()
+    manager.close(0)
+    mark = damaged.parent / MARK
+    assert json.loads(mark.read_text()) == {"version": 0, "brokerEpoch": "-1", "damaged": [str(KEY)]}
+    (sound,) = (damaged.parent / str(OTHER)).glob("*.log")
+    # What only reading all batches would find: this log was closed cleanly, so it is not read.
+    data = bytearray(sound.read_bytes())
+    data[70] ^= 1
+    sound.write_bytes(data)
+    again = managers.open()
+    assert again.get(OTHER) is not None
+    assert isinstance(again.offline_partitions[KEY], CorruptLog)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 0, "damaged": 3}', "\ufffd"])
+def test_a_mark_that_cannot_be_read_is_no_mark(managers: Managers, damaged: Path, text: str) -> None:
+    manager = managers.open()
+    manager.close(0)
+    (damaged.parent / MARK).write_text(text)
+    assert isinstance(managers.open().offline_partitions[KEY], CorruptLog)
+
+
+def test_a_log_created_after_the_deletion_of_a_damaged_one_inherits_nothing(
+    managers: Managers, damaged: Path
+) -> None:
+    manager = managers.open()
+    assert manager.delete(KEY, 0)
+    manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0).append_as_leader(build_batch([(None, b"v")]), 0, 0)
+    manager.checkpoint_pass(0)
+    manager.checkpoint_high_watermarks({OTHER: 3})
+    managers.crash(manager)
+    again = managers.open()
+    found = again.get(KEY)
+    assert found is not None, again.offline_partitions
+    assert (found.log_start_offset, found.log_end_offset) == (0, 1)
+    assert again.load_high_watermarks() == {OTHER: 3}
+
+
+def test_a_high_watermark_counts_only_in_the_dir_that_holds_the_log(managers: Managers) -> None:
+    manager = managers.open()
+    first = manager.get_or_create(KEY, TOPIC_ID, 0)
+    first.append_as_leader(build_batch([(None, b"v")] * 9), 0, 0)
+    manager.checkpoint_high_watermarks({KEY: 9})
+    manager.delete(KEY, 0)
+    second = manager.get_or_create(OTHER, TOPIC_ID, 0)
+    assert second.folder.parent == first.folder.parent
+    anew = manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
+    assert anew.folder.parent != first.folder.parent
+    managers.crash(manager)
+    assert managers.open().load_high_watermarks() == {}
