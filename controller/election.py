@@ -61,14 +61,13 @@ def elect_for_controlled_shutdown(
     return None
 
 
-def without_replica(
-    replica: BrokerId, leader: BrokerId, isr: Sequence[BrokerId], no_leader: BrokerId
-) -> tuple[BrokerId, tuple[BrokerId, ...]] | None:
-    """Leader and ISR once `replica` is offline, or None when it neither leads nor is in sync.
+def without_replicas(
+    replicas: Collection[BrokerId], leader: BrokerId, isr: Sequence[BrokerId], no_leader: BrokerId
+) -> tuple[BrokerId, tuple[BrokerId, ...]]:
+    """Leader and ISR once `replicas` are offline, all at the same time.
 
-    The last member stays in the ISR: nobody else may lead before it returns, or records would be lost.
+    When no member would be left, the whole ISR stays: each of them has all that was acknowledged, so any may
+    lead when it returns, and nobody else before. Kafka keeps one of them, whichever it is.
     """
-    if replica not in isr and replica != leader:
-        return None
-    left = tuple(member for member in isr if member != replica)
-    return (no_leader if leader == replica else leader), (left or tuple(isr))
+    left = tuple(member for member in isr if member not in replicas)
+    return (no_leader if leader in replicas else leader), (left or tuple(isr))

@@ -1,7 +1,8 @@
 """The replica state machine: which replicas are up, and the steps of their deletion.
 
 The moves are a table; an illegal one raises before anything is changed. A replica that goes offline leaves
-the ISR of its partition, so that the high watermark no longer waits for it; the last member of an ISR stays.
+the ISR of its partition, so that the high watermark no longer waits for it; an ISR of which nobody is left
+stays as it was.
 Runs on the controller's event thread.
 """
 
@@ -13,7 +14,7 @@ from typing import Final
 
 from barnabas.controller.context import ControllerContext, IllegalTransition, Replica, ReplicaState
 from barnabas.controller.controller_writer import ControllerMoved
-from barnabas.controller.election import without_replica
+from barnabas.controller.election import without_replicas
 from barnabas.controller.partition_state import StateReader, StateWriter
 from barnabas.controller.request_batch import RequestBatch
 from barnabas.controller.znodes import LeadershipState
@@ -127,9 +128,7 @@ class ReplicaStateMachine:
                 raise ControllerMoved(f"{tp} was written by controller epoch {state.controller_epoch}")
 
     def _without(self, state: LeadershipState, brokers: set[BrokerId]) -> LeadershipState | None:
-        leader, isr = state.leader, state.isr
-        for broker in sorted(brokers):
-            leader, isr = without_replica(broker, leader, isr, NO_BROKER) or (leader, isr)
+        leader, isr = without_replicas(brokers, state.leader, state.isr, NO_BROKER)
         if (leader, isr) == (state.leader, state.isr):
             return None
         return state.with_leader(leader, isr, self._writer.epoch)

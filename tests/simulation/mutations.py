@@ -15,6 +15,7 @@ from barnabas.broker.replication.isr_changes import IsrChanges, IsrConflict
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.role_changes import RoleChanges
+from barnabas.controller import replica_state
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_BROKER_EPOCH
 from tests.simulation.zookeeper import SimZooKeeper
@@ -164,6 +165,18 @@ def followers_ends_outlive_a_missed_epoch(setattr_: SetAttr) -> None:
         begin_epoch(self, *args, knows_ends=bool(self._states), **kwargs)
 
     setattr_(Followers, "begin_epoch", trusting)
+
+
+def one_of_a_lost_isr_is_kept(setattr_: SetAttr) -> None:
+    """Kafka's way: when all go at once, the one with the highest number alone may lead afterwards."""
+    without = replica_state.without_replicas
+
+    def one_by_one(replicas: Any, leader: Any, isr: Any, no_leader: Any) -> Any:
+        for replica in sorted(replicas):
+            leader, isr = without({replica}, leader, isr, no_leader)
+        return leader, isr
+
+    setattr_(replica_state, "without_replicas", one_by_one)
 
 
 FOUND_BY_CHANCE: dict[Mutation, int] = {

@@ -369,6 +369,29 @@ def a_leader_that_misses_an_epoch_of_another() -> None:
     assert [entry.value for entry in world.truth.committed] == [0]
 
 
+def everybody_in_sync_goes_at_once() -> None:
+    """Any of them has all that was acknowledged, so the first to return leads, whoever is lost for good."""
+    world = World(3)
+    world.produce(A)
+    world.settle()
+    _put_out_of_isr(world, C)
+    world.produce(A)
+    _replicate(world, B)
+    _replicate(world, B)
+    assert world.truth.acknowledged_end == 3
+    for broker in (A, B):
+        world.brokers[broker].crash()
+        world.zookeeper.unregister(broker)
+    _control(world)
+    world.check()
+    assert (world.state.leader, set(world.state.isr)) == (-1, {A, B})
+    world.brokers[B].wipe()
+    world.brokers[A].start()
+    _control(world)
+    assert (world.state.leader, set(world.state.isr)) == (A, {A})
+    _end(world)
+
+
 HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_stale_high_watermark: (mutations.followers_cut_to_their_high_watermark,),
     a_fast_double_failover: (mutations.no_history_is_compared,),
@@ -384,6 +407,7 @@ HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_laggard_joins_a_new_leader: (mutations.followers_join_below_the_start_of_the_epoch,),
     a_controller_wakes_from_a_pause: (mutations.a_replaced_controller_is_obeyed,),
     a_leader_that_misses_an_epoch_of_another: (mutations.followers_ends_outlive_a_missed_epoch,),
+    everybody_in_sync_goes_at_once: (mutations.one_of_a_lost_isr_is_kept,),
 }
 
 

@@ -9,7 +9,7 @@ from barnabas.controller.election import (
     elect_for_controlled_shutdown,
     elect_initial,
     elect_offline,
-    without_replica,
+    without_replicas,
 )
 from barnabas.protocol.ids import NO_BROKER, BrokerId
 
@@ -55,19 +55,21 @@ def test_a_stopping_leader_hands_over_to_one_in_sync_that_stays(
 
 
 @pytest.mark.parametrize(
-    ("replica", "leader", "isr", "expected"),
+    ("gone", "leader", "isr", "expected"),
     [
-        (3, 1, ids(1, 2, 3), (1, ids(1, 2))),
-        (1, 1, ids(1, 2), (-1, ids(2))),
-        (1, 1, ids(1), (-1, ids(1))),
-        (1, -1, ids(1), (-1, ids(1))),
-        (3, 1, ids(1, 2), None),
+        (ids(3), 1, ids(1, 2, 3), (1, ids(1, 2))),
+        (ids(1), 1, ids(1, 2), (-1, ids(2))),
+        (ids(1, 2), 1, ids(1, 2, 3), (-1, ids(3))),
+        (ids(1), 1, ids(1), (-1, ids(1))),
+        (ids(1), -1, ids(1), (-1, ids(1))),
+        (ids(1, 2, 4), 1, ids(1, 2), (-1, ids(1, 2))),
+        (ids(3), 1, ids(1, 2), (1, ids(1, 2))),
     ],
 )
-def test_a_replica_that_goes_leaves_the_isr_unless_it_is_the_last(
-    replica: int, leader: int, isr: tuple[BrokerId, ...], expected: object
+def test_replicas_that_go_leave_the_isr_unless_nobody_would_be_left(
+    gone: tuple[BrokerId, ...], leader: int, isr: tuple[BrokerId, ...], expected: object
 ) -> None:
-    assert without_replica(BrokerId(replica), BrokerId(leader), isr, NO_BROKER) == expected
+    assert without_replicas(gone, BrokerId(leader), isr, NO_BROKER) == expected
 
 
 brokers = st.lists(st.integers(0, 6).map(BrokerId), unique=True)
