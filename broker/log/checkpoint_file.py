@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from barnabas.broker.log.log_files import write_atomically
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
 from barnabas.protocol.ids import Offset, TopicPartition
 
@@ -46,17 +46,23 @@ def parse_number(text: str, source: object) -> int:
     return int(text)
 
 
-def checkpoint_lines(entries: Iterable[Iterable[object]]) -> list[str]:
-    """The lines of a checkpoint file with these entries."""
+def encode_checkpoint(entries: Iterable[Iterable[object]]) -> bytes:
+    """The text of a checkpoint file with these entries."""
     rows = [" ".join(map(str, entry)) for entry in entries]
-    return [str(VERSION), str(len(rows)), *rows]
+    return encode_lines([str(VERSION), str(len(rows)), *rows])
+
+
+def encode_lines(lines: Iterable[str]) -> bytes:
+    """The bytes of a text file with these lines."""
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 class OffsetCheckpoint:
     """One offset per partition: recovery points, log starts or high watermarks of a log dir."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: FileSystem = FILE_SYSTEM) -> None:
         self.path = path
+        self._files = files
         self._entries: dict[TopicPartition, Offset] | None = None
         """What the file holds; None before it was read or written here."""
         self._kept: dict[TopicPartition, Offset] = {}
@@ -86,9 +92,9 @@ class OffsetCheckpoint:
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace the file, durably; entries that are kept stay in it. Raises LogDirFailure."""
         entries = self._kept | {key: Offset(offset) for key, offset in offsets.items()}
-        lines = checkpoint_lines((key.topic, key.partition, entries[key]) for key in sorted(entries))
+        text = encode_checkpoint((key.topic, key.partition, entries[key]) for key in sorted(entries))
         try:
-            write_atomically(self.path, lines, durable=True)
+            self._files.write_atomically(self.path, text, durable=True)
         except OSError as error:
             raise LogDirFailure(self.path, error) from error
         self._entries = entries

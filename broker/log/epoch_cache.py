@@ -13,8 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from barnabas.broker.log.checkpoint_file import checkpoint_lines, parse_checkpoint, parse_number
-from barnabas.broker.log.log_files import EPOCH_CHECKPOINT, fsync_path, write_atomically
+from barnabas.broker.log.checkpoint_file import encode_checkpoint, parse_checkpoint, parse_number
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
+from barnabas.broker.log.log_files import EPOCH_CHECKPOINT
 from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
 from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from barnabas.protocol.invariants import invariant
@@ -40,19 +41,20 @@ UNDEFINED = EpochEndOffset(NO_LEADER_EPOCH, NO_OFFSET)
 class EpochCache:
     """The epochs of one log, oldest first."""
 
-    __slots__ = ("_entries", "path")
+    __slots__ = ("_entries", "_files", "path")
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: FileSystem = FILE_SYSTEM) -> None:
         self.path = folder / EPOCH_CHECKPOINT
+        self._files = files
         self._entries: tuple[EpochEntry, ...] = ()
 
     @classmethod
-    def load(cls, folder: Path) -> EpochCache:
+    def load(cls, folder: Path, files: FileSystem = FILE_SYSTEM) -> EpochCache:
         """Read the file of a partition's folder; empty when there is none.
 
         Raises CheckpointDamaged, LogDirFailure.
         """
-        cache = cls(folder)
+        cache = cls(folder, files)
         try:
             text = cache.path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -145,8 +147,8 @@ class EpochCache:
         It is not written anew: beside an epoch that begins meanwhile there would be two writers of one file.
         """
         try:
-            fsync_path(self.path)
-            fsync_path(self.path.parent)
+            self._files.fsync(self.path)
+            self._files.fsync(self.path.parent)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -156,7 +158,7 @@ class EpochCache:
         before = self._entries
         self._entries = entries
         try:
-            write_atomically(self.path, checkpoint_lines(entries), durable=False)
+            self._files.write_atomically(self.path, encode_checkpoint(entries), durable=False)
         except OSError as error:
             self._entries = before
             raise LogDirFailure(self.path, error) from error

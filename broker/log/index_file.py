@@ -9,7 +9,6 @@ tuple of (buffer, count) and need no lock. An index can always be rebuilt from i
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 import threading
 from bisect import bisect_right
@@ -18,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from barnabas.broker.log.log_files import fsync_path
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.storage_errors import LogDirFailure
 
 Buffer = bytearray | mmap.mmap
@@ -33,12 +32,15 @@ class IndexFile:
 
     entry: ClassVar[struct.Struct]
 
-    __slots__ = ("_count", "_is_gone", "_state", "base_offset", "is_dirty", "path")
+    __slots__ = ("_count", "_files", "_is_gone", "_state", "base_offset", "is_dirty", "path")
 
-    def __init__(self, path: Path, base_offset: int, *, is_new: bool) -> None:
+    def __init__(
+        self, path: Path, base_offset: int, *, is_new: bool, files: FileSystem = FILE_SYSTEM
+    ) -> None:
         """An empty index, or the one whose file may be there. Raises LogDirFailure."""
         self.path = path
         self.base_offset = base_offset
+        self._files = files
         self.is_dirty = False
         """Whether the memory holds what the file does not."""
         self._is_gone = False
@@ -68,12 +70,10 @@ class IndexFile:
         try:
             if count:
                 # A new file, never the old one in place: a reader may have that mapped.
-                temporary = self.path.with_name(self.path.name + ".tmp")
-                with open(temporary, "wb") as file:
-                    file.write(memoryview(buffer)[: count * self.entry.size])
-                os.replace(temporary, self.path)
+                entries = memoryview(buffer)[: count * self.entry.size]
+                self._files.write_atomically(self.path, entries, durable=False)
             else:
-                self.path.unlink(missing_ok=True)
+                self._files.unlink(self.path, missing_ok=True)
         except OSError as error:
             raise LogDirFailure(self.path, error) from error
         self.is_dirty = False
@@ -88,12 +88,12 @@ class IndexFile:
     def fsync(self) -> None:
         """Put the file safely on disk, if there is one. Raises OSError."""
         with suppress(FileNotFoundError):
-            fsync_path(self.path)
+            self._files.fsync(self.path)
 
     def remove(self) -> None:
         """Delete the file. Raises OSError."""
         self._is_gone = True
-        self.path.unlink(missing_ok=True)
+        self._files.unlink(self.path, missing_ok=True)
 
     def _count_on_disk(self) -> int:
         try:

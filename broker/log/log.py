@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log_appends import (
     Appendable,
     AppendResult,
@@ -28,7 +29,6 @@ from barnabas.broker.log.log_appends import (
 )
 from barnabas.broker.log.log_bounds import LogBounds
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.log.log_files import fsync_path
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.opened_log import OpenedLog, open_log_folder
 from barnabas.broker.log.partition_metadata import write_partition_metadata
@@ -54,6 +54,7 @@ class Log:
         opened: OpenedLog,
         *,
         now_ms: int,
+        files: FileSystem,
     ) -> None:
         self.topic_partition = topic_partition
         self.folder = folder
@@ -64,6 +65,7 @@ class Log:
         self.lock = threading.RLock()
         self.on_bounds_lowered: Callable[[Log], None] | None = None
         """Called under the lock, before a truncation, with recovery point or log start already lowered."""
+        self._files = files
         self._topic_id = opened.topic_id
         self._snapshots = opened.snapshots
         self._segments = opened.segments
@@ -85,6 +87,7 @@ class Log:
         recovery_point: int = 0,
         log_start_offset: int = 0,
         is_clean: bool = False,
+        files: FileSystem = FILE_SYSTEM,
     ) -> Log:
         """Open a folder's log with recovery, or create it, the folder included, when there is none.
 
@@ -100,8 +103,9 @@ class Log:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             is_clean=is_clean,
+            files=files,
         )
-        return cls(topic_partition, folder, config, opened, now_ms=now_ms)
+        return cls(topic_partition, folder, config, opened, now_ms=now_ms, files=files)
 
     def __repr__(self) -> str:
         return f"<Log {self.topic_partition} {self._bounds.start}..{self._bounds.end}>"
@@ -136,7 +140,7 @@ class Log:
         """Give a log without a topic id its own. Raises LogDirFailure, INCONSISTENT_TOPIC_ID."""
         with self.lock:
             if self._topic_id is None:
-                write_partition_metadata(self.folder, topic_id)
+                write_partition_metadata(self.folder, topic_id, self._files)
                 self._topic_id = topic_id
             elif self._topic_id != topic_id:
                 raise api_error(
@@ -257,7 +261,7 @@ class Log:
                 return active
             active.seal()
             self._snapshots.write(self._bounds.end, self.producers)
-            fresh = Segment.create(self.folder, self._bounds.end, now_ms, self.config)
+            fresh = Segment.create(self.folder, self._bounds.end, now_ms, self.config, self._files)
             self._segments = LogSegments.of((*self._segments.all, fresh))
             return fresh
 
@@ -345,10 +349,10 @@ class Log:
             self.producers = ProducerStates()
             for segment in before:
                 segment.remove()
-            fresh = Segment.create(self.folder, offset, before[-1].created_ms, self.config)
+            fresh = Segment.create(self.folder, offset, before[-1].created_ms, self.config, self._files)
             with disk_work(self.folder):
                 # Or a power cut might bring the old segments back, which end before the new recovery point.
-                fsync_path(self.folder)
+                self._files.fsync(self.folder)
             self._segments = LogSegments.of([fresh])
             self._bounds.begin_at(offset)
             self.epoch_cache.clear()
@@ -420,7 +424,7 @@ class Log:
                 if before <= segment.next_offset and segment.base_offset < end:
                     segment.fsync()
             self._snapshots.fsync(before, end)
-            fsync_path(self.folder)
+            self._files.fsync(self.folder)
         except FileNotFoundError:
             # Retention or truncation removed a segment meanwhile; the next pass sees the log as it is now.
             return
@@ -458,7 +462,7 @@ class Log:
                     segment.fsync()
                 if has_snapshot:
                     self._snapshots.fsync(self._bounds.end, self._bounds.end)
-                    fsync_path(self.folder)
+                    self._files.fsync(self.folder)
             self._let_go()
 
     def abandon(self) -> None:

@@ -14,8 +14,8 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from barnabas.broker.log.checkpoint_file import OffsetCheckpoint
-from barnabas.broker.log.log_files import fsync_path, write_atomically
+from barnabas.broker.log.checkpoint_file import OffsetCheckpoint, encode_lines
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, TopicPartition
@@ -58,22 +58,23 @@ class CleanMark(NamedTuple):
 class LogDir:
     """An owned log dir; `release` gives it back."""
 
-    def __init__(self, path: Path, lock_descriptor: int) -> None:
+    def __init__(self, path: Path, lock_descriptor: int, files: FileSystem) -> None:
         self.path = path
-        self.recovery_points = OffsetCheckpoint(path / RECOVERY_POINT_CHECKPOINT)
-        self.log_starts = OffsetCheckpoint(path / LOG_START_CHECKPOINT)
-        self.high_watermarks = OffsetCheckpoint(path / HIGH_WATERMARK_CHECKPOINT)
+        self._files = files
+        self.recovery_points = OffsetCheckpoint(path / RECOVERY_POINT_CHECKPOINT, files)
+        self.log_starts = OffsetCheckpoint(path / LOG_START_CHECKPOINT, files)
+        self.high_watermarks = OffsetCheckpoint(path / HIGH_WATERMARK_CHECKPOINT, files)
         self._lock_descriptor: int | None = lock_descriptor
 
     @classmethod
-    def acquire(cls, path: Path) -> LogDir:
+    def acquire(cls, path: Path, files: FileSystem = FILE_SYSTEM) -> LogDir:
         """Make the folder if need be and lock it.
 
         Raises InvalidConfiguration when another process has it, LogDirFailure when the disk refuses.
         """
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o644)
+            files.mkdir(path, parents=True)
+            descriptor = files.open(path / LOCK_FILE, os.O_CREAT | os.O_RDWR)
         except OSError as error:
             raise LogDirFailure(path, error) from error
         try:
@@ -83,7 +84,7 @@ class LogDir:
             raise InvalidConfiguration(
                 f"log.dirs: {path} is in use by another process; one broker only may have it"
             ) from error
-        return cls(path, descriptor)
+        return cls(path, descriptor, files)
 
     def check_identity(self, broker_id: BrokerId, cluster_id: str) -> None:
         """Compare `meta.properties` with who we are, or write it into a new dir.
@@ -94,7 +95,7 @@ class LogDir:
         if found is None:
             lines = (f"broker.id={broker_id}", f"cluster.id={cluster_id}", f"version={_META_VERSION}")
             try:
-                write_atomically(self.path / META_FILE, lines, durable=True)
+                self._files.write_atomically(self.path / META_FILE, encode_lines(lines), durable=True)
             except OSError as error:
                 raise LogDirFailure(self.path, error) from error
             return
@@ -125,8 +126,8 @@ class LogDir:
         path = self.path / CLEAN_SHUTDOWN_FILE
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
-            path.unlink()
-            fsync_path(self.path)
+            self._files.unlink(path)
+            self._files.fsync(self.path)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -139,7 +140,8 @@ class LogDir:
     def put_clean_mark(self, mark: CleanMark) -> None:
         """Say that the logs were closed and are on disk. Raises LogDirFailure."""
         try:
-            write_atomically(self.path / CLEAN_SHUTDOWN_FILE, [mark.text()], durable=True)
+            text = encode_lines([mark.text()])
+            self._files.write_atomically(self.path / CLEAN_SHUTDOWN_FILE, text, durable=True)
         except OSError as error:
             raise LogDirFailure(self.path, error) from error
 

@@ -1,15 +1,12 @@
-"""The names of folders and files on disk, both ways, and the few ways in which files are made durable.
+"""The names of folders and files on disk, both ways.
 
-Pure but for the file calls; any thread. Source of the names: https://kafka.apache.org/documentation/#log.
+Pure. Source of the names: https://kafka.apache.org/documentation/#log.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import uuid
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
 from barnabas.protocol.ids import TopicPartition
@@ -55,28 +52,3 @@ def deleted_name(topic_partition: TopicPartition) -> str:
     """A fresh name for the folder of a partition to be removed: unique, and no partition's own."""
     tail = f".{uuid.uuid4().hex}{DELETED_SUFFIX}"
     return str(topic_partition)[: _MAX_NAME_BYTES - len(tail)] + tail
-
-
-def fsync_path(path: Path) -> None:
-    """Force a file or folder to disk, through whichever descriptor it was written. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_atomically(path: Path, lines: Iterable[str], *, durable: bool) -> None:
-    """Replace a text file so that a reader, also after a crash of this process, sees old or new, never half.
-
-    With `durable` this holds after a power cut too, and the new text is on disk on return. Raises OSError.
-    """
-    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{line}\n" for line in lines)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(temporary, path)
-    if durable:
-        fsync_path(path.parent)

@@ -9,16 +9,16 @@ all its logs; the others go on. A damaged log is kept out and remembered in `off
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import CleanMark, LogDir
-from barnabas.broker.log.log_files import DELETED_SUFFIX, deleted_name, fsync_path, parse_partition_name
+from barnabas.broker.log.log_files import DELETED_SUFFIX, deleted_name, parse_partition_name
 from barnabas.broker.log.storage_errors import CheckpointDamaged, CorruptLog, LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
@@ -32,7 +32,8 @@ ConfigOf = Callable[[str], LogConfig]
 class LogManager:
     """Made by `LogManager.open`; `close` is the clean stop."""
 
-    def __init__(self, dirs: Sequence[LogDir], config_of: ConfigOf) -> None:
+    def __init__(self, dirs: Sequence[LogDir], config_of: ConfigOf, files: FileSystem = FILE_SYSTEM) -> None:
+        self._files = files
         self._config_of = config_of
         # The order of locks: a log's, then this one, then the table's. Whoever writes checkpoints holds it
         # from asking the logs to the end of the writing, so that an older state never replaces a newer one.
@@ -59,6 +60,7 @@ class LogManager:
         cluster_id: str,
         config_of: ConfigOf,
         now_ms: int,
+        files: FileSystem = FILE_SYSTEM,
     ) -> LogManager:
         """Lock the log dirs and open every log in them, with recovery where the last stop was not clean.
 
@@ -70,7 +72,7 @@ class LogManager:
         try:
             for path in dict.fromkeys(path.absolute() for path in paths):
                 try:
-                    log_dir = LogDir.acquire(path)
+                    log_dir = LogDir.acquire(path, files)
                     dirs.append(log_dir)
                     log_dir.check_identity(broker_id, cluster_id)
                 except LogDirFailure as error:
@@ -80,7 +82,7 @@ class LogManager:
             if not usable:
                 reasons = "; ".join(str(error) for error in failed.values()) or "none is given"
                 raise InvalidConfiguration(f"log.dirs: no usable folder: {reasons}")
-            manager = cls(usable, config_of)
+            manager = cls(usable, config_of, files)
             manager.offline_dirs.update(failed)
             for log_dir in usable:
                 manager._load_dir_or_fail(log_dir, now_ms)
@@ -145,6 +147,7 @@ class LogManager:
                     now_ms=now_ms,
                     topic_id=topic_id,
                     is_clean=True,
+                    files=self._files,
                 )
             except LogDirFailure as failure:
                 # Something of it may lie there, so it may be created nowhere else.
@@ -182,8 +185,8 @@ class LogManager:
             log.abandon()
         doomed = folder.with_name(deleted_name(topic_partition))
         try:
-            folder.rename(doomed)
-            fsync_path(doomed.parent)
+            self._files.rename(folder, doomed)
+            self._files.fsync(doomed.parent)
         except OSError as error:
             failure = LogDirFailure(folder, error)
             with self._lock:
@@ -298,7 +301,7 @@ class LogManager:
                 del self._doomed[folder]
         for folder in due:
             try:
-                shutil.rmtree(folder)
+                self._files.rmtree(folder)
             except OSError as error:
                 logger.error("%s could not be removed: %s", folder, error)
         return len(due)
@@ -370,6 +373,7 @@ class LogManager:
                 recovery_point=recovery_point,
                 log_start_offset=log_start_offset,
                 is_clean=is_clean,
+                files=self._files,
             )
             self._adopt(log)
         except (CorruptLog, CheckpointDamaged) as error:

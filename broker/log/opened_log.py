@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.broker.log.epoch_cache import EpochCache
+from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.log.log_files import fsync_path
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.partition_metadata import read_partition_metadata, write_partition_metadata
 from barnabas.broker.log.producer_snapshot import ProducerSnapshots
@@ -44,19 +44,20 @@ def open_log_folder(
     recovery_point: int,
     log_start_offset: int,
     is_clean: bool,
+    files: FileSystem,
 ) -> OpenedLog:
     """Open a folder's log with recovery, or create it, the folder included; as `Log.open` says."""
     with disk_work(folder):
-        folder.mkdir(exist_ok=True)
+        files.mkdir(folder)
     stored_id = read_partition_metadata(folder)
     if topic_id is not None and stored_id is None:
-        write_partition_metadata(folder, topic_id)
+        write_partition_metadata(folder, topic_id, files)
     elif topic_id is not None and stored_id != topic_id:
         raise api_error(
             ErrorCode.INCONSISTENT_TOPIC_ID, f"{folder} belongs to topic id {stored_id}, not {topic_id}"
         )
     kept, epochs, snapshots = recover_log(
-        folder, config, recovery_point=recovery_point, is_clean=is_clean, now_ms=now_ms
+        folder, config, recovery_point=recovery_point, is_clean=is_clean, now_ms=now_ms, files=files
     )
     if kept and kept[-1].next_offset < log_start_offset:
         # All that is left lies before the log's start: it was deleted on purpose.
@@ -66,11 +67,11 @@ def open_log_folder(
         epochs.clear()
         snapshots.remove_above(-1)
     if not kept:
-        kept = [Segment.create(folder, log_start_offset, now_ms, config)]
+        kept = [Segment.create(folder, log_start_offset, now_ms, config, files)]
         if log_start_offset:
             # A recovery point at that offset must never be on disk without the segment.
             with disk_work(folder):
-                fsync_path(folder)
+                files.fsync(folder)
     segments = LogSegments.of(kept)
     start = max(log_start_offset, segments.bases[0])
     epochs.truncate_from_start(start)

@@ -11,7 +11,9 @@ import binascii
 import uuid
 from pathlib import Path
 
-from barnabas.broker.log.log_files import PARTITION_METADATA, write_atomically
+from barnabas.broker.log.checkpoint_file import encode_lines
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
+from barnabas.broker.log.log_files import PARTITION_METADATA
 from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
 from barnabas.protocol.ids import TopicId
 
@@ -32,11 +34,12 @@ def decode_topic_id(text: str) -> TopicId:
     return TopicId(uuid.UUID(bytes=raw))
 
 
-def write_partition_metadata(folder: Path, topic_id: TopicId) -> None:
+def write_partition_metadata(folder: Path, topic_id: TopicId, files: FileSystem = FILE_SYSTEM) -> None:
     """Write the file anew. Raises LogDirFailure."""
     path = folder / PARTITION_METADATA
+    text = encode_lines(["version: 0", f"topic_id: {encode_topic_id(topic_id)}"])
     try:
-        write_atomically(path, ["version: 0", f"topic_id: {encode_topic_id(topic_id)}"], durable=False)
+        files.write_atomically(path, text, durable=False)
     except OSError as error:
         raise LogDirFailure(path, error) from error
 

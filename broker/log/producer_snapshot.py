@@ -13,7 +13,6 @@ Changed under the log's lock. Source: `ProducerStateManager` of Kafka 3.9.
 from __future__ import annotations
 
 import logging
-import os
 import struct
 from bisect import bisect_right, insort
 from collections.abc import Iterable
@@ -22,7 +21,8 @@ from typing import Final
 
 from crc32c import crc32c
 
-from barnabas.broker.log.log_files import SNAPSHOT_SUFFIX, TEMPORARY_SUFFIX, fsync_path, segment_name
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
+from barnabas.broker.log.log_files import SNAPSHOT_SUFFIX, segment_name
 from barnabas.broker.log.producer_state import (
     BATCHES_COMPARED,
     MAX_SEQUENCE,
@@ -99,10 +99,11 @@ def decode_snapshot(data: bytes, source: object) -> list[ProducerState]:
 class ProducerSnapshots:
     """The snapshot files of one partition's folder, by offset."""
 
-    __slots__ = ("_offsets", "folder")
+    __slots__ = ("_files", "_offsets", "folder")
 
-    def __init__(self, folder: Path, offsets: Iterable[int] = ()) -> None:
+    def __init__(self, folder: Path, offsets: Iterable[int] = (), files: FileSystem = FILE_SYSTEM) -> None:
         self.folder = folder
+        self._files = files
         self._offsets = sorted(offsets)
 
     @property
@@ -122,10 +123,8 @@ class ProducerSnapshots:
         if not offset or (self._offsets and self._offsets[-1] >= offset):
             return False
         path = self.path(offset)
-        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
-            temporary.write_bytes(encode_snapshot(states))
-            os.replace(temporary, path)
+            self._files.write_atomically(path, encode_snapshot(states), durable=False)
         except OSError as error:
             raise LogDirFailure(path, error) from error
         insort(self._offsets, offset)
@@ -169,13 +168,13 @@ class ProducerSnapshots:
         """
         for offset in self.offsets:
             if start <= offset <= end:
-                fsync_path(self.path(offset))
+                self._files.fsync(self.path(offset))
 
     def _remove(self, offsets: Iterable[int]) -> None:
         for offset in list(offsets):
             path = self.path(offset)
             try:
-                path.unlink(missing_ok=True)
+                self._files.unlink(path, missing_ok=True)
             except OSError as error:
                 raise LogDirFailure(path, error) from error
             self._offsets.remove(offset)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from barnabas.broker.log.batch_scan import iter_headers
 from barnabas.broker.log.epoch_cache import EpochCache
+from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_files import (
     LOG_SUFFIX,
@@ -55,29 +56,29 @@ class _Walk(NamedTuple):
 
 
 def recover_log(
-    folder: Path, config: LogConfig, *, recovery_point: int, is_clean: bool, now_ms: int
+    folder: Path, config: LogConfig, *, recovery_point: int, is_clean: bool, now_ms: int, files: FileSystem
 ) -> Recovered:
     """Open the segments of a partition's folder.
 
     Raises CorruptLog (damage below the recovery point) or LogDirFailure.
     """
     try:
-        found, snapshots = _list_files(folder)
+        found, snapshots = _list_files(folder, files)
     except OSError as error:
         raise LogDirFailure(folder, error) from error
     bases = [base for base, _ in found]
     segments: list[Segment] = []
     for index, (base, size) in enumerate(found):
         next_offset = bases[index + 1] if index + 1 < len(bases) else base
-        segments.append(Segment.existing(folder, base, size, next_offset, now_ms, config))
-    epochs = _load_epochs(folder)
+        segments.append(Segment.existing(folder, base, size, next_offset, now_ms, config, files))
+    epochs = _load_epochs(folder, files)
     kept, scanned = _recover_segments(segments, recovery_point, is_clean)
     end = kept[-1].next_offset if kept else 0
     if not is_clean and end < recovery_point:
         raise CorruptLog(folder, 0, end, recovery_point, "the log ends before it; segment files are missing")
     if epochs is None:
         # The whole file was lost, so all batches are asked, not only those that recovery read.
-        epochs = EpochCache(folder)
+        epochs = EpochCache(folder, files)
         scanned = [start for segment in kept for start in _epoch_starts(segment)]
     elif scanned:
         epochs.truncate_from_end(scanned[0][1])
@@ -221,15 +222,15 @@ def _epoch_starts(segment: Segment) -> list[tuple[int, int]]:
     return starts
 
 
-def _load_epochs(folder: Path) -> EpochCache | None:
+def _load_epochs(folder: Path, files: FileSystem) -> EpochCache | None:
     try:
-        return EpochCache.load(folder)
+        return EpochCache.load(folder, files)
     except CheckpointDamaged as error:
         logger.warning("the leader epochs are taken from the batches instead: %s", error)
         return None
 
 
-def _list_files(folder: Path) -> tuple[list[tuple[int, int]], ProducerSnapshots]:
+def _list_files(folder: Path, files: FileSystem) -> tuple[list[tuple[int, int]], ProducerSnapshots]:
     """(base offset, size) of each segment file, in order; leftovers of a broken-off deletion are removed."""
     bases: dict[int, int] = {}
     snapshots: list[int] = []
@@ -247,5 +248,5 @@ def _list_files(folder: Path) -> tuple[list[tuple[int, int]], ProducerSnapshots]
         is_index = path.suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         is_orphan = is_index and segment_base_offset(path.stem + LOG_SUFFIX) not in bases
         if is_orphan or path.suffix == TEMPORARY_SUFFIX:
-            path.unlink()
-    return sorted(bases.items()), ProducerSnapshots(folder, snapshots)
+            files.unlink(path)
+    return sorted(bases.items()), ProducerSnapshots(folder, snapshots, files)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from barnabas.broker.log.batch_scan import Bytes, batches_end, find_batch, iter_headers
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_files import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from barnabas.broker.log.offset_index import OffsetIndex
@@ -82,15 +83,16 @@ class Segment:
         created_ms: int,
         config: LogConfig,
         is_new: bool,
+        files: FileSystem,
     ) -> None:
         self.base_offset = base_offset
         self.file = file
         self.created_ms = created_ms
         self.offset_index = OffsetIndex(
-            folder / segment_name(base_offset, OFFSET_INDEX_SUFFIX), base_offset, is_new=is_new
+            folder / segment_name(base_offset, OFFSET_INDEX_SUFFIX), base_offset, is_new=is_new, files=files
         )
         self.time_index = TimeIndex(
-            folder / segment_name(base_offset, TIME_INDEX_SUFFIX), base_offset, is_new=is_new
+            folder / segment_name(base_offset, TIME_INDEX_SUFFIX), base_offset, is_new=is_new, files=files
         )
         self._index_interval_bytes = config.index_interval_bytes
         self._end = (file.size, next_offset)
@@ -104,9 +106,16 @@ class Segment:
         self._read_hint = _NO_HINT
 
     @classmethod
-    def create(cls, folder: Path, base_offset: int, created_ms: int, config: LogConfig) -> Segment:
+    def create(
+        cls,
+        folder: Path,
+        base_offset: int,
+        created_ms: int,
+        config: LogConfig,
+        files: FileSystem = FILE_SYSTEM,
+    ) -> Segment:
         """A new, empty one on disk. Raises LogDirFailure."""
-        file = SegmentFile.create(folder / segment_name(base_offset))
+        file = SegmentFile.create(folder / segment_name(base_offset), files)
         return cls(
             folder,
             base_offset,
@@ -115,14 +124,22 @@ class Segment:
             created_ms=created_ms,
             config=config,
             is_new=True,
+            files=files,
         )
 
     @classmethod
     def existing(
-        cls, folder: Path, base_offset: int, size: int, next_offset: int, created_ms: int, config: LogConfig
+        cls,
+        folder: Path,
+        base_offset: int,
+        size: int,
+        next_offset: int,
+        created_ms: int,
+        config: LogConfig,
+        files: FileSystem = FILE_SYSTEM,
     ) -> Segment:
         """One that is on disk; only what the names and sizes of its files say is looked at."""
-        file = SegmentFile(folder / segment_name(base_offset), size)
+        file = SegmentFile(folder / segment_name(base_offset), size, files)
         return cls(
             folder,
             base_offset,
@@ -131,6 +148,7 @@ class Segment:
             created_ms=created_ms,
             config=config,
             is_new=False,
+            files=files,
         )
 
     @property

@@ -23,7 +23,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from barnabas.broker.log.log_files import fsync_path
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.invariants import invariant
@@ -35,19 +35,17 @@ LAST_STEP_BYTES: Final = 64 * 1024 * 1024
 _ZEROS: Final = bytes(256 * 1024)
 _MAP_ATTEMPTS: Final = 4
 
-pwrite = os.pwrite
-"""Named here so that a test can stand in for a full disk."""
-
 
 class SegmentFile:
     """The bytes of one segment; offsets mean nothing here."""
 
-    __slots__ = ("_capacity", "_descriptor", "_is_gone", "_map", "path", "size")
+    __slots__ = ("_capacity", "_descriptor", "_files", "_is_gone", "_map", "path", "size")
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, files: FileSystem = FILE_SYSTEM) -> None:
         """A file that exists and holds `size` bytes of batches."""
         self.path = path
         self.size = size
+        self._files = files
         self._capacity = 0
         """How long the file is; known while it is open for writing."""
         self._descriptor: int | None = None
@@ -55,10 +53,10 @@ class SegmentFile:
         self._is_gone = False
 
     @classmethod
-    def create(cls, path: Path) -> SegmentFile:
+    def create(cls, path: Path, files: FileSystem = FILE_SYSTEM) -> SegmentFile:
         """A new, empty file. Raises LogDirFailure, also when there is one of that name with bytes in it."""
         try:
-            descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
+            descriptor = files.open(path, os.O_CREAT | os.O_RDWR)
             try:
                 if os.fstat(descriptor).st_size:
                     raise FileExistsError(errno.EEXIST, "a new segment would overwrite an old one")
@@ -66,7 +64,7 @@ class SegmentFile:
                 os.close(descriptor)
         except OSError as error:
             raise LogDirFailure(path, error) from error
-        return cls(path, 0)
+        return cls(path, 0, files)
 
     @property
     def is_open(self) -> bool:
@@ -122,14 +120,7 @@ class SegmentFile:
                 descriptor = self._open()
             if end > self._capacity:
                 self._extend(descriptor, end, size_limit)
-            position = self.size
-            written = pwrite(descriptor, data, position)
-            while written < len(data):
-                if written <= 0:
-                    raise OSError(errno.EIO, "the disk takes no bytes")
-                data = data[written:]
-                position += written
-                written = pwrite(descriptor, data, position)
+            self._files.write_all(descriptor, data, self.size)
         except OSError as error:
             self._drop_unpublished()
             raise LogDirFailure(self.path, error) from error
@@ -153,10 +144,9 @@ class SegmentFile:
             descriptor = self._descriptor if self._descriptor is not None else self._open()
             position = size
             while position < before:
-                written = pwrite(descriptor, _ZEROS[: before - position], position)
-                if written <= 0:
-                    raise OSError(errno.EIO, "the disk takes no bytes")
-                position += written
+                zeros = _ZEROS[: before - position]
+                self._files.write_all(descriptor, zeros, position)
+                position += len(zeros)
         except OSError as error:
             raise LogDirFailure(self.path, error) from error
 
@@ -164,7 +154,7 @@ class SegmentFile:
         """Shorten a file that no reader has seen yet, as recovery does. Raises LogDirFailure."""
         try:
             if self.path.stat().st_size != size:
-                os.truncate(self.path, size)
+                self._files.truncate(self.path, size)
         except OSError as error:
             raise LogDirFailure(self.path, error) from error
         self._map = None
@@ -174,14 +164,14 @@ class SegmentFile:
         """Cut the file to its size; only bytes that no reader ever saw go away. Raises LogDirFailure."""
         if self._descriptor is not None and self._capacity != self.size:
             try:
-                os.ftruncate(self._descriptor, self.size)
+                self._files.truncate(self._descriptor, self.size)
             except OSError as error:
                 raise LogDirFailure(self.path, error) from error
             self._capacity = self.size
 
     def fsync(self) -> None:
         """Force everything written to disk; needs no lock. Raises OSError."""
-        fsync_path(self.path)
+        self._files.fsync(self.path)
 
     def release(self) -> None:
         """Let go of the descriptor for writing; a later write opens it again."""
@@ -198,7 +188,7 @@ class SegmentFile:
         """Delete the file; views that were handed out stay valid. Raises LogDirFailure."""
         self._is_gone = True
         try:
-            self.path.unlink(missing_ok=True)
+            self._files.unlink(self.path, missing_ok=True)
         except OSError as error:
             raise LogDirFailure(self.path, error) from error
         finally:
@@ -209,7 +199,7 @@ class SegmentFile:
             raise api_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.path.name} has been deleted")
 
     def _open(self) -> int:
-        descriptor = os.open(self.path, os.O_RDWR)
+        descriptor = self._files.open(self.path, os.O_RDWR)
         self._capacity = os.fstat(descriptor).st_size
         self._descriptor = descriptor
         return descriptor
@@ -219,7 +209,7 @@ class SegmentFile:
         while capacity < end:
             capacity += min(capacity, LAST_STEP_BYTES)
         capacity = max(end, min(capacity, size_limit))
-        os.ftruncate(descriptor, capacity)
+        self._files.truncate(descriptor, capacity)
         self._capacity = capacity
 
     def _drop_unpublished(self) -> None:
@@ -228,7 +218,7 @@ class SegmentFile:
         if descriptor is None:
             return
         try:
-            os.ftruncate(descriptor, size)
+            self._files.truncate(descriptor, size)
             self._capacity = size
         except OSError as error:
             logger.error("%s: the rest of a failed write could not be removed: %s", self.path, error)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.log import segment_file
+from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import LogDirFailure, UnexpectedAppendOffset
@@ -386,7 +386,7 @@ def test_a_full_disk_refuses_the_append_and_harms_nothing(
     log.append_as_leader(batch(2), 0, 0)
     before = bytes(log.read(0, 1 << 20).records)
     with monkeypatch.context() as patch:
-        patch.setattr(segment_file, "pwrite", FullDisk(room, number))
+        patch.setattr(FileSystem, "pwrite", FullDisk(room, number))
         with pytest.raises(LogDirFailure) as caught:
             log.append_as_leader(batch(1) + batch(1), 0, 0)
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -401,7 +401,7 @@ def test_a_full_disk_refuses_the_append_and_harms_nothing(
 def test_a_disk_that_takes_few_bytes_at_a_time_gets_them_all(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_file, "pwrite", lambda fd, data, at: os.pwrite(fd, data[:7], at))
+    monkeypatch.setattr(FileSystem, "pwrite", lambda self, fd, data, at: os.pwrite(fd, data[:7], at))
     log = open_log()
     log.append_as_leader(batch(3), 0, 0)
     assert check_batch(log.read(0, 1 << 20).records).record_count == 3

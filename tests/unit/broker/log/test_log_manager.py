@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.log import segment_file
+from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import LogDir
 from barnabas.broker.log.log_files import parse_partition_name
@@ -180,7 +180,7 @@ def test_a_dir_whose_disk_fails_goes_offline_with_its_logs_alone(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
-        patch.setattr(segment_file, "pwrite", refuse)
+        patch.setattr(FileSystem, "pwrite", staticmethod(refuse))
         with pytest.raises(LogDirFailure) as caught:
             first.append_as_leader(batch(), 0, 0)
     assert manager.fail_dir(caught.value) == [KEY]

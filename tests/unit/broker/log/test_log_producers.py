@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.log import producer_snapshot, recovery, segment_file
+from barnabas.broker.log import recovery
+from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import LogDirFailure
@@ -132,7 +133,7 @@ def test_a_batch_that_the_disk_refuses_may_come_again(
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(descriptor, data[:left], position)
 
-    monkeypatch.setattr(segment_file, "pwrite", full)
+    monkeypatch.setattr(FileSystem, "pwrite", staticmethod(full))
     with pytest.raises(LogDirFailure):
         log.append_as_leader(produced(3) + produced(4), 0, 0)
     monkeypatch.undo()
@@ -151,7 +152,7 @@ def test_a_leaders_request_goes_into_one_segment_whole_or_not_at_all(
             raise OSError(errno.ENOSPC, "No space left on device")
         return os.pwrite(descriptor, data, position)
 
-    monkeypatch.setattr(segment_file, "pwrite", full)
+    monkeypatch.setattr(FileSystem, "pwrite", staticmethod(full))
     with pytest.raises(LogDirFailure):
         log.append_as_leader(produced(3) + produced(4), 0, 0)
     monkeypatch.undo()
@@ -164,10 +165,10 @@ def test_a_snapshot_that_cannot_be_written_stops_the_roll(
 ) -> None:
     log = filled(open_log, 4)
 
-    def full(source: object, target: object) -> None:
+    def full(files: object, source: object, target: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(producer_snapshot.os, "replace", full)
+    monkeypatch.setattr(FileSystem, "rename", full)
     with pytest.raises(LogDirFailure, match="snapshot"):
         append(log, 4)
     monkeypatch.undo()
@@ -388,7 +389,12 @@ def test_snapshots_are_on_disk_before_the_recovery_point_passes_them(
 ) -> None:
     log = filled(open_log, 6)
     synced: list[str] = []
-    monkeypatch.setattr(producer_snapshot, "fsync_path", lambda path: synced.append(path.name))
+
+    def noting(files: FileSystem, path: Path) -> None:
+        if path.suffix == ".snapshot":
+            synced.append(path.name)
+
+    monkeypatch.setattr(FileSystem, "fsync", noting)
     log.flush(0, sealed_only=True)
     assert log.recovery_point == 4
     assert synced == ["00000000000000000004.snapshot"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.log import log as log_module
+from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import CorruptLog
@@ -104,11 +104,11 @@ def test_a_new_beginning_is_on_disk_before_the_recovery_point_tells_of_it(
     log = open_log(CONFIG)
     synced: list[list[str]] = []
 
-    def noting(path: Path) -> None:
+    def noting(files: FileSystem, path: Path) -> None:
         synced.append(sorted(name.name for name in path.glob("*.log")))
 
     with monkeypatch.context() as patch:
-        patch.setattr(log_module, "fsync_path", noting)
+        patch.setattr(FileSystem, "fsync", noting)
         log.truncate_fully_and_start_at(100)
     assert synced == [["00000000000000000100.log"]]
     assert log.recovery_point == 100
@@ -268,14 +268,14 @@ def test_a_truncation_during_a_flush_keeps_the_recovery_point_down(
     log = open_log(CONFIG)
     for _ in range(3):
         log.append_as_leader(batch(), 0, 0)
-    real_fsync = log_module.fsync_path
+    real_fsync = FileSystem.fsync
 
-    def cut_meanwhile(path: Path) -> None:
-        real_fsync(path)
+    def cut_meanwhile(files: FileSystem, path: Path) -> None:
+        real_fsync(files, path)
         log.truncate_to(1)
         for _ in range(4):
             log.append_as_leader(batch(), 1, 0)
 
-    monkeypatch.setattr(log_module, "fsync_path", cut_meanwhile)
+    monkeypatch.setattr(FileSystem, "fsync", cut_meanwhile)
     log.flush(0)
     assert (log.recovery_point, log.log_end_offset) == (0, 5)

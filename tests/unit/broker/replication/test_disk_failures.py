@@ -16,6 +16,7 @@ import pytest
 
 from barnabas.broker.handlers import describe_replicas
 from barnabas.broker.log import segment_file
+from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
@@ -219,7 +220,7 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return os.pwrite(descriptor, data, position)
 
-    monkeypatch.setattr(segment_file, "pwrite", pwrite)
+    monkeypatch.setattr(FileSystem, "pwrite", staticmethod(pwrite))
     yield made
     made.full.clear()
     made.logs.close(0)
@@ -364,7 +365,7 @@ def test_a_replica_that_cannot_be_created_is_offline_until_a_restart(
 ) -> None:
     fresh = TopicPartition("t", 3)
 
-    def refuse(path: Path) -> None:
+    def refuse(path: Path, files: FileSystem) -> None:
         raise LogDirFailure(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
     with monkeypatch.context() as patch:

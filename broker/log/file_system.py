@@ -1,0 +1,87 @@
+"""Every change that the log makes on disk, as one object that is handed in.
+
+A test hands in another one, which keeps what a power cut would leave or refuses as a full disk does. Reading
+does not go through it. Stateless; any thread. Each method raises OSError.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from barnabas.broker.log.log_files import TEMPORARY_SUFFIX
+
+
+class FileSystem:
+    """The changes as the operating system makes them."""
+
+    __slots__ = ()
+
+    pwrite = staticmethod(os.pwrite)
+
+    def open(self, path: Path, flags: int) -> int:
+        """A descriptor for writing; with `os.O_CREAT` the file may be new."""
+        return os.open(path, flags, 0o644)
+
+    def write_all(self, descriptor: int, data: memoryview | bytes, position: int) -> None:
+        """Write all bytes, however few the disk takes at a time."""
+        written = self.pwrite(descriptor, data, position)
+        while written < len(data):
+            if written <= 0:
+                raise OSError(errno.EIO, "the disk takes no bytes")
+            data = data[written:]
+            position += written
+            written = self.pwrite(descriptor, data, position)
+
+    def truncate(self, file: int | Path, size: int) -> None:
+        """Cut or extend a file to a size."""
+        os.truncate(file, size)
+
+    def fsync(self, file: int | Path) -> None:
+        """Force the bytes of a file, or the names in a folder, to disk, whichever descriptor wrote them."""
+        if isinstance(file, int):
+            os.fsync(file)
+            return
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file or folder another name; a file of that name is replaced."""
+        os.replace(source, target)
+
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        path.unlink(missing_ok)
+
+    def mkdir(self, path: Path, *, parents: bool = False) -> None:
+        """Create a folder unless it exists."""
+        path.mkdir(parents=parents, exist_ok=True)
+
+    def rmtree(self, path: Path) -> None:
+        shutil.rmtree(path)
+
+    def write_atomically(self, path: Path, data: memoryview | bytes, *, durable: bool) -> None:
+        """Replace a file so that a reader, also after a crash of this process, sees old or new, never half.
+
+        With `durable` this holds after a power cut too, and the new bytes are on disk on return.
+        """
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        descriptor = self.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+        try:
+            self.write_all(descriptor, data, 0)
+            if durable:
+                self.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        self.rename(temporary, path)
+        if durable:
+            self.fsync(path.parent)
+
+
+FILE_SYSTEM: Final = FileSystem()
+"""The real one, which is used unless another is handed in."""
