@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from barnabas.protocol.compression import Compression
+from barnabas.protocol.compression import MAX_EXPANSION, Compression
 from barnabas.protocol.errors import ErrorCode, api_error
 
 Buffer = bytes | bytearray | memoryview
@@ -189,9 +189,8 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
 def check_produced_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
     """`check_batch` and what a batch fresh from a producer must fulfil besides.
 
-    It has at least one record, and not more than its bytes can be, its offsets have no gaps, and it is no
-    control batch (the broker alone writes those). What compressed bytes unfold to is not known here. Raises
-    as `check_batch`, and INVALID_RECORD for these.
+    It has at least one record, and not more than its bytes can unfold to, its offsets have no gaps, and it is
+    no control batch (the broker alone writes those). Raises as `check_batch`, and INVALID_RECORD for these.
     """
     header = check_batch(buffer, position)
     if header.record_count < 1:
@@ -203,7 +202,7 @@ def check_produced_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
             f"{header.record_count - 1}, not {header.last_offset_delta}",
         )
     room = header.size_bytes - HEADER_BYTES
-    if header.record_count * MIN_RECORD_BYTES > room and not header.attributes & COMPRESSION_MASK:
+    if header.record_count * MIN_RECORD_BYTES > room * MAX_EXPANSION[header.attributes & COMPRESSION_MASK]:
         raise api_error(ErrorCode.INVALID_RECORD, f"{room} bytes cannot hold {header.record_count} records")
     if header.attributes & (CONTROL_MASK | DELETE_HORIZON_MASK):
         raise api_error(

@@ -2,7 +2,8 @@
 
 Done before the partition's lock is taken, since it may take milliseconds, and only where a setting needs it
 (`LogConfig.looks_into_records`): a compacted topic takes no record without a key, a topic with limits on
-timestamps none outside of them, and one with a `compression.type` of its own keeps every batch in that.
+timestamps none outside of them, and one with a `compression.type` of its own keeps every batch in that. And
+where a header claims a largest timestamp that would lead retention astray: then the records tell.
 Pure functions, any thread.
 
 Source: https://kafka.apache.org/documentation/#topicconfigs, KIP-467 (the errors by record), KIP-937 (the
@@ -11,6 +12,7 @@ limits on timestamps).
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -28,8 +30,10 @@ from barnabas.protocol.record_batch import (
     HEADER_BYTES,
     LENGTH_OFFSET,
     LOG_OVERHEAD_BYTES,
+    MAX_TIMESTAMP_OFFSET,
     NO_TIMESTAMP,
     BatchHeader,
+    TimestampType,
     check_produced_batch,
     iter_batches,
     write_crc,
@@ -44,6 +48,12 @@ _QUICK_BYTES: Final = 16 * 1024
 _UNFOLDING: Final = threading.BoundedSemaphore(2)
 """What is unfolded takes a multiple of what came; so many at once bound the memory of all."""
 _LENGTH_SIZE: Final = 4
+_CLAIM: Final = struct.Struct(">8xi15xqq")
+"""Of a header: the length of what follows it, base and largest timestamp."""
+_LONG: Final = struct.Struct(">q")
+_AHEAD_MS: Final = 60 * 60 * 1000
+"""How far a producer's clock may be ahead of the broker's before its claims are compared."""
+_EVER_MS: Final = 1 << 63
 _ATTRIBUTES_SIZE: Final = 2
 _ERRORS_SHOWN: Final = 3
 
@@ -66,11 +76,42 @@ class RecordsRefused(BarnabasError):
         self.faults = faults
 
 
-def is_quickly_prepared(view: memoryview, config: LogConfig) -> bool:
+def doubts_timestamps(view: memoryview, config: LogConfig, now_ms: int) -> bool:
+    """Whether the largest timestamp that a header claims must be compared with its records. Raises nothing.
+
+    Retention deletes by it: at once what claims to be older than is kept, and for long nothing of a segment
+    that claims to be from the future. Kafka compares every batch; clients that keep to the format are always
+    right, so here only a claim is compared that would decide such a thing, or that contradicts itself.
+    """
+    if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return False
+    least, most = _undoubted(config, now_ms)
+    position = 0
+    size = len(view)
+    while size - position >= HEADER_BYTES:
+        length, base, largest = _CLAIM.unpack_from(view, position)
+        position += LOG_OVERHEAD_BYTES + length
+        if length < 0 or position > size:
+            # To be refused.
+            return False
+        if largest < base or not (least <= largest <= most or largest == NO_TIMESTAMP):
+            return True
+    return False
+
+
+def _undoubted(config: LogConfig, now_ms: int) -> tuple[int, int]:
+    """Between which largest timestamps, both included, retention does nothing out of the ordinary."""
+    if config.retention_ms < 0 or not config.is_deleted_by_age:
+        return -_EVER_MS, _EVER_MS
+    return now_ms - config.retention_ms, now_ms + _AHEAD_MS
+
+
+def is_quickly_prepared(view: memoryview, config: LogConfig, now_ms: int) -> bool:
     """Whether `prepare_records` takes a moment only, with nothing to unfold. Raises nothing."""
-    if not config.looks_into_records:
+    is_doubted = doubts_timestamps(view, config, now_ms)
+    if not (config.looks_into_records or is_doubted):
         return True
-    reads_each = config.is_compacted or config.limits_timestamps
+    reads_each = config.is_compacted or config.limits_timestamps or is_doubted
     to_read = 0
     try:
         for _, header in iter_batches(view):
@@ -94,7 +135,7 @@ def prepare_records(
     would unfold to more than `max_bytes`, MESSAGE_TOO_LARGE when it holds more than `MAX_RECORDS`, or takes
     more than `max.message.bytes` when it is repacked. One that takes more as it came stays as it is.
     """
-    with nullcontext() if is_quickly_prepared(view, config) else _UNFOLDING:
+    with nullcontext() if is_quickly_prepared(view, config, now_ms) else _UNFOLDING:
         return _prepared(name, view, config, now_ms, max_bytes)
 
 
@@ -103,19 +144,27 @@ def _prepared(
 ) -> memoryview:
     parts: list[bytes | bytearray | memoryview] = []
     is_new = False
+    demands = config.is_compacted or config.limits_timestamps
     for position, header in _batches(view):
         batch = view[position : position + header.size_bytes]
         if header.size_bytes > config.max_message_bytes:
             # For the append to refuse, or to know again; it is not worth a look.
             parts.append(batch)
             continue
-        if config.is_compacted or config.limits_timestamps:
+        is_doubted = doubts_timestamps(batch, config, now_ms)
+        if demands or is_doubted:
             if header.record_count > MAX_RECORDS:
                 raise api_error(
                     ErrorCode.MESSAGE_TOO_LARGE,
                     f"a batch of {header.record_count} records; {name} is looked into, up to {MAX_RECORDS}",
                 )
-            _check_fields(name, decode_fields(batch, check_crc=False, max_bytes=max_bytes), config, now_ms)
+            fields = decode_fields(batch, check_crc=False, max_bytes=max_bytes)
+            if demands:
+                _check_fields(name, fields, config, now_ms)
+            largest = max(time for _, time, _, _, _ in fields)
+            if is_doubted and largest != header.max_timestamp:
+                is_new = True
+                batch = _dated(batch, largest)
         kept_in = config.compression_type
         if kept_in in (None, header.compression):
             parts.append(batch)
@@ -142,6 +191,14 @@ def _repacked(batch: memoryview, header: BatchHeader, compression: Compression, 
     made[ATTRIBUTES_OFFSET : ATTRIBUTES_OFFSET + _ATTRIBUTES_SIZE] = attributes.to_bytes(_ATTRIBUTES_SIZE)
     write_crc(made)
     return made
+
+
+def _dated(batch: memoryview, max_timestamp: int) -> memoryview:
+    """The same batch with another largest timestamp in its header."""
+    made = bytearray(batch)
+    _LONG.pack_into(made, MAX_TIMESTAMP_OFFSET, max_timestamp)
+    write_crc(made)
+    return memoryview(made)
 
 
 def _batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:

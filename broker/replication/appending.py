@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from barnabas.broker.log.record_checks import RecordFault, prepare_records
+from barnabas.broker.log.record_checks import RecordFault, doubts_timestamps, prepare_records
 from barnabas.broker.purgatory import DelayedOperation
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import LeaderAppend
@@ -48,7 +48,11 @@ def append_checked(
     partition's lock.
     """
     config = partition.log.config
-    if config.looks_into_records and since is None and not _is_known(partition, records):
+    if (
+        since is None
+        and (config.looks_into_records or doubts_timestamps(records, config, wall_clock_ms))
+        and not _is_known(partition, records)
+    ):
         partition.check_leading()
         records = prepare_records(
             partition.partition,

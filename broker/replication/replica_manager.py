@@ -207,10 +207,11 @@ class ReplicaManager:
     # Produce.
 
     def would_take_long(self, batches: Sequence[tuple[TopicPartition, memoryview]]) -> bool:
-        """Whether an append of these may take milliseconds, because a topic's settings look into records."""
+        """Whether an append of these may take milliseconds, because records have to be looked into."""
+        now_ms = wall_clock_ms()
         for name, records in batches:
             partition = self._partitions.get(name)
-            if partition is not None and not is_quickly_prepared(records, partition.log.config):
+            if partition is not None and not is_quickly_prepared(records, partition.log.config, now_ms):
                 return True
         return False
 

@@ -9,7 +9,7 @@ import zlib
 import cramjam
 import pytest
 
-from barnabas.protocol.compression import Compression, compress, decompress
+from barnabas.protocol.compression import MAX_EXPANSION, Compression, compress, decompress
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 
 PACKED = [member for member in Compression if member is not Compression.NONE]
@@ -31,6 +31,23 @@ def test_exactly_the_limit_passes_and_one_byte_more_is_refused(compression: Comp
     with pytest.raises(ApiError) as caught:
         decompress(compression, packed, len(TEXT) - 1)
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("unit", [b"\0", bytes(range(7)), b"ab" * 40], ids=["zeros", "7 bytes", "80 bytes"])
+@pytest.mark.parametrize("compression", list(Compression))
+def test_nothing_unfolds_to_more_than_its_format_allows(compression: Compression, unit: bytes) -> None:
+    data = unit * (4_000_000 // len(unit))
+    packings = [bytes(compress(compression, data))]
+    if compression is Compression.ZSTD:
+        packings.append(bytes(cramjam.zstd.compress(data, level=19)))
+    if compression is Compression.GZIP:
+        packings.append(gzip.compress(data, compresslevel=9))
+    if compression is Compression.LZ4:
+        packings.append(bytes(cramjam.lz4.compress(data, level=12)))
+    if compression is Compression.SNAPPY:
+        packings.append(bytes(cramjam.snappy.compress_raw(data)))
+    for packed in packings:
+        assert len(data) <= len(packed) * MAX_EXPANSION[compression]
 
 
 @pytest.mark.parametrize("compression", PACKED)

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
-from barnabas.protocol.compression import Compression
+from barnabas.protocol.compression import MAX_EXPANSION, Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import (
     HEADER,
     HEADER_BYTES,
+    MIN_RECORD_BYTES,
     TimestampType,
     check_batch,
     check_produced_batch,
@@ -216,6 +217,18 @@ def test_a_produced_batch_with_a_wrong_header_is_refused(fields: dict[str, int],
     with pytest.raises(ApiError) as caught:
         check_produced_batch(altered(build_batch([(None, b"v")]), **fields))
     assert caught.value.code is code
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_a_batch_cannot_claim_more_records_than_its_bytes_can_unfold_to(compression: Compression) -> None:
+    batch = build_batch([(None, b"v")], compression=compression)
+    room = len(batch) - HEADER_BYTES
+    most = room * MAX_EXPANSION[compression] // MIN_RECORD_BYTES
+    check_produced_batch(altered(batch, record_count=most, last_offset_delta=most - 1))
+    for count in (most + 1, 0x7FFFFFFF):
+        with pytest.raises(ApiError, match="cannot hold") as caught:
+            check_produced_batch(altered(batch, record_count=count, last_offset_delta=count - 1))
+        assert caught.value.code is ErrorCode.INVALID_RECORD
 
 
 def test_a_replica_accepts_gaps_that_compaction_leaves() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -10,7 +11,12 @@ from hypothesis import strategies as st
 
 from barnabas.broker.log import record_checks
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.log.record_checks import RecordsRefused, is_quickly_prepared, prepare_records
+from barnabas.broker.log.record_checks import (
+    RecordsRefused,
+    doubts_timestamps,
+    is_quickly_prepared,
+    prepare_records,
+)
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
@@ -152,7 +158,7 @@ def test_a_damaged_batch_is_not_looked_into() -> None:
 
 
 def test_a_batch_of_too_many_records_is_not_looked_into() -> None:
-    batch = batch_of((b"k", b"v", None, 0), compression=Compression.ZSTD)
+    batch = batch_of((b"k", random.Random(7).randbytes(1_000), None, 0), compression=Compression.ZSTD)
     header = parse_header(batch)._replace(
         record_count=record_checks.MAX_RECORDS + 1, last_offset_delta=record_checks.MAX_RECORDS
     )
@@ -185,6 +191,76 @@ def test_not_every_one_of_very_many_bad_records_is_named() -> None:
     assert places == list(range(record_checks.MAX_FAULTS))
 
 
+def claiming(max_timestamp: int, base_timestamp: int, *times: int, packed: Compression) -> bytearray:
+    """A batch of records of these times, whose header says something else."""
+    batch = batch_of(*[(None, b"v", None, time) for time in times], compression=packed)
+    header = parse_header(batch)
+    assert header.base_timestamp == times[0]
+    HEADER.pack_into(batch, 0, *header._replace(max_timestamp=max_timestamp, base_timestamp=base_timestamp))
+    write_crc(batch)
+    return batch
+
+
+NOW_LATE_MS = 1_700_000_000_000
+HOUR_MS = 60 * 60 * 1000
+WEEK_MS = LogConfig().retention_ms
+AGELESS = {"retention_ms": -1}
+COMPACTED = {"cleanup_policy": ("compact",)}
+
+
+@pytest.mark.parametrize(
+    ("largest_ms", "base_ms", "settings", "doubted"),
+    [
+        (NOW_LATE_MS, NOW_LATE_MS, {}, False),
+        (NOW_LATE_MS - WEEK_MS, 0, {}, False),
+        (NOW_LATE_MS + HOUR_MS, NOW_LATE_MS, {}, False),
+        (-1, -1, {}, False),
+        # Deleted at the next pass, or kept for long.
+        (0, 0, {}, True),
+        (NOW_LATE_MS - WEEK_MS - 1, 0, {}, True),
+        (NOW_LATE_MS + HOUR_MS + 1, NOW_LATE_MS, {}, True),
+        (-2, -2, {}, True),
+        # It contradicts itself.
+        (NOW_LATE_MS - 1, NOW_LATE_MS, AGELESS, True),
+        (-1, NOW_LATE_MS, AGELESS, True),
+        # What nothing is decided by.
+        (0, 0, AGELESS, False),
+        (1 << 60, 0, AGELESS, False),
+        (0, 0, COMPACTED, False),
+        (0, NOW_LATE_MS, {"message_timestamp_type": TimestampType.LOG_APPEND_TIME}, False),
+    ],
+)
+def test_a_claim_by_which_retention_would_go_astray_is_doubted(
+    largest_ms: int, base_ms: int, settings: dict[str, Any], doubted: bool
+) -> None:
+    sound = claiming(NOW_LATE_MS, NOW_LATE_MS, NOW_LATE_MS, packed=Compression.NONE)
+    batch = claiming(largest_ms, base_ms, NOW_LATE_MS, packed=Compression.NONE)
+    config = LogConfig(**settings)
+    assert doubts_timestamps(memoryview(batch), config, NOW_LATE_MS) is doubted
+    assert doubts_timestamps(memoryview(sound + batch), config, NOW_LATE_MS) is doubted
+    assert not doubts_timestamps(memoryview(batch)[:-1], config, NOW_LATE_MS)
+
+
+@pytest.mark.parametrize("packed", Compression)
+@pytest.mark.parametrize("claim_ms", [0, -1, 1 << 60, NOW_LATE_MS])
+def test_a_doubted_batch_is_stored_with_the_largest_timestamp_of_its_records(
+    claim_ms: int, packed: Compression
+) -> None:
+    times = (NOW_LATE_MS - 5, NOW_LATE_MS + 2, NOW_LATE_MS - 9)
+    honest = batch_of(*[(None, b"v", None, time) for time in times], compression=packed)
+    lying = memoryview(claiming(claim_ms, times[0], *times, packed=packed))
+    view = memoryview(bytes(honest + lying))
+    kept = prepare_records(TP, view, LogConfig(retention_ms=1), now_ms=NOW_LATE_MS + 9, max_bytes=1 << 20)
+    assert kept == honest * 2
+
+
+def test_a_doubted_batch_whose_claim_is_true_stays_as_it_came() -> None:
+    batch = batch_of((None, b"v", None, 5), (None, b"v", None, 3))
+    kept = prepare_records(TP, memoryview(batch), LogConfig(), now_ms=NOW_LATE_MS, max_bytes=1 << 20)
+    batch[0] = 7
+    assert kept[0] == 7
+
+
 PLAIN = batch_of((b"k", b"v", None, 0))
 LARGE = batch_of((b"k", bytes(20_000), None, 0))
 PACKED = batch_of((b"k", b"v", None, 0), compression=Compression.ZSTD)
@@ -205,9 +281,12 @@ PACKED = batch_of((b"k", b"v", None, 0), compression=Compression.ZSTD)
         (PLAIN, {"compression_type": Compression.GZIP}, True),
         (b"rubbish", {"cleanup_policy": ("compact",)}, True),
         (PLAIN[:-1], {"cleanup_policy": ("compact",)}, True),
+        (PLAIN, {"retention_ms": 1}, True),
+        (LARGE, {"retention_ms": 1}, False),
+        (PLAIN + PACKED, {"retention_ms": 1}, False),
     ],
 )
 def test_what_takes_a_moment_only_is_told_before(
     batches: bytes, settings: dict[str, Any], is_quick: bool
 ) -> None:
-    assert is_quickly_prepared(memoryview(batches), LogConfig(**settings)) is is_quick
+    assert is_quickly_prepared(memoryview(batches), LogConfig(**settings), NOW_MS) is is_quick

@@ -1,4 +1,4 @@
-"""A replica that leads: its high watermark's four occasions, acknowledgements, reads, and the fences."""
+"""A replica that leads: the occasions of its high watermark, acknowledgements, reads, and the fences."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.replication.appending import append_checked
 from barnabas.broker.replication.isr import CommittedIsr
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.rules import EpochEnd
+from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, Offset
+from barnabas.protocol.record_batch import HEADER, parse_header, write_crc
 from tests.simulation.memory_log import MemoryLog, decode, encode
 from tests.unit.broker.replication.building import (
     FOUR,
@@ -28,7 +33,9 @@ from tests.unit.broker.replication.building import (
     state,
 )
 
-# The four occasions of the high watermark
+NOW_MS = 1_700_000_000_000
+
+# The occasions of the high watermark
 
 
 def test_an_append_commits_at_once_where_nobody_else_is_in_sync() -> None:
@@ -349,3 +356,19 @@ def test_the_stored_high_watermark_is_bounded_by_the_log() -> None:
     assert partition_of(log, high_watermark=0).high_watermark == 2
     assert partition_of(log, high_watermark=4).high_watermark == 4
     assert partition_of(log, high_watermark=99).high_watermark == 5
+
+
+@pytest.mark.parametrize("claim_ms", [0, 1 << 50], ids=["0", "absurd"])
+def test_retention_goes_by_the_records_and_not_by_what_their_batch_claims(
+    tmp_path: Path, claim_ms: int
+) -> None:
+    log = Log.open(TP, tmp_path / "log", LogConfig(retention_ms=1_000), now_ms=NOW_MS)
+    partition = partition_of(log)
+    partition.make_leader(state(isr=(1,)), 0.0)
+    batch = build_batch([(None, b"v")] * 3, timestamp_ms=NOW_MS)
+    HEADER.pack_into(batch, 0, *parse_header(batch)._replace(max_timestamp=claim_ms))
+    write_crc(batch)
+    append_checked(partition, memoryview(batch), require_all=False, now_ms=0.0, wall_clock_ms=NOW_MS)
+    assert log.delete_old_segments(NOW_MS + 1_000, partition.high_watermark) == 0
+    assert log.delete_old_segments(NOW_MS + 1_001, partition.high_watermark) == 1
+    log.abandon()
