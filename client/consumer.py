@@ -247,7 +247,7 @@ class Consumer(ConsumerOffsets):
         deadline = time.monotonic() + timeout_ms / 1000
         while state.position is None:
             if state.error is not None:
-                raise state.error
+                raise state.error.again()
             if not await self._wait_until(deadline):
                 raise RequestTimedOutLocally(f"the position of {state.tp} was not found in {timeout_ms} ms")
         return Offset(state.position)
@@ -401,7 +401,7 @@ class Consumer(ConsumerOffsets):
         state, self._failed = self._failed, None
         if state is None or self._states.get(state.tp) is not state:
             return None
-        return state.error
+        return None if state.error is None else state.error.again()
 
     def _keep_rest(self, records: list[ConsumerRecord], limit: int) -> list[ConsumerRecord]:
         """Hand out a part of what was being handed out one by one, and go on with the rest afterwards."""
