@@ -12,7 +12,7 @@ died, and had better end the process (`barnabas.broker.process`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -282,13 +282,17 @@ class Broker:
         topic_purgatory = Purgatory("topics", self._reaper, max_operations=10_000)
 
         def topics_changed(names: Iterable[str]) -> None:
-            known = self.metadata.current.topics
             for name in names:
-                if name not in known:
-                    topic_settings.forget(name)
                 topic_purgatory.check_and_complete(name)
 
         self.metadata.on_update(topics_changed)
+
+        def topics_deleted(topics: Mapping[str, object]) -> None:
+            # One that was made again has settings of its own, written later.
+            for name in topics.keys() - self.metadata.current.topics.keys():
+                topic_settings.forget(name)
+
+        self.metadata.on_deletion(topics_deleted)
         slow_work = SlowWork(on_fatal=self._on_fatal)
         slow_work.start()
         self._closing("slow work", slow_work.stop)

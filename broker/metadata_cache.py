@@ -11,7 +11,7 @@ controller names it in a newer epoch.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -56,6 +56,8 @@ class ClusterMetadata:
     brokers: Mapping[BrokerId, UpdateMetadataBroker] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
     topic_names: Mapping[TopicId, str] = field(default_factory=dict)
+    hidden_topics: Mapping[str, TopicId] = field(default_factory=dict)
+    """Topics that the last full update did not name, and that nobody has said to be deleted."""
 
     def partitions_of(self, topic: str) -> Mapping[int, UpdateMetadataPartition]:
         found = self.topics.get(topic)
@@ -84,6 +86,7 @@ class MetadataCache:
         self._current = ClusterMetadata()
         self._suspects: frozenset[BrokerId] = frozenset()
         self._listeners: list[Callable[[Iterable[str]], None]] = []
+        self._deletion_listeners: list[Callable[[Mapping[str, TopicId]], None]] = []
 
     @property
     def current(self) -> ClusterMetadata:
@@ -97,6 +100,14 @@ class MetadataCache:
     def on_update(self, listener: Callable[[Iterable[str]], None]) -> None:
         """Have a listener called with the names of the topics that an update touched."""
         self._listeners.append(listener)
+
+    def on_deletion(self, listener: Callable[[Mapping[str, TopicId]], None]) -> None:
+        """Have a listener called with the topics that are deleted, after the update shows.
+
+        Deleted is what the controller marks so, or what has another id by now. A topic that a full update
+        does not name is hidden: its znode may be unreadable for a moment.
+        """
+        self._deletion_listeners.append(listener)
 
     def update(self, request: UpdateMetadataRequest) -> None:
         """Take over what the controller says. Raises STALE_CONTROLLER_EPOCH from a replaced controller."""
@@ -112,10 +123,14 @@ class MetadataCache:
             touched = set(before.topics) if request.is_full else set()
             # Most updates only move leaders: the ids, of which there may be many, then stay as they are.
             has_new_names = request.is_full
+            deleted: dict[str, TopicId] = {}
             for state in request.topic_states:
                 touched.add(state.topic_name)
                 topic_id = TopicId(state.topic_id)
                 known = before.topics.get(state.topic_name)
+                known_id = before.hidden_topics.get(state.topic_name) if known is None else known.topic_id
+                if known_id not in (None, topic_id):
+                    deleted[state.topic_name] = known_id
                 # The same name with another id is another topic: nothing of the old one may shine through.
                 same = known.partitions if known is not None and known.topic_id == topic_id else _NOTHING
                 partitions = {} if request.is_full else dict(same)
@@ -124,6 +139,7 @@ class MetadataCache:
                     if earlier is None or partition.leader_epoch > earlier.leader_epoch:
                         trusted.add(partition.leader)
                     if partition.leader == LEADER_DURING_DELETE:
+                        deleted[state.topic_name] = topic_id
                         partitions.pop(partition.partition_index, None)
                     else:
                         partitions[partition.partition_index] = partition
@@ -141,10 +157,16 @@ class MetadataCache:
                 topic_names={topic.topic_id: name for name, topic in topics.items()}
                 if has_new_names
                 else before.topic_names,
+                hidden_topics=_hidden(before, topics, deleted)
+                if request.is_full or before.hidden_topics
+                else {},
             )
             self._forget_suspicions(before, trusted)
         for listener in self._listeners:
             listener(touched)
+        if deleted:
+            for tell in self._deletion_listeners:
+                tell(deleted)
 
     def learn(self, request: LeaderAndIsrRequest) -> None:
         """Take over the leaders of a LeaderAndIsr, which comes before the UpdateMetadata of the same change.
@@ -211,6 +233,14 @@ class MetadataCache:
             and broker_id not in trusted
             and current.broker_epoch(broker_id) == before.broker_epoch(broker_id)
         )
+
+
+def _hidden(
+    before: ClusterMetadata, topics: Container[str], deleted: Container[str]
+) -> Mapping[str, TopicId]:
+    """What was known or hidden before, and is neither named nor deleted now."""
+    known = {**before.hidden_topics, **{name: topic.topic_id for name, topic in before.topics.items()}}
+    return {name: id_ for name, id_ in known.items() if name not in topics and name not in deleted}
 
 
 def _with_leader(earlier: UpdateMetadataPartition, state: LeaderAndIsrPartition) -> UpdateMetadataPartition:

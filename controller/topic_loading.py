@@ -58,12 +58,14 @@ class TopicLoader:
         return partitions
 
     def load_added(self) -> list[TopicPartition]:
-        """Take the partitions that known topics have got since into the context, and return them.
+        """Take what known topics have got since into the context, and topics that were unreadable before.
 
-        Other changes of an assignment are not listened to. Raises ControllerMoved.
+        Returns the partitions. Other changes of an assignment are not listened to. Raises ControllerMoved.
         """
-        known = self._touched.take() & self._context.assignments.keys()
-        fresh: list[TopicPartition] = []
+        touched = self._touched.take()
+        known = touched & self._context.assignments.keys()
+        # One that could not be read may have been mended.
+        fresh = self.load(touched & self._context.unreadable_topics)
         for topic, found in self._store.topic_assignments(known, self._touched.add).items():
             if isinstance(found, MalformedZnode):
                 log.error("topic %s cannot be read any more and stays as it was: %s", topic, found)
@@ -78,7 +80,7 @@ class TopicLoader:
             for index in added:
                 self._context.assignments[topic][index] = found.replicas[index]
                 fresh.append(TopicPartition(topic, index))
-        self._load_states(fresh)
+        self._load_states([tp for tp in fresh if tp not in self._context.leadership])
         return fresh
 
     def load_configs(self, topics: Collection[str]) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -48,7 +48,7 @@ CountPartitions = Callable[[], int | None]
 
 
 class _Deleted(NamedTuple):
-    """Topics that are gone, and where each partition of the offsets topic ended when that was heard."""
+    """Topics that are deleted, and where each partition of the offsets topic ended when that was heard."""
 
     topics: frozenset[str]
     ends: dict[int, int]
@@ -109,7 +109,7 @@ class GroupCoordinator:
     def start(self) -> None:
         """Hear of leaderships from now on."""
         self._replicas.role_listeners.append(self.role_changed)
-        self._metadata.on_update(self.topics_changed)
+        self._metadata.on_deletion(self.topics_deleted)
         for partition in self._replicas.partitions():
             self.role_changed(partition.partition)
         self._thread.start()
@@ -267,14 +267,11 @@ class GroupCoordinator:
             is_fenced=lambda: self._replicas.fenced is not None,
         )
 
-    def topics_changed(self, names: Iterable[str]) -> None:
-        """The metadata of these topics has changed; the offsets of those that are gone go too."""
-        known = self._metadata.current.topics
-        gone = frozenset(name for name in names if name not in known)
-        if gone:
-            with self._condition:
-                self._deleted.append(_Deleted(gone, self._log_ends()))
-                self._condition.notify()
+    def topics_deleted(self, topics: Collection[str]) -> None:
+        """These topics are deleted; their offsets go too."""
+        with self._condition:
+            self._deleted.append(_Deleted(frozenset(topics), self._log_ends()))
+            self._condition.notify()
 
     def _log_ends(self) -> dict[int, int]:
         led = ((index, self._led(shard.partition)) for index, shard in self._shards.items())
@@ -380,5 +377,6 @@ class GroupCoordinator:
 
     def _forget(self, topics: frozenset[str], end: int, group: Group, now: Moment) -> Effects:
         # Under the group's lock: nobody can commit for a topic that is not known, so all of that is old.
-        gone = topics - self._metadata.current.topics.keys()
+        current = self._metadata.current
+        gone = topics - current.topics.keys() - current.hidden_topics.keys()
         return group.remove_offsets(group.offsets.of_topics(gone, topics - gone, end), now)

@@ -17,7 +17,7 @@ from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequest
 
 from .group_client import DEADLINE_S, OFFSETS_TOPIC, Committer, GroupClient, committing, wait_progress
 from .raw_client import RawClient
-from .tools import ClusterView, eventually
+from .tools import ClusterView, eventually, knows_topic
 
 StartCluster = Callable[..., LocalCluster]
 
@@ -65,6 +65,28 @@ def test_the_offsets_topic_waits_for_all_its_replicas(start_cluster: StartCluste
     with GroupClient(cluster, "g") as client:
         client.join()
     view.wait_isr(OFFSETS_TOPIC, 3)
+
+
+def test_offsets_survive_a_topic_that_cannot_be_read_for_a_while(with_topics: LocalCluster) -> None:
+    """One slip by hand in a topic's znode, and a controller that changes while it stands there."""
+    cluster, view = with_topics, ClusterView(with_topics)
+
+    def who_knows() -> list[bool]:
+        return [knows_topic(broker.endpoint, "t") for broker in cluster.brokers]
+
+    with GroupClient(cluster, "g") as client:
+        client.commit(17)
+    with view.zookeeper() as zookeeper:
+        whole, _ = zookeeper.get("/brokers/topics/t")
+        epoch = zookeeper.get("/controller_epoch")[0]
+        zookeeper.set("/brokers/topics/t", b"{oops")
+        zookeeper.delete("/controller")
+        eventually(lambda: zookeeper.get("/controller_epoch")[0] != epoch, DEADLINE_S, "no new controller")
+        eventually(lambda: who_knows() == [False] * 3, DEADLINE_S, lambda: f"it is not hidden: {who_knows()}")
+        zookeeper.set("/brokers/topics/t", whole)
+    eventually(lambda: who_knows() == [True] * 3, DEADLINE_S, lambda: f"it does not come back: {who_knows()}")
+    with GroupClient(cluster, "g") as client:
+        assert client.committed() == 17
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])

@@ -118,6 +118,24 @@ def test_listeners_hear_of_what_was_touched_after_it_shows() -> None:
     assert seen == [(["topic"], True), ([], True)]
 
 
+def test_only_a_mark_or_another_id_deletes_a_topic(cache: MetadataCache) -> None:
+    deleted: list[dict[str, TopicId]] = []
+    cache.on_deletion(lambda topics: deleted.append(dict(topics)))
+    other = uuid.UUID(int=9)
+    cache.update(metadata(ALL, led_by(1), topic="other", topic_id=other, is_full=True))
+    cache.update(metadata(ALL, led_by(1)))
+    assert deleted == []
+    assert cache.current.hidden_topics == {}
+    cache.update(metadata(ALL, led_by(1), is_full=True))
+    assert cache.current.hidden_topics == {"other": other}
+    cache.update(metadata(ALL, led_by(1), is_full=True))
+    assert cache.current.hidden_topics == {"other": other}
+    cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE), topic="other", topic_id=other))
+    assert cache.current.hidden_topics == {}
+    cache.update(metadata(ALL, led_by(1), topic_id=uuid.UUID(int=10)))
+    assert deleted == [{"other": other}, {"topic": TOPIC_ID}]
+
+
 # Suspicions
 
 

@@ -63,6 +63,21 @@ def request_deletion(cluster: Cluster, *topics: str) -> None:
     cluster.reign.handle(events.DeletionRequested())
 
 
+def test_a_topic_that_was_unreadable_is_taken_up_when_its_node_is_mended() -> None:
+    cluster = cluster_with_topic()
+    whole = cluster.zookeeper.assignments["t"]
+    cluster.zookeeper.assignments["t"] = MalformedZnode("not JSON")
+    cluster.elect()
+    assert T0 not in cluster.channels.leadership(1)
+    cluster.zookeeper.assignments["t"] = whole
+    cluster.zookeeper.touch("t")
+    assert cluster.put == [events.AssignmentChange()]
+    cluster.reign.handle(events.AssignmentChange())
+    assert cluster.channels.leadership(1)[T0].leader == 1
+    assert cluster.channels.metadata(3)[T1].leader == 2
+    assert cluster.reign.context.unreadable_topics == set()
+
+
 def test_a_new_partition_is_led_by_its_first_live_replica() -> None:
     cluster = Cluster(2, 3)
     cluster.elect()

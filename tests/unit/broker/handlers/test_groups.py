@@ -666,6 +666,39 @@ def test_offsets_of_deleted_topics_go_with_them(hosting: Serving) -> None:
     assert records(hosting)[-1] == OffsetRecord("g", TopicPartition("other", 0), None)
 
 
+def test_offsets_of_a_topic_that_a_full_update_does_not_name_stay(hosting: Serving) -> None:
+    """Its znode cannot be read while the controller changes: it is hidden for a while, not deleted."""
+    hosting.send(commit(7, topic="other"))
+    without = [led_by(1)]
+    hosting.managed.metadata.update(
+        metadata(LIVE, *without, topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, is_full=True)
+    )
+    work(hosting)
+    hosting.managed.metadata.update(metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=9)))
+    work(hosting)
+    assert fetched(hosting) == {("other", 0): 7}
+    assert len(records(hosting)) == 1, "there is no tombstone"
+
+
+def test_offsets_of_a_hidden_topic_that_is_deleted_go(hosting: Serving) -> None:
+    hosting.send(commit(7, topic="other"))
+    update = hosting.managed.metadata.update
+    update(metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, is_full=True))
+    update(metadata(LIVE, led_by(-2), topic="other", topic_id=uuid.UUID(int=9)))
+    work(hosting)
+    assert fetched(hosting) == {}
+
+
+def test_offsets_of_a_topic_that_comes_back_as_another_go(hosting: Serving) -> None:
+    """The mark and the new topic became one update for this broker, which was busy."""
+    hosting.send(commit(7, topic="other"))
+    update = hosting.managed.metadata.update
+    update(metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, is_full=True))
+    update(metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=10)))
+    work(hosting)
+    assert fetched(hosting) == {}
+
+
 def make_anew(serving: Serving, topic: str) -> None:
     """The topic is deleted, and made again before the coordinator's thread has time for either."""
     update = serving.managed.metadata.update
