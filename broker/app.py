@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.broker.auto_topics import AutoTopicCreation
+from barnabas.broker.background_work import BackgroundWork
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.config import BrokerConfig, validate_topic_config
 from barnabas.broker.config_layers import ConfigLayers
@@ -37,7 +38,6 @@ from barnabas.broker.purgatory import Purgatory, Reaper
 from barnabas.broker.replication.fetcher import FetcherManager
 from barnabas.broker.replication.leader_fetches import FetcherSettings
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.broker.scheduler import Scheduler
 from barnabas.broker.slow_work import SlowWork
 from barnabas.broker.topic_settings import TopicSettingsTable
 from barnabas.broker.zookeeper_adapters import (
@@ -63,8 +63,6 @@ from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, Endpoint
 logger = logging.getLogger(__name__)
 
 _DRAIN_MS: Final = 2_000
-_REMOVE_DELETED_INTERVAL_MS: Final = 1_000
-_LONGEST_INTERVAL_MS: Final = 24 * 3_600_000
 
 
 class Broker:
@@ -131,7 +129,16 @@ class Broker:
             groups = self._start_handlers(cluster_id, replicas, topic_settings)
             config_changes.start()
             self._closing("changed settings", config_changes.stop)
-            self._start_scheduler(logs, replicas, groups)
+            background = BackgroundWork(
+                config,
+                logs,
+                replicas,
+                expire_offsets=groups.expire_offsets,
+                producer_id_expiration_ms=lambda: self._producer_id_expiration_ms,
+                on_fatal=self._on_fatal,
+            )
+            background.start()
+            self._closing("background work", background.stop)
             self._start_metrics(replicas, groups)
             # Who still takes this broker for its earlier life is told otherwise from the first request on.
             earlier = self._store.brokers().get(config.broker_id)
@@ -363,48 +370,6 @@ class Broker:
         return AutoTopicCreation(
             create, work, now_ms=monotonic_ms, is_enabled=config.auto_create_topics_enable
         )
-
-    def _start_scheduler(self, logs: LogManager, replicas: ReplicaManager, groups: GroupCoordinator) -> None:
-        config = self._config
-        scheduler = Scheduler(on_fatal=self._on_fatal)
-        for interval_ms, name, work in (
-            (config.replica_lag_time_max_ms / 2, "ISR check", replicas.shrink_isrs),
-            (
-                config.replica_high_watermark_checkpoint_interval_ms,
-                "high watermark checkpoint",
-                replicas.checkpoint_high_watermarks,
-            ),
-            (config.log_retention_check_interval_ms, "retention", replicas.retain),
-            (
-                config.log_flush_scheduler_interval_ms,
-                "flush",
-                lambda: logs.flush_pass(wall_clock_ms()),
-            ),
-            (
-                config.log_flush_offset_checkpoint_interval_ms,
-                "recovery point checkpoint",
-                lambda: logs.checkpoint_pass(wall_clock_ms()),
-            ),
-            (
-                config.producer_id_expiration_check_interval_ms,
-                "expiration of producers",
-                lambda: logs.expire_producers_pass(wall_clock_ms(), self._producer_id_expiration_ms),
-            ),
-            (
-                config.offsets_retention_check_interval_ms,
-                "expiration of committed offsets",
-                groups.expire_offsets,
-            ),
-            (
-                _REMOVE_DELETED_INTERVAL_MS,
-                "removal of deleted logs",
-                lambda: logs.remove_deleted(wall_clock_ms()),
-            ),
-        ):
-            if interval_ms <= _LONGEST_INTERVAL_MS:
-                scheduler.every(interval_ms, name, work)
-        scheduler.start()
-        self._closing("scheduler", scheduler.stop)
 
     def _start_metrics(self, replicas: ReplicaManager, groups: GroupCoordinator) -> None:
         config = self._config

@@ -128,7 +128,10 @@ class BrokerConfig:
         is_dynamic=True,
     )
     background_threads: int = setting(
-        "background.threads", _positive, 10, "Threads for recovery and flushes."
+        "background.threads",
+        _positive,
+        10,
+        "Threads for retention, flushes, checkpoints and the removal of deleted logs.",
     )
 
     # Topics
@@ -201,7 +204,12 @@ class BrokerConfig:
         "replica.socket.timeout.ms", _positive, 30_000, "After this a follower gives its fetch up."
     )
     num_replica_fetchers: int = setting(
-        "num.replica.fetchers", Integer(1, 64), 1, "Fetching connections per source broker."
+        "num.replica.fetchers",
+        Integer(
+            1, 1, "one connection carries all that is followed at a leader, and one thread serves them all"
+        ),
+        1,
+        "Fetching connections per source broker.",
     )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
         "replica.high.watermark.checkpoint.interval.ms",

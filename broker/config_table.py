@@ -33,13 +33,16 @@ class Kind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """A whole number within an inclusive range."""
+    """A whole number within an inclusive range; `because` says why there is only one, where there is."""
 
     at_least: int = 0
     at_most: int = INT_MAX
+    because: str = ""
 
     @property
     def expected(self) -> str:
+        if self.because:
+            return f"{self.at_least}, as {self.because}"
         if self.at_most in (INT_MAX, LONG_MAX):
             bits = 32 if self.at_most == INT_MAX else 64
             return f"a whole number, at least {self.at_least} ({bits} bit)"

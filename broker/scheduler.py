@@ -1,8 +1,8 @@
-"""Background work at fixed intervals, on one thread: retention, ISR checks, checkpoints, flushes.
+"""Background work at fixed intervals, on a bounded number of threads: ISR checks, checkpoints, flushes.
 
 A task that raises a `BarnabasError` or an OSError is reported and runs again at its next turn; any other
-exception is a bug and takes the broker down. Tasks run one after another, so none needs a lock against
-itself.
+exception is a bug and takes the broker down. A task never runs beside itself, so it needs no lock against
+itself; with several threads it may run beside any other.
 """
 
 from __future__ import annotations
@@ -30,15 +30,23 @@ class _Turn:
 
 
 class Scheduler:
-    """Runs named tasks again and again until it is stopped."""
+    """Runs named tasks again and again until it is stopped.
 
-    def __init__(self, *, on_fatal: Callable[[BaseException], None]) -> None:
+    A slow task delays the others only when all threads are busy.
+    """
+
+    def __init__(
+        self, *, on_fatal: Callable[[BaseException], None], threads: int = 1, name: str = "scheduler"
+    ) -> None:
         self._on_fatal = on_fatal
         self._condition = threading.Condition()
         self._turns: list[_Turn] = []
         self._numbers = itertools.count()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-{number}" if threads > 1 else name, daemon=True)
+            for number in range(threads)
+        ]
 
     def every(self, interval_ms: float, name: str, work: Callable[[], object]) -> None:
         """Run the work each ``interval_ms``, first after one interval."""
@@ -49,15 +57,18 @@ class Scheduler:
             self._condition.notify()
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End the thread after the task that runs now."""
+        """End each thread after the task that it runs now."""
         with self._condition:
             self._stopping = True
-            self._condition.notify()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+            self._condition.notify_all()
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         try:
@@ -69,8 +80,9 @@ class Scheduler:
                 turn.due = time.monotonic() + turn.interval
                 with self._condition:
                     heapq.heappush(self._turns, turn)
+                    self._condition.notify()
         except BaseException as error:
-            logger.critical("the scheduler died", exc_info=True)
+            logger.critical("a thread of the scheduler died", exc_info=True)
             self._on_fatal(error)
 
     def _next(self) -> _Turn | None:
@@ -81,6 +93,8 @@ class Scheduler:
                     continue
                 wait = self._turns[0].due - time.monotonic()
                 if wait <= 0:
+                    # Another thread may have waited for this turn alone: it looks at the next one.
+                    self._condition.notify()
                     return heapq.heappop(self._turns)
                 self._condition.wait(wait)
             return None

@@ -60,7 +60,7 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(commits=not self._consumer._has_records_in_hand(error))
+        self.close(commits=error is None)
 
     def close(self, *, commits: bool = True, timeout_ms: int = _consumer.CLOSE_TIMEOUT_MS) -> None:
         """Commit where that is automatic, leave the group, disconnect, end the thread. Idempotent.
@@ -167,10 +167,9 @@ class Consumer:
         try:
             self._serve(poll)
             return polled.records
-        except BaseException as error:
+        except BaseException:
             # Interrupted: what has come already is for the next poll, and what comes late is fetched again.
             self._left.extend(polled.give_up())
-            self._consumer._raised = error
             raise
 
     def __iter__(self) -> Self:

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
-from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
+from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
 from barnabas.protocol.ids import Offset, TopicPartition
 
 VERSION: Final = 0
@@ -65,7 +64,7 @@ class OffsetCheckpoint:
         self.path = path
         self._files = files
         self._entries: dict[TopicPartition, Offset] | None = None
-        """What the file holds; None before it was read or written here."""
+        """What the file holds; None while there is none, or before it was read or written here."""
         self._kept: dict[TopicPartition, Offset] = {}
         """Entries of partitions whose log could not be opened. Every write repeats them: the offsets say what
         such a log must still hold, and the next start asks for them again."""
@@ -75,12 +74,12 @@ class OffsetCheckpoint:
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            self._entries = {}
+            self._entries = None
             return {}
         except UnicodeDecodeError as error:
             raise CheckpointDamaged(f"{self.path}: {error}") from None
         except OSError as error:
-            raise storage_error(self.path, error, Operation.READ) from error
+            raise LogDirFailure(self.path, error) from error
         found: dict[TopicPartition, Offset] = {}
         for topic, partition, offset in parse_checkpoint(text, 3, self.path):
             key = TopicPartition(topic, parse_number(partition, self.path))
@@ -91,13 +90,18 @@ class OffsetCheckpoint:
         return found
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file, durably; entries that are kept stay in it. Raises LogDirFailure."""
+        """Replace the file, durably, unless it says so already; entries that are kept stay in it.
+
+        Raises LogDirFailure.
+        """
         entries = self._kept | {key: Offset(offset) for key, offset in offsets.items()}
+        if entries == self._entries:
+            return
         text = encode_checkpoint((key.topic, key.partition, entries[key]) for key in sorted(entries))
         try:
             self._files.write_atomically(self.path, text, durable=True)
         except OSError as error:
-            raise storage_error(self.path, error) from error
+            raise LogDirFailure(self.path, error) from error
         self._entries = entries
 
     def keep(self, key: TopicPartition) -> None:

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.broker.log.checkpoint_file import encode_checkpoint, parse_checkpoint, parse_number
-from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log_files import EPOCH_CHECKPOINT
-from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
+from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
 from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from barnabas.protocol.invariants import invariant
 
@@ -63,7 +62,7 @@ class EpochCache:
         except UnicodeDecodeError as error:
             raise CheckpointDamaged(f"{cache.path}: {error}") from None
         except OSError as error:
-            raise storage_error(cache.path, error, Operation.READ) from error
+            raise LogDirFailure(cache.path, error) from error
         entries = tuple(
             EpochEntry(LeaderEpoch(parse_number(epoch, cache.path)), Offset(parse_number(offset, cache.path)))
             for epoch, offset in parse_checkpoint(text, 2, cache.path)
@@ -153,7 +152,7 @@ class EpochCache:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise storage_error(self.path, error, Operation.SYNC) from error
+            raise LogDirFailure(self.path, error) from error
 
     def _replace(self, entries: tuple[EpochEntry, ...]) -> None:
         before = self._entries
@@ -162,4 +161,4 @@ class EpochCache:
             self._files.write_atomically(self.path, encode_checkpoint(entries), durable=False)
         except OSError as error:
             self._entries = before
-            raise storage_error(self.path, error) from error
+            raise LogDirFailure(self.path, error) from error

@@ -77,6 +77,11 @@ class LogConfig:
         return cls(**values)
 
     @property
+    def waits_for_disk(self) -> bool:
+        """Whether an append may have to wait until it is on disk."""
+        return self.flush_messages < _LONG_MAX
+
+    @property
     def is_compacted(self) -> bool:
         """Whether every record must have a key."""
         return COMPACT in self.cleanup_policy

@@ -14,20 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from barnabas.broker.log.disk_verdicts import Operation, Verdict, verdict
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import CleanMark, LogDir
 from barnabas.broker.log.log_files import DELETED_SUFFIX, deleted_name, parse_partition_name
-from barnabas.broker.log.storage_errors import (
-    CheckpointDamaged,
-    CorruptLog,
-    LogDirFailure,
-    LogGone,
-    StorageCallFailed,
-    storage_error,
-)
+from barnabas.broker.log.storage_errors import CheckpointDamaged, CorruptLog, LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 
@@ -145,8 +137,7 @@ class LogManager:
                 raise api_error(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"{topic_partition} may lie on a failed disk: {reason}"
                 )
-            # One whose creation failed half-way may have left its folder.
-            log_dir = self._dir_with(str(topic_partition)) or self._least_used_dir()
+            log_dir = self._least_used_dir()
             try:
                 log_dir.forget(topic_partition)
                 log = Log.open(
@@ -197,10 +188,7 @@ class LogManager:
             self._files.rename(folder, doomed)
             self._files.fsync(doomed.parent)
         except OSError as error:
-            failure = storage_error(folder, error, Operation.CHANGE, is_log_there=False)
-            if isinstance(failure, LogGone):
-                logger.warning("%s is to be deleted and was not there", folder)
-                return True
+            failure = LogDirFailure(folder, error)
             with self._lock:
                 self.offline_partitions[topic_partition] = failure
             raise failure from error
@@ -214,15 +202,11 @@ class LogManager:
     def fail_dir(self, failure: LogDirFailure) -> list[TopicPartition]:
         """Take the log dir that a failure happened in offline; returns the partitions that are lost with it.
 
-        A second failure of the same dir returns nothing, nor does that of a log which was deleted meanwhile.
-        Takes the logs' locks, so none may be held.
+        A second failure of the same dir returns nothing. Takes the logs' locks, so none may be held.
         """
         with self._lock:
             path = next((path for path in self._dirs if failure.path.is_relative_to(path)), None)
             if path is None or path in self.offline_dirs:
-                return []
-            if self._is_of_deleted_log(failure, path):
-                logger.info("of a log that was deleted meanwhile, hence ignored: %s", failure)
                 return []
             self.offline_dirs[path] = failure
             lost = [key for key, log in self._logs.items() if log.folder.parent == path]
@@ -279,24 +263,17 @@ class LogManager:
         for log in self.all_logs():
             self._guarded(log, partial(log.flush, now_ms, sealed_only=True))
         for log_dir in self._online_dirs():
-            try:
-                self._write_checkpoints(log_dir)
-            except LogDirFailure as failure:
-                self.fail_dir(failure)
+            self._guarded_dir(partial(self._write_checkpoints, log_dir))
+
+    def checkpoint_log_starts(self) -> None:
+        """Save the log starts, which a DeleteRecords or retention has raised."""
+        for log_dir in self._online_dirs():
+            self._guarded_dir(partial(self._write_log_starts, log_dir))
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Save high watermarks, each in the log dir of its partition."""
         for log_dir in self._online_dirs():
-            try:
-                with self._checkpoint_lock:
-                    mine = {
-                        log.topic_partition: high_watermarks[log.topic_partition]
-                        for log in self._logs_in(log_dir)
-                        if log.topic_partition in high_watermarks
-                    }
-                    log_dir.high_watermarks.write(mine)
-            except LogDirFailure as failure:
-                self.fail_dir(failure)
+            self._guarded_dir(partial(self._write_high_watermarks, log_dir, high_watermarks))
 
     def load_high_watermarks(self) -> dict[TopicPartition, Offset]:
         """What `checkpoint_high_watermarks` saved; a damaged file counts as empty, and is reported."""
@@ -335,8 +312,6 @@ class LogManager:
                 log_dir.put_clean_mark(CleanMark(frozenset(map(str, self.offline_partitions))))
             except LogDirFailure as failure:
                 self.fail_dir(failure)
-            except StorageCallFailed as failure:
-                logger.error("log dir %s is not closed cleanly: %s", log_dir.path, failure)
         for log_dir in self._dirs.values():
             log_dir.release()
 
@@ -356,7 +331,7 @@ class LogManager:
         try:
             folders = sorted(path for path in log_dir.path.iterdir() if path.is_dir())
         except OSError as error:
-            raise storage_error(log_dir.path, error, Operation.READ) from error
+            raise LogDirFailure(log_dir.path, error) from error
         for folder in folders:
             key = parse_partition_name(folder.name)
             if folder.name.endswith(DELETED_SUFFIX):
@@ -394,7 +369,7 @@ class LogManager:
                 files=self._files,
             )
             self._adopt(log)
-        except (CorruptLog, CheckpointDamaged, StorageCallFailed) as error:
+        except (CorruptLog, CheckpointDamaged) as error:
             logger.error("%s stays offline: %s", key, error)
             self.offline_partitions[key] = error
             self._damaged[key] = folder
@@ -417,8 +392,6 @@ class LogManager:
         except LogDirFailure as failure:
             if not log.is_closed:
                 self.fail_dir(failure)
-        except StorageCallFailed as failure:
-            logger.warning("left to the next pass: %s", failure)
         except ApiError:
             if not log.is_closed:
                 raise
@@ -434,28 +407,41 @@ class LogManager:
             logger.warning("counted as empty: %s", error)
             return {}
 
+    def _guarded_dir(self, work: Callable[[], None]) -> None:
+        """Run one dir's part of a pass; if its disk fails, it goes offline."""
+        try:
+            work()
+        except LogDirFailure as failure:
+            self.fail_dir(failure)
+
     def _write_checkpoints(self, log_dir: LogDir) -> None:
+        # A recovery point may be no lower than a log start, so that one is saved first.
+        self._write_log_starts(log_dir)
         with self._checkpoint_lock:
             logs = self._logs_in(log_dir)
             log_dir.recovery_points.write({log.topic_partition: log.recovery_point for log in logs})
+
+    def _write_log_starts(self, log_dir: LogDir) -> None:
+        with self._checkpoint_lock:
+            logs = self._logs_in(log_dir)
             log_dir.log_starts.write(
                 {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset > 0}
+            )
+
+    def _write_high_watermarks(self, log_dir: LogDir, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        with self._checkpoint_lock:
+            logs = self._logs_in(log_dir)
+            log_dir.high_watermarks.write(
+                {
+                    log.topic_partition: high_watermarks[log.topic_partition]
+                    for log in logs
+                    if log.topic_partition in high_watermarks
+                }
             )
 
     def _folder_of(self, key: TopicPartition) -> Path | None:
         log = self._logs.get(key)
         return self._damaged.get(key) if log is None else log.folder
-
-    def _is_of_deleted_log(self, failure: LogDirFailure, dir_path: Path) -> bool:
-        """Whether a file is missing because its log is; not so if the whole log dir is missing."""
-        below = failure.path.relative_to(dir_path).parts
-        key = parse_partition_name(below[0]) if below else None
-        is_there = key is None or key in self._logs or key in self._damaged or not dir_path.is_dir()
-        found = verdict(failure.cause.errno, Operation.READ, is_log_there=is_there)
-        return found is Verdict.LOG_GONE
-
-    def _dir_with(self, name: str) -> LogDir | None:
-        return next((log_dir for log_dir in self._online_dirs() if (log_dir.path / name).is_dir()), None)
 
     def _logs_in(self, log_dir: LogDir) -> list[Log]:
         return [log for log in self.all_logs() if log.folder.parent == log_dir.path]

@@ -45,7 +45,7 @@ def append_checked(
 
     With ``since`` they are this broker's own, not to be looked into, and it must have led since that epoch.
     Raises RecordsRefused, and as `Partition.append_as_leader`. What is looked into is looked into without the
-    partition's lock.
+    partition's lock, and what `flush.messages` wants on disk is forced there without it.
     """
     config = partition.log.config
     if (
@@ -62,12 +62,16 @@ def append_checked(
             max_bytes=max(DEFAULT_MAX_DECOMPRESSED_BYTES, config.max_message_bytes),
         )
     if since is None:
-        return partition.append_as_leader(
+        appended = partition.append_as_leader(
             records, require_all=require_all, now_ms=now_ms, wall_clock_ms=wall_clock_ms
         )
-    return partition.append_as_leader(
-        records, require_all=require_all, now_ms=now_ms, wall_clock_ms=wall_clock_ms, since=since
-    )
+    else:
+        appended = partition.append_as_leader(
+            records, require_all=require_all, now_ms=now_ms, wall_clock_ms=wall_clock_ms, since=since
+        )
+    if partition.log.must_flush:
+        partition.log.flush(wall_clock_ms)
+    return appended
 
 
 def _is_known(partition: Partition, records: memoryview) -> bool:

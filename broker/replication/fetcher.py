@@ -15,12 +15,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import uvloop
 
 from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.log.log import Log
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.followed import Followed
 from barnabas.broker.replication.leader_fetches import FetcherSettings, LeaderFetches
@@ -31,6 +33,9 @@ from barnabas.protocol.frames import BufferPool
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, TopicPartition
 
 logger = logging.getLogger(__name__)
+
+_MAX_FLUSHES: Final = 4
+"""How many leaders' fetches may wait for the disk at once; of the others each keeps one flush waiting."""
 
 
 class FollowedLeader(NamedTuple):
@@ -136,6 +141,7 @@ class FetcherManager:
         )
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="replica-fetchers", daemon=True)
+        self._flushes = ThreadPoolExecutor(_MAX_FLUSHES, thread_name_prefix="replica-flush")
 
     def start(self) -> None:
         self._thread.start()
@@ -144,6 +150,7 @@ class FetcherManager:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout_s)
+        self._flushes.shutdown(wait=False, cancel_futures=True)
 
     def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
         """Fetch these partitions from these leaders from now on."""
@@ -172,6 +179,17 @@ class FetcherManager:
         task = self._loop.create_task(work)
         task.add_done_callback(self._ended)
         return task
+
+    async def flush(self, logs: Sequence[Log]) -> None:
+        """Force logs to disk, without holding up the other fetchers."""
+        await self._loop.run_in_executor(self._flushes, self._flush, logs)
+
+    def _flush(self, logs: Sequence[Log]) -> None:
+        for log in logs:
+            try:
+                log.flush(wall_clock_ms())
+            except ApiError as error:
+                self.note_error(error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -268,6 +286,9 @@ class LeaderFetcher:
                     answer.frame.release()
             finally:
                 self._is_waiting = False
+            unflushed = self.fetches.take_unflushed()
+            if unflushed:
+                await self._manager.flush(unflushed)
             if pause_s:
                 await asyncio.sleep(pause_s)
 

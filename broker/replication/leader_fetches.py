@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from barnabas.broker.log.log import Log
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.followed import Followed, FollowedPartitions, NextFetch
@@ -106,6 +107,7 @@ class LeaderFetches:
         # Whether its port refused since it last answered.
         self._is_refused = False
         self._broker_epoch = NO_BROKER_EPOCH
+        self._unflushed: list[Log] = []
 
     # Asking.
 
@@ -165,6 +167,11 @@ class LeaderFetches:
                     self._apply(name, followed, data, now, wall_clock_ms)
         return 0.0
 
+    def take_unflushed(self) -> list[Log]:
+        """The logs that `flush.messages` wants on disk before the next fetch says where they end."""
+        taken, self._unflushed = self._unflushed, []
+        return taken
+
     def failed(self, error: LocalError) -> Failed:
         """No answer came: the next fetch begins a session anew."""
         self.followed.begin_anew()
@@ -219,6 +226,8 @@ class LeaderFetches:
             self._rest(name, followed, ErrorCode.OFFSET_OUT_OF_RANGE, now, str(error))
         else:
             self.followed.applied(name, followed)
+            if followed.partition.log.must_flush:
+                self._unflushed.append(followed.partition.log)
 
     def _rest(self, name: TopicPartition, followed: Followed, code: ErrorCode, now: float, why: str) -> None:
         """Leave a partition out for a while, twice as long each time."""

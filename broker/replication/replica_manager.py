@@ -207,11 +207,14 @@ class ReplicaManager:
     # Produce.
 
     def would_take_long(self, batches: Sequence[tuple[TopicPartition, memoryview]]) -> bool:
-        """Whether an append of these may take milliseconds, because records have to be looked into."""
+        """Whether an append of these may take milliseconds: records are looked into, or forced to disk."""
         now_ms = wall_clock_ms()
         for name, records in batches:
             partition = self._partitions.get(name)
-            if partition is not None and not is_quickly_prepared(records, partition.log.config, now_ms):
+            if partition is None:
+                continue
+            config = partition.log.config
+            if config.waits_for_disk or not is_quickly_prepared(records, config, now_ms):
                 return True
         return False
 

@@ -96,6 +96,7 @@ class MemoryLog:
         self._log_start = start
         self._entries: list[Entry] = []
         self.producers = ProducerStates()
+        self.must_flush = False
 
     def reopened(self, keep_until: int | None = None) -> MemoryLog:
         """The log as the next process finds it."""

@@ -1,4 +1,4 @@
-"""The two background threads: the scheduler's turns, and slow work in order."""
+"""The background threads: the scheduler's turns, and slow work in order."""
 
 from __future__ import annotations
 
@@ -95,6 +95,42 @@ def test_a_stopped_scheduler_runs_nothing_more(scheduler: Scheduler) -> None:
     scheduler.stop()
     assert not any(thread.name == "scheduler" and thread.is_alive() for thread in threading.enumerate())
     scheduler.stop()
+
+
+def test_a_slow_task_delays_no_other_while_a_thread_is_free(fatal: Fatal) -> None:
+    scheduler = Scheduler(on_fatal=fatal, threads=2)
+    is_slow, released = threading.Event(), threading.Event()
+    overlaps: list[bool] = []
+
+    def slow() -> None:
+        overlaps.append(is_slow.is_set())
+        is_slow.set()
+        released.wait(DEADLINE_S)
+
+    scheduler.every(1, "slow", slow)
+    scheduler.start()
+    try:
+        assert is_slow.wait(DEADLINE_S)
+        work, done = counting(3)
+        scheduler.every(1, "quick", work)
+        assert done.wait(DEADLINE_S)
+        assert overlaps == [False], "a task never runs beside itself"
+    finally:
+        released.set()
+        scheduler.stop()
+    assert fatal.errors == []
+
+
+def test_with_fewer_threads_than_tasks_each_has_its_turn(fatal: Fatal) -> None:
+    scheduler = Scheduler(on_fatal=fatal, threads=2)
+    counted = [counting(3) for _ in range(5)]
+    for number, (work, _) in enumerate(counted):
+        scheduler.every(number, f"work {number}", work)
+    scheduler.start()
+    try:
+        assert all(done.wait(DEADLINE_S) for _, done in counted)
+    finally:
+        scheduler.stop()
 
 
 # Slow work

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker import config_settings
 from barnabas.broker.config import BrokerConfig, Listener, config_from, load_config, validate_topic_config
 from barnabas.broker.config_settings import KNOWN_NAMES, ROWS, TOPIC_ROWS
+from barnabas.broker.config_table import Integer
+from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import Endpoint
 
@@ -24,6 +27,29 @@ def refusal(settings: dict[str, str]) -> str:
     with pytest.raises(InvalidConfiguration) as caught:
         config_from(NEEDED | settings)
     return str(caught.value)
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    """One that is taken and has no effect is worse than one that is refused."""
+    folder = Path(config_settings.__file__).parent
+    text = "".join(
+        path.read_text() for path in folder.rglob("*.py") if not path.name.startswith("config_settings")
+    )
+    of_logs = {declared.name.replace("_", ".") for declared in fields(LogConfig)}
+    unread = [
+        name
+        for name, (attribute, row) in ROWS.items()
+        if row.topic_name not in of_logs
+        and not (isinstance(row.kind, Integer) and row.kind.because)
+        and not re.search(rf'\b{attribute}\b|"{re.escape(name)}"', text)
+    ]
+    assert unread == []
+
+
+def test_more_than_one_fetcher_per_leader_is_refused_with_the_reason() -> None:
+    assert "num.replica.fetchers='4': expected 1, as one connection carries" in refusal(
+        {"num.replica.fetchers": "4"}
+    )
 
 
 def test_the_defaults_are_kafkas() -> None:

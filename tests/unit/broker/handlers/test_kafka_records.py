@@ -220,8 +220,11 @@ def test_a_refused_batch_without_acks_closes_the_connection(leading: Serving) ->
     assert "exactly one batch" in connection.closed
 
 
-def test_what_is_to_be_unfolded_is_not_for_a_network_thread(leading: Serving) -> None:
-    set_topic(leading, cleanup_policy=("compact",))
+@pytest.mark.parametrize("settings", [{"cleanup_policy": ("compact",)}, {"flush_messages": 1}])
+def test_what_is_to_be_unfolded_or_flushed_is_not_for_a_network_thread(
+    leading: Serving, settings: dict[str, Any]
+) -> None:
+    set_topic(leading, **settings)
     packed = bytes(build_batch([(b"k", b"v")], compression=Compression.ZSTD))
     data = [PartitionProduceData(index=index, records=packed) for index in (1, 0)]
     body = ProduceRequest(

@@ -420,12 +420,14 @@ def test_a_flush_moves_the_recovery_point(open_log: OpenLog) -> None:
     assert not log.is_flush_due(1000)
 
 
-def test_a_log_flushes_after_so_many_messages(open_log: OpenLog) -> None:
+def test_a_log_asks_to_be_flushed_after_so_many_messages(open_log: OpenLog) -> None:
     log = open_log(LogConfig(flush_messages=3))
     log.append_as_leader(batch(2), 0, 0)
-    assert log.recovery_point == 0
+    assert not log.must_flush
     log.append_as_leader(batch(2), 0, 0)
-    assert log.recovery_point == 4
+    assert log.must_flush
+    log.flush(0)
+    assert not log.must_flush
 
 
 def test_a_closed_log_takes_nothing_and_says_so(open_log: OpenLog) -> None:

@@ -14,6 +14,7 @@ from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.registry import HANDLERS, Handler
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.metadata_cache import MetadataCache
@@ -28,6 +29,7 @@ from barnabas.protocol.messages.fetch import FetchResponse
 from barnabas.protocol.schema import ApiKey
 from tests.unit.broker.handlers.serving import INTERNAL, Serving, batch
 from tests.unit.broker.replication.building import ME, TP, TWO, fatal, partition_of, state
+from tests.unit.broker.slow_disk import SlowDisk
 from tests.waiting import DEADLINE_S, wait_for
 
 LONG_POLL_MS = 120_000
@@ -105,11 +107,14 @@ class LosingPort:
 class Follower:
     """Broker 2, with its fetchers' thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, config: LogConfig | None = None, files: FileSystem = FILE_SYSTEM
+    ) -> None:
+        folder.mkdir()
         self.metadata = MetadataCache()
         self.partitions: dict[TopicPartition, Partition] = {}
         for name in (TP, SECOND):
-            log = Log.open(name, folder / str(name), LogConfig(), now_ms=0)
+            log = Log.open(name, folder / str(name), config or LogConfig(), now_ms=0, files=files)
             self.partitions[name] = partition_of(log, broker=TWO)
         self.fetchers = FetcherManager(
             TWO,
@@ -164,7 +169,6 @@ def leader(tmp_path: Path) -> Iterator[Leader]:
 
 @pytest.fixture
 def follower(tmp_path: Path) -> Iterator[Follower]:
-    (tmp_path / "follower").mkdir()
     follower = Follower(tmp_path / "follower")
     yield follower
     follower.close()
@@ -196,6 +200,30 @@ def test_a_partition_followed_later_need_not_wait_for_the_long_poll(
     leader.append(b"x", to=SECOND)
     follower.follow(leader, SECOND)
     wait_for(lambda: follower.has_all_of(leader, SECOND), "the second partition")
+
+
+def test_a_slow_disk_holds_up_what_the_leader_is_told_and_nothing_else(
+    tmp_path: Path, leader: Leader
+) -> None:
+    disk = SlowDisk()
+    follower = Follower(tmp_path / "slow", LogConfig(flush_messages=1), disk)
+    disk.is_slow = True
+    try:
+        leader.append(b"a")
+        follower.follow(leader, TP)
+        assert disk.began.wait(DEADLINE_S)
+        assert follower.has_all_of(leader)
+        # The thread of the fetchers is free for those of other leaders.
+        is_free = threading.Event()
+        follower.fetchers._loop.call_soon_threadsafe(is_free.set)
+        assert is_free.wait(DEADLINE_S)
+        assert leader.managed.manager.partition(TP).high_watermark == 0
+        disk.released.set()
+        wait_for(lambda: leader.managed.manager.partition(TP).high_watermark == 1, "the commit")
+        assert follower.partitions[TP].log.recovery_point == 1
+    finally:
+        disk.released.set()
+        follower.close()
 
 
 def test_another_history_is_cut(leader: Leader, follower: Follower) -> None:

@@ -1,0 +1,45 @@
+"""An append that is forced to disk holds no lock meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.replication.appending import append_checked
+from barnabas.protocol.batch_builder import build_batch
+from tests.unit.broker.replication.building import ME, TP, TWO, partition_of, state
+from tests.unit.broker.slow_disk import SlowDisk
+from tests.waiting import DEADLINE_S
+
+
+def test_the_isr_check_goes_on_while_an_append_is_forced_to_a_slow_disk(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    log = Log.open(TP, tmp_path / str(TP), LogConfig(flush_messages=1), now_ms=0, files=disk)
+    partition = partition_of(log)
+    partition.make_leader(state(isr=(ME, TWO), replicas=(ME, TWO)), 0.0)
+    disk.is_slow = True
+    records = memoryview(build_batch([(None, b"v")]))
+
+    def append() -> None:
+        append_checked(partition, records, require_all=False, now_ms=0.0, wall_clock_ms=0)
+
+    appending = threading.Thread(target=append, daemon=True)
+    shrunk = threading.Event()
+
+    def check() -> None:
+        if partition.propose_shrink(1e6) is not None:
+            shrunk.set()
+
+    appending.start()
+    try:
+        assert disk.began.wait(DEADLINE_S)
+        threading.Thread(target=check, daemon=True).start()
+        assert shrunk.wait(DEADLINE_S), "the partition is locked while its log is flushed"
+        assert log.recovery_point == 0
+    finally:
+        disk.released.set()
+        appending.join(DEADLINE_S)
+    assert log.recovery_point == 1
+    log.abandon()

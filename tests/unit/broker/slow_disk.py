@@ -1,0 +1,33 @@
+"""A disk that takes its time, until the test lets it go on."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from barnabas.broker.log.file_system import FileSystem
+from tests.waiting import DEADLINE_S
+
+
+class SlowDisk(FileSystem):
+    """Its fsync, and its removal of folders, take until `released`, once `is_slow`."""
+
+    __slots__ = ("began", "is_slow", "released")
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self.began = threading.Event()
+        self.released = threading.Event()
+
+    def fsync(self, file: int | Path) -> None:
+        self._take_time()
+        super().fsync(file)
+
+    def rmtree(self, path: Path) -> None:
+        self._take_time()
+        super().rmtree(path)
+
+    def _take_time(self) -> None:
+        if self.is_slow:
+            self.began.set()
+            assert self.released.wait(DEADLINE_S)
