@@ -211,6 +211,8 @@ class Controller:
                     self._check_controller()
             case events.SessionExpired():
                 self._resign("the ZooKeeper session has expired")
+                # It may be heard late, after we have won again in the next session: see whose the node is.
+                self._queue.put(events.ControllerChange())
             case events.ControlledShutdown() if self._reign is None:
                 self._refuse(event)
             case _ if self._reign is not None and self._is_of_this_reign(event):

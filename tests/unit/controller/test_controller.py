@@ -165,6 +165,17 @@ def test_an_expired_session_ends_the_reign_until_the_broker_is_registered_anew(d
     assert desk.controller.is_active
 
 
+def test_an_expiry_that_is_heard_after_the_next_election_leaves_a_controller(desk: Desk) -> None:
+    """A watch of the old session is in the queue already, so the news of the new one are merged into it."""
+    controller = desk.look()
+    controller._queue.put(events.ControllerChange())
+    controller._session_changed(SessionEvent.EXPIRED)
+    controller._session_changed(SessionEvent.RENEWED)
+    while controller.step(0):
+        continue
+    assert controller.is_active
+
+
 @pytest.mark.parametrize("trouble", [ZooKeeperUnavailable("away"), SessionLost("gone")])
 def test_trouble_with_zookeeper_ends_the_reign_and_is_tried_again(desk: Desk, trouble: Exception) -> None:
     desk.look()
