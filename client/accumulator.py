@@ -101,7 +101,7 @@ class PartitionQueue:
 class TopicQueues:
     """The queues of a topic, and which of them takes the records without a key at present."""
 
-    __slots__ = ("by_partition", "keys", "name", "partition_count", "sticky")
+    __slots__ = ("by_partition", "keys", "name", "partition_count", "sticky", "used_at")
 
     def __init__(self, info: TopicInfo, make_queue: Callable[[TopicPartition], PartitionQueue]) -> None:
         self.name = info.name
@@ -111,6 +111,8 @@ class TopicQueues:
         ]
         self.keys = KeyCache(self.partition_count)
         self.sticky = random.choice(self.by_partition)
+        self.used_at = now()
+        """When the last batch was begun."""
 
     def move_on(self, has_leader: Callable[[TopicPartition], bool]) -> None:
         """Let records without a key go to another partition, if possible to one that has a leader."""
@@ -280,7 +282,12 @@ class Accumulator:
             if size > limit:
                 raise api_error(ErrorCode.MESSAGE_TOO_LARGE, f"{size} bytes for {tp} exceed {name} ({limit})")
 
+    def has_unfinished(self, topic: TopicQueues) -> bool:
+        """Whether a record of the topic waits to be sent or for its acknowledgement."""
+        return any(queue.tp in self.active for queue in topic.by_partition)
+
     def _enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        self.topics[queue.tp.topic].used_at = batch.created_at
         queue.batches.append(batch)
         self.active[queue.tp] = queue
         self.incomplete.add(batch)

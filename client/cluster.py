@@ -15,8 +15,9 @@ import asyncio
 import logging
 import random
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from barnabas.client.config import ClientConfig
@@ -52,11 +53,21 @@ _WATCH_INTERVAL_S: Final = 0.5
 class Cluster:
     """Brokers, leaders and requests to them; see the module."""
 
-    def __init__(self, config: ClientConfig, *, allow_auto_topic_creation: bool = False) -> None:
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        is_in_use: Callable[[str], bool] = lambda name: True,
+        may_create: Callable[[str], bool] = lambda name: False,
+    ) -> None:
+        """Watched topics are refreshed while they are in use; a missing one is created if it may be."""
         self.config = config
         self.cache = MetadataCache()
-        self._allow_auto_topic_creation = allow_auto_topic_creation
+        self._is_in_use = is_in_use
+        self._may_create = may_create
         self._topics: set[str] = set()
+        self._asked: Counter[str] = Counter()
+        """Topics that somebody asks about at this moment."""
         self._pool = BufferPool()
         self._channels: dict[tuple[BrokerId, str], Channel] = {}
         self._control: dict[Endpoint, Channel] = {}
@@ -109,6 +120,20 @@ class Cluster:
     def unwatch_topics(self, *topics: str) -> None:
         """Leave these topics out of refreshes from now on."""
         self._topics.difference_update(topics)
+        for name in set(topics) - self._asked.keys():
+            self.cache.forget(name)
+
+    @contextmanager
+    def asking_about(self, names: Iterable[str]) -> Iterator[None]:
+        """Have these topics in every refresh within the block, and forget them after it unless watched."""
+        asked = Counter(names)
+        self._asked += asked
+        try:
+            yield
+        finally:
+            self._asked -= asked
+            for name in asked.keys() - self._asked.keys() - self._topics:
+                self.cache.forget(name)
 
     async def topic(self, name: str, timeout_ms: int) -> TopicInfo:
         """A topic and its partitions, waiting until the cluster knows it.
@@ -116,10 +141,13 @@ class Cluster:
         Raises what the cluster last said about the topic, for instance UNKNOWN_TOPIC_OR_PARTITION, when the
         time is over, and at once when waiting cannot help (an invalid name).
         """
+        with self.asking_about([name]):
+            return await self._topic(name, timeout_ms)
+
+    async def _topic(self, name: str, timeout_ms: int) -> TopicInfo:
         deadline = time.monotonic() + timeout_ms / 1000
         # A topic that nobody has asked for yet is worth an immediate question.
-        is_new = name not in self._topics
-        self._topics.add(name)
+        is_new = name not in self.cache.topic_errors
         while (found := self.cache.topics.get(name)) is None:
             last_error: BarnabasError | None = None
             try:
@@ -134,7 +162,6 @@ class Cluster:
             if name in self.cache.topics:
                 continue
             if time.monotonic() >= deadline or (code and not is_retriable(code)):
-                self._topics.discard(name)
                 if last_error is not None:
                     raise last_error
                 raise api_error(
@@ -145,6 +172,10 @@ class Cluster:
 
     async def leader(self, tp: TopicPartition, timeout_ms: int) -> Leader:
         """The leader of a partition, waiting for one. Raises as `topic`, and LEADER_NOT_AVAILABLE."""
+        with self.asking_about([tp.topic]):
+            return await self._leader(tp, timeout_ms)
+
+    async def _leader(self, tp: TopicPartition, timeout_ms: int) -> Leader:
         deadline = time.monotonic() + timeout_ms / 1000
         info = await self.topic(tp.topic, timeout_ms)
         while (leader := self.leader_for(tp)) is None:
@@ -284,15 +315,29 @@ class Cluster:
             except TimeoutError:
                 pass
         self._last_refresh = time.monotonic()
-        topics = [MetadataRequestTopic(name=name) for name in sorted(self._topics)]
-        response = await self.ask_any(
-            MetadataRequest(topics=topics, allow_auto_topic_creation=self._allow_auto_topic_creation)
-        )
+        names = {name for name in self._topics if self._is_in_use(name)} | self._asked.keys()
+        response = await self._ask_about(names, creates=False)
+        missing = {
+            topic.name
+            for topic in response.topics
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            and topic.name is not None
+            and self._may_create(topic.name)
+        }
+        if missing:
+            # Asked apart: what is created must be wanted now, or a deleted topic would come back.
+            known = [topic for topic in response.topics if topic.name not in missing]
+            response = await self._ask_about(missing, creates=True)
+            response.topics = [*known, *response.topics]
         self.cache.update(response)
         if self.cache.is_stale:
             # A broker that is cut off from ZooKeeper answers, and learns nothing: others are asked next time.
             self._doubted = next(iter(self._control), None)
         self._drop_vanished_nodes()
+
+    async def _ask_about(self, names: Iterable[str], *, creates: bool) -> MetadataResponse:
+        topics = [MetadataRequestTopic(name=name) for name in sorted(names)]
+        return await self.ask_any(MetadataRequest(topics=topics, allow_auto_topic_creation=creates))
 
     def _refreshed(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or self._closed:

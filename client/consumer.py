@@ -67,7 +67,7 @@ class Consumer(ConsumerOffsets):
         """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
         if self._cluster is not None:
             raise ClientClosed("a consumer can be started only once")
-        self._cluster = Cluster(self.config, allow_auto_topic_creation=self.config.allow_auto_create_topics)
+        self._cluster = Cluster(self.config, may_create=lambda _: self.config.allow_auto_create_topics)
         try:
             await self._cluster.start()
         except BaseException:
@@ -123,12 +123,15 @@ class Consumer(ConsumerOffsets):
         if self._group is not None and self._group.selection is not None:
             raise SubscriptionConflict("the consumer is subscribed to topics: `unsubscribe` first")
         wanted = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
+        before = {tp.topic for tp in self._states}
         self._drop([tp for tp in self._states if tp not in wanted])
         new = [self._add(tp) for tp in wanted if tp not in self._states]
         if self._group is not None and new:
             self._starts.find(new, self._group.offsets.fetch)
         self._turns = deque(self._states.values())
-        cluster.watch_topics(*{tp.topic for tp in wanted})
+        topics = {tp.topic for tp in wanted}
+        cluster.unwatch_topics(*(before - topics))
+        cluster.watch_topics(*topics)
         fetcher.wake()
 
     def _add(self, tp: TopicPartition) -> PartitionState:

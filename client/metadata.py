@@ -170,13 +170,13 @@ class MetadataCache:
             if topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE) and topic.partitions:
                 self._take(topic_info(topic))
             else:
-                self._forget(name)
+                self.forget(name)
                 self.topic_errors[name] = topic.error_code or int(ErrorCode.LEADER_NOT_AVAILABLE)
 
     def _take(self, topic: TopicInfo) -> None:
         known = self.topics.get(topic.name)
         if known is not None and known.topic_id != topic.topic_id:
-            self._forget(topic.name)
+            self.forget(topic.name)
             known = None
         self.topic_errors.pop(topic.name, None)
         before = {info.partition: info for info in known.partitions} if known is not None else {}
@@ -209,7 +209,8 @@ class MetadataCache:
         else:
             self._leaders.pop(tp, None)
 
-    def _forget(self, topic: str) -> None:
+    def forget(self, topic: str) -> None:
+        self.topic_errors.pop(topic, None)
         known = self.topics.pop(topic, None)
         if known is not None:
             self._names.pop(known.topic_id, None)

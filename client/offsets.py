@@ -52,10 +52,16 @@ async def list_offsets(
     cluster: Cluster, specs: Mapping[TopicPartition, OffsetSpec], timeout_ms: int
 ) -> dict[TopicPartition, ListedOffset]:
     """The offset of each partition. Raises an error that no retry can cure, or that outlives the time."""
+    with cluster.asking_about({tp.topic for tp in specs}):
+        return await _list_offsets(cluster, specs, timeout_ms)
+
+
+async def _list_offsets(
+    cluster: Cluster, specs: Mapping[TopicPartition, OffsetSpec], timeout_ms: int
+) -> dict[TopicPartition, ListedOffset]:
     wanted = {tp: wire_timestamp(spec) for tp, spec in specs.items()}
     found: dict[TopicPartition, ListedOffset] = {}
     deadline = time.monotonic() + timeout_ms / 1000
-    cluster.watch_topics(*{tp.topic for tp in wanted})
     while True:
         left_ms = max(1, int((deadline - time.monotonic()) * 1000))
         by_leader: dict[BrokerId, list[TopicPartition]] = {}

@@ -56,7 +56,7 @@ class Producer:
         """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
         if self._cluster is not None:
             raise ClientClosed("a producer can be started only once")
-        self._cluster = cluster = Cluster(self.config, allow_auto_topic_creation=True)
+        self._cluster = cluster = Cluster(self.config, is_in_use=self._is_in_use, may_create=self._is_wanted)
         try:
             await cluster.start()
         except BaseException:
@@ -210,8 +210,19 @@ class Producer:
         if cluster is None or accumulator.closed_reason is not None:
             raise ClientClosed("the producer is closed")
         info = await cluster.topic(topic, self.config.max_block_ms)
+        cluster.watch_topics(topic)
         with accumulator.lock:
             return accumulator.add_topic(info)
+
+    def _is_wanted(self, topic: str) -> bool:
+        """Whether records wait for a topic, or somebody is about to send the first ones."""
+        queues, accumulator = self._topics.get(topic), self._accumulator
+        return queues is None or accumulator is None or accumulator.has_unfinished(queues)
+
+    def _is_in_use(self, topic: str) -> bool:
+        queues = self._topics.get(topic)
+        idle_s = self.config.metadata_max_idle_ms / 1000
+        return queues is None or now() - queues.used_at < idle_s or self._is_wanted(topic)
 
     async def _append_slowly(
         self,

@@ -84,6 +84,7 @@ async def _next_piece(
     cluster: Cluster, tp: TopicPartition, offset: int, max_bytes: int, stall_timeout_ms: int
 ) -> _Piece:
     """The batches from an offset on, asking again until there are some."""
+    cluster.watch_topics(tp.topic)
     deadline = time.monotonic() + stall_timeout_ms / 1000
     last_error: BarnabasError | None = None
     while True:

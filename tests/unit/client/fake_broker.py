@@ -83,6 +83,8 @@ class FakeCluster:
         self.configs: dict[str, dict[str, str]] = {}
         self.controller_id = 1
         self.hidden_nodes: set[int] = set()
+        self.creates_topics = False
+        """Whether metadata requests create topics, as with `auto.create.topics.enable`."""
         self.max_batch_bytes = 1 << 30
         self.too_large = ErrorCode.MESSAGE_TOO_LARGE
         self.metadata_override: Answer | None = None
@@ -130,6 +132,10 @@ class FakeCluster:
         if self.metadata_override is not None:
             return self.metadata_override(request)
         names = list(self.topics) if request.topics is None else [topic.name for topic in request.topics]
+        if self.creates_topics and request.allow_auto_topic_creation:
+            for name in names:
+                if name not in self.topics:
+                    self.add_topic(name)
         return MetadataResponse(
             brokers=[
                 MetadataBroker(node_id=node_id, host="127.0.0.1", port=broker.port)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from barnabas.client import cluster as cluster_module
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
+from barnabas.client.consumer import Consumer
 from barnabas.client.errors import ClientClosed, ConnectionClosed, NoBrokerReachable
 from barnabas.client.metadata import Leader, MetadataCache
+from barnabas.client.producer import Producer
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.metadata import (
     MetadataBroker,
@@ -263,6 +266,7 @@ async def test_a_broker_that_never_has_news_is_left_for_another() -> None:
         fake.add_topic("t", 1, leaders=[1])
         cluster = Cluster(config_of(fake, retry_backoff_ms=1))
         await cluster.start()
+        cluster.watch_topics("t")
         await cluster.topic("t", 1_000)
         (frozen,) = [broker for broker in fake.brokers.values() if broker.connections]
         old = fake.metadata(MetadataRequest(topics=[MetadataRequestTopic(name="t")]))
@@ -275,3 +279,61 @@ async def test_a_broker_that_never_has_news_is_left_for_another() -> None:
                 await cluster.refresh()
         assert cluster.leader_for(T0) == leader(2, 1)
         cluster.close()
+
+
+def _cluster_of(client: Producer | Consumer) -> Cluster:
+    assert client._cluster is not None
+    return client._cluster
+
+
+async def _delete_and_refresh(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.topics.clear()
+    await cluster.refresh(at_once=True)
+
+
+async def test_a_producer_does_not_create_a_deleted_topic_again_until_it_sends_to_it() -> None:
+    async with FakeCluster() as fake:
+        fake.creates_topics = True
+        async with Producer(bootstrap_servers=fake.bootstrap, retry_backoff_ms=1) as producer:
+            await producer.send_and_wait("t", b"the first one creates it")
+            assert set(fake.topics) == {"t"}
+            await _delete_and_refresh(fake, _cluster_of(producer))
+            await _cluster_of(producer).refresh(at_once=True)
+            assert set(fake.topics) == set()
+            # As in Kafka, whoever sends to it wants it back.
+            await producer.send_and_wait("t", b"and this one as well")
+            assert fake.partition("t").values() == [b"and this one as well"]
+
+
+async def test_a_topic_that_nothing_is_sent_to_is_left_out_of_refreshes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with FakeCluster() as fake:
+        fake.add_topic("t")
+        async with Producer(bootstrap_servers=fake.bootstrap, retry_backoff_ms=1) as producer:
+            await producer.send_and_wait("t", b"1")
+            monkeypatch.setattr("barnabas.client.producer.now", lambda: time.monotonic() + 301)
+            before = len(fake.requests(ApiKey.METADATA))
+            await _cluster_of(producer).refresh(at_once=True)
+            asked = fake.requests(ApiKey.METADATA)[before:]
+            assert [topic.name for request in asked for topic in request.topics] == []
+            monkeypatch.undo()
+            assert (await producer.send_and_wait("t", b"2")).offset == 1
+
+
+@pytest.mark.parametrize("way", ["end_offsets", "partitions_for", "assign"])
+async def test_a_consumer_forgets_topics_that_it_only_asked_about(way: str) -> None:
+    async with FakeCluster() as fake:
+        fake.add_topic("t")
+        fake.creates_topics = True
+        async with Consumer(bootstrap_servers=fake.bootstrap, retry_backoff_ms=1) as consumer:
+            if way == "end_offsets":
+                await consumer.end_offsets([T0])
+            elif way == "partitions_for":
+                await consumer.partitions_for("t")
+            else:
+                consumer.assign([T0])
+                await consumer.poll(0)
+                consumer.assign([])
+            await _delete_and_refresh(fake, _cluster_of(consumer))
+            assert set(fake.topics) == set()
