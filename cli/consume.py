@@ -22,6 +22,7 @@ from barnabas.cli.exit_codes import NOT_FOUND, OK, TERMINATED, USAGE, CommandErr
 from barnabas.cli.output import field, iso_time, text
 from barnabas.cli.settings_arguments import add_settings_argument, admin_settings, client_settings
 from barnabas.client.admin import Admin
+from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer import Consumer
 from barnabas.client.fetched import ConsumerRecord
 from barnabas.protocol.ids import TopicPartition
@@ -125,7 +126,7 @@ def _json_line(record: ConsumerRecord) -> bytes:
 async def _consume(
     options: argparse.Namespace, start: str | int | datetime, bootstrap: str, out: BinaryIO
 ) -> int:
-    settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides)}
+    settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides, ConsumerConfig)}
     async with Admin(bootstrap_servers=bootstrap, **admin_settings(settings)) as admin:
         topic = (await admin.describe_topics(options.topic))[options.topic]
     known = [partition.partition for partition in topic.partitions]

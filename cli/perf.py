@@ -19,6 +19,7 @@ from barnabas.cli.exit_codes import OK, USAGE, CommandError
 from barnabas.cli.output import print_json
 from barnabas.cli.settings_arguments import add_settings_argument, admin_settings, client_settings
 from barnabas.client.admin import Admin, NewTopic
+from barnabas.client.config import ConsumerConfig, ProducerConfig
 from barnabas.client.consumer import Consumer
 from barnabas.client.producer import Producer
 from barnabas.client.producer_batch import RecordMetadata
@@ -106,7 +107,7 @@ class _Latencies:
 
 
 async def _ensure_topic(options: argparse.Namespace, bootstrap: str) -> None:
-    settings = admin_settings(client_settings(options.overrides))
+    settings = admin_settings(client_settings(options.overrides, ProducerConfig))
     async with Admin(bootstrap_servers=bootstrap, **settings) as admin:
         topic = NewTopic(
             options.topic, num_partitions=options.partitions, replication_factor=options.replication_factor
@@ -123,7 +124,7 @@ async def _produce(options: argparse.Namespace, bootstrap: str) -> dict[str, Any
     settings = {"acks": options.acks, "linger_ms": 5, "batch_size": 131_072}
     if options.rate is not None:
         settings["linger_ms"] = 0
-    settings |= client_settings(options.overrides)
+    settings |= client_settings(options.overrides, ProducerConfig)
     # Not compressible, so that a codec asked for does its honest work.
     value = os.urandom(options.size)
     topic, total, rate = options.topic, options.records, options.rate
@@ -160,7 +161,7 @@ async def _wait_for_turn(started: float, number: int, rate: int) -> None:
 
 
 async def _consume(options: argparse.Namespace, bootstrap: str) -> dict[str, Any]:
-    settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides)}
+    settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides, ConsumerConfig)}
     async with Admin(bootstrap_servers=bootstrap, **admin_settings(settings)) as admin:
         topic = (await admin.describe_topics(options.topic))[options.topic]
     partitions = [TopicPartition(options.topic, partition.partition) for partition in topic.partitions]

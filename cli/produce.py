@@ -18,6 +18,7 @@ from barnabas.cli.line_source import read_lines
 from barnabas.cli.output import count, print_json
 from barnabas.cli.settings_arguments import add_settings_argument, admin_settings, client_settings
 from barnabas.client.admin import Admin
+from barnabas.client.config import ProducerConfig
 from barnabas.client.producer import Producer
 from barnabas.client.producer_batch import RecordMetadata
 from barnabas.protocol.errors import BarnabasError
@@ -74,7 +75,7 @@ async def _produce(options: argparse.Namespace, bootstrap: str, source: BinaryIO
         "acks": options.acks,
         "compression_type": options.compression,
         "linger_ms": 0 if source.isatty() else 5,
-        **client_settings(options.overrides),
+        **client_settings(options.overrides, ProducerConfig),
     }
     async with Admin(bootstrap_servers=bootstrap, **admin_settings(settings)) as admin:
         # A misspelt topic is not created by the way: this raises with the names that are near.

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import Any, Final
 
 from barnabas.cli.exit_codes import USAGE, CommandError
+from barnabas.client.config import ClientConfig
 
 _SHARED: Final = frozenset({"wire", "client_id", "request_timeout_ms"})
 
@@ -35,11 +37,17 @@ def key_values(texts: list[str], option: str = "--set") -> dict[str, str]:
     return found
 
 
-def client_settings(texts: list[str]) -> dict[str, Any]:
-    """The settings for a client's constructor: numbers and true/false as such, the rest as text."""
-    return {
-        name.replace(".", "_").replace("-", "_"): _typed(value) for name, value in key_values(texts).items()
-    }
+def client_settings(texts: list[str], config: type[ClientConfig]) -> dict[str, Any]:
+    """The settings for a client's constructor, of the types that its configuration declares.
+
+    What is no number or no true/false, where that is declared, stays text: the client says what it expects.
+    """
+    types = {field.name: str(field.type) for field in dataclasses.fields(config)}
+    found = {}
+    for given, value in key_values(texts).items():
+        name = given.replace(".", "_").replace("-", "_")
+        found[name] = _typed(value, types.get(name, "str"))
+    return found
 
 
 def admin_settings(settings: dict[str, Any]) -> dict[str, Any]:
@@ -47,9 +55,9 @@ def admin_settings(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name in _SHARED}
 
 
-def _typed(value: str) -> int | bool | str:
-    if value.removeprefix("-").isdecimal() and value.isascii():
+def _typed(value: str, declared: str) -> int | bool | str:
+    if declared == "int" and value.removeprefix("-").isdecimal() and value.isascii():
         return int(value)
-    if value.lower() in ("true", "false"):
+    if declared.startswith("bool") and value.lower() in ("true", "false"):
         return value.lower() == "true"
     return value

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "broker", "controller", "client", "spark_connector", "deploy", "cli")
 MAX_FUNCTION_LINES = 60
-MAX_FILE_LINES = 500
+MAX_FILE_LINES = 600
 
 LONGER_FUNCTIONS = {"_decode": 80}
 """Function → the lines it may have, for the loops over records whose every call costs."""

@@ -12,6 +12,7 @@ from barnabas.cli import exit_codes
 from barnabas.cli.exit_codes import CommandError, exit_code_of
 from barnabas.cli.main import _COMMANDS, main
 from barnabas.cli.settings_arguments import admin_settings, client_settings
+from barnabas.client.config import ConsumerConfig, ProducerConfig
 from barnabas.protocol.errors import (
     ConnectionClosed,
     ErrorCode,
@@ -147,5 +148,26 @@ def test_the_broker_command_imports_nothing_heavy() -> None:
 
 
 def test_of_a_clients_settings_the_admin_client_gets_those_that_lead_to_the_cluster() -> None:
-    settings = client_settings(["wire=kafka", "linger.ms=5", "client.id=me"])
+    settings = client_settings(["wire=kafka", "linger.ms=5", "client.id=me"], ProducerConfig)
     assert admin_settings(settings) == {"wire": "kafka", "client_id": "me"}
+
+
+def test_a_setting_has_the_type_that_its_client_declares_not_the_one_that_it_looks_like() -> None:
+    texts = ["client_id=42", "group.id=7", "group.instance.id=true", "fetch.min.bytes=8", "check_crcs=False"]
+    settings = client_settings(texts, ConsumerConfig)
+    assert settings == {
+        "client_id": "42",
+        "group_id": "7",
+        "group_instance_id": "true",
+        "fetch_min_bytes": 8,
+        "check_crcs": False,
+    }
+    ConsumerConfig.of(settings)
+    produced = ["acks=1", "enable.idempotence=false", "linger.ms=soon"]
+    assert client_settings(produced, ProducerConfig) == {
+        "acks": 1,
+        "enable_idempotence": False,
+        "linger_ms": "soon",
+    }
+    with pytest.raises(InvalidConfiguration, match="linger_ms='soon': expected a whole number"):
+        ProducerConfig.of(client_settings(produced, ProducerConfig))
