@@ -1,8 +1,8 @@
 """Background work at fixed intervals, on a bounded number of threads: ISR checks, checkpoints, flushes.
 
-A task that raises a `BarnabasError` or an OSError is reported and runs again at its next turn; any other
-exception is a bug and takes the broker down. A task never runs beside itself, so it needs no lock against
-itself; with several threads it may run beside any other.
+A task that raises is reported and runs again at its next turn; only a broken invariant takes the broker
+down. A task never runs beside itself, so it needs no lock against itself; with several threads it may run
+beside any other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.invariants import InvariantViolation
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,9 @@ class Scheduler:
             while (turn := self._next()) is not None:
                 try:
                     turn.work()
-                except (BarnabasError, OSError):
+                except InvariantViolation:
+                    raise
+                except Exception:
                     logger.exception("%s failed; it runs again in %.1f s", turn.name, turn.interval)
                 turn.due = time.monotonic() + turn.interval
                 with self._condition:

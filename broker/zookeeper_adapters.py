@@ -101,7 +101,7 @@ class ZooKeeperProducerIdBlocks:
     def claim_block(self) -> range:
         try:
             return claim_producer_ids(self._store.session, self._broker_id)
-        except (ZooKeeperUnavailable, SessionLost) as error:
+        except (ZooKeeperUnavailable, SessionLost, MalformedZnode) as error:
             raise ProducerIdsUnavailable(str(error)) from error
 
 
@@ -161,9 +161,9 @@ def settings_taker(
                 if entity.kind is EntityKind.TOPIC and config.exists
             }
         )
-        if own in found:
+        if own in found and found[own].is_readable:
             live.take_broker(found[own].values)
-        if everybody in found:
+        if everybody in found and found[everybody].is_readable:
             live.take_all_brokers(found[everybody].values)
 
     return take

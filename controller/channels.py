@@ -25,7 +25,9 @@ from barnabas.controller.events import (
     BrokerReturned,
     BrokerSuspected,
     ChannelEvent,
+    ChannelsFailed,
     LeaderAndIsrAnswered,
+    LinkFailed,
     StopReplicaAnswered,
 )
 from barnabas.controller.request_batch import BrokerBatch
@@ -48,6 +50,7 @@ log = logging.getLogger("barnabas.controller")
 
 _NEVER_IDLE_MS: Final = 2**31 - 1
 _RETRY_S: Final = 0.1
+_LONGEST_REST_S: Final = 30.0
 _PROBE_EVERY_S: Final = 0.1
 _REFUSAL_TIMEOUT_S: Final = 1.0
 _STOP_TIMEOUT_S: Final = 5.0
@@ -80,13 +83,11 @@ class ControllerChannels:
         *,
         request_timeout_ms: int,
         report: Callable[[ChannelEvent], None],
-        on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._broker_id = broker_id
         self._epoch = epoch
         self._request_timeout_ms = request_timeout_ms
         self._report = report
-        self._on_fatal = on_fatal
         self._links: dict[BrokerId, _BrokerLink] = {}
         self._loop = _new_loop()
         self._ending: asyncio.Task[None] | None = None
@@ -128,10 +129,9 @@ class ControllerChannels:
         def run() -> None:
             try:
                 call(*arguments)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is ends the reign, loudly
                 # The loop would only log it, and a broker would never be told what it must know.
-                log.critical("a controller channel failed: %r", error, exc_info=True)
-                self._on_fatal(error)
+                self._report(ChannelsFailed(self._epoch, error))
 
         try:
             self._loop.call_soon_threadsafe(run)
@@ -192,10 +192,10 @@ class ControllerChannels:
         self._loop.stop()
 
     def task_ended(self, task: asyncio.Task[None]) -> None:
-        """A link's task ends by being cancelled; any other end is a bug that must not go unseen."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("a controller channel ends: %r", error, exc_info=error)
-            self._on_fatal(error)
+        """A link's task ends by being cancelled; any other end is a bug that ends the reign."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._report(ChannelsFailed(self._epoch, error))
 
 
 class _BrokerLink:
@@ -215,6 +215,8 @@ class _BrokerLink:
         self.idle.set()
         self._is_suspected = False
         self._is_repeating = False
+        # Unforeseen errors since a batch was last sent whole.
+        self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self._channel = Channel(
             endpoint,
@@ -250,16 +252,40 @@ class _BrokerLink:
 
     async def _serve(self) -> None:
         while True:
-            self._wake.clear()
-            if self._is_suspected:
-                await self._probe()
-            elif not self._channel.is_connected:
-                await self._connect()
-            elif self._waiting:
-                await self._send_batch(self._waiting.popleft())
-            else:
-                self.idle.set()
-                await self._wake.wait()
+            try:
+                await self._serve_once()
+            except Exception as error:  # noqa: BLE001 - whatever it is costs this link a rest, loudly
+                await self._rest(error)
+
+    async def _serve_once(self) -> None:
+        self._wake.clear()
+        if self._is_suspected:
+            await self._probe()
+        elif not self._channel.is_connected:
+            await self._connect()
+        elif self._waiting:
+            await self._send_batch(self._waiting.popleft())
+            self._failures = 0
+        else:
+            self.idle.set()
+            await self._wake.wait()
+
+    async def _rest(self, error: Exception) -> None:
+        """Nobody foresaw this error: say nothing for a while, and then have the broker told everything."""
+        rest_s = min(_RETRY_S * 2.0**self._failures, _LONGEST_REST_S)
+        self._failures += 1
+        log.critical(
+            "the link to %s failed and rests for %.1f s; then the broker is told everything: %r",
+            self,
+            rest_s,
+            error,
+            exc_info=error,
+        )
+        self._waiting.clear()
+        self.idle.set()
+        await asyncio.sleep(rest_s)
+        self._waiting.clear()
+        self._report(LinkFailed)
 
     async def _connect(self) -> None:
         try:
@@ -330,7 +356,7 @@ class _BrokerLink:
             owner._report(StopReplicaAnswered(*life, request, answer))
         return True
 
-    def _report(self, kind: type[BrokerSuspected] | type[BrokerReturned]) -> None:
+    def _report(self, kind: type[BrokerSuspected] | type[BrokerReturned] | type[LinkFailed]) -> None:
         self._owner._report(kind(self._owner._epoch, self._broker, self._broker_epoch))
 
 

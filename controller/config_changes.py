@@ -24,6 +24,7 @@ log = logging.getLogger("barnabas.controller")
 
 NOTICE_LIFETIME_MS: Final = 15 * 60_000
 _RETRY_S: Final = 1.0
+_LONGEST_REST_S: Final = 30.0
 _STOP_S: Final = 2.0
 
 Apply = Callable[[Mapping[Entity, StoredConfig]], None]
@@ -50,6 +51,7 @@ class ConfigChanges:
         self._must_look = False
         self._must_reload = False
         self._stopping = False
+        self._rest_s = 0.0
         self._thread = threading.Thread(target=self._run, name="config-changes", daemon=True)
         # From now on, so that a session that is lost between `load` and `start` is noticed.
         store.session.add_listener(self._session_changed)
@@ -131,3 +133,12 @@ class ConfigChanges:
             with self._condition:
                 self._condition.wait_for(lambda: self._stopping or self._must_look, _RETRY_S)
             self._wake(reload=reload)
+        except Exception:
+            # Settings that are late are worth a loud word, but no broker.
+            self._rest_s = min(max(self._rest_s * 2, _RETRY_S), _LONGEST_REST_S)
+            log.critical("changed settings were not taken; again in %.0f s", self._rest_s, exc_info=True)
+            with self._condition:
+                self._condition.wait_for(lambda: self._stopping, self._rest_s)
+            self._wake(reload=True)
+        else:
+            self._rest_s = 0.0

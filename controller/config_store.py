@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
 from barnabas.controller import paths, znodes
 from barnabas.controller.controller_writer import first_error
+from barnabas.controller.parents import children, make_again
 from barnabas.controller.znodes import MalformedZnode, StoredConfig
 from barnabas.controller.zookeeper import Start, ZooKeeperSession
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -28,6 +29,7 @@ log = logging.getLogger("barnabas.controller")
 
 Watch = Callable[[Any], None]
 ALL_BROKERS: Final = "<default>"
+_WHILE_UNREADABLE: Final[Mapping[str, str]] = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
 class EntityKind(Enum):
@@ -67,7 +69,11 @@ class ConfigStore:
         self.session = session
 
     def read(self, entities: Iterable[Entity]) -> dict[Entity, StoredConfig]:
-        """What stands there now; an entity without a node, or with an unreadable one, has no settings."""
+        """What stands there now; an entity without a node has no settings.
+
+        For one that cannot be read nothing may be deleted that might be wanted: it has no limits of
+        retention, and a zxid lower than any, so that whoever knows what stood there before goes by that.
+        """
         wanted = list(entities)
         outcomes = self.session.run_all([_get(entity.path) for entity in wanted])
         found = {}
@@ -75,12 +81,12 @@ class ConfigStore:
             if isinstance(outcome.error, NoNodeError):
                 found[entity] = StoredConfig()
             else:
-                found[entity] = _readable(entity.path, *outcome.get())
+                found[entity] = _readable(entity, *outcome.get())
         return found
 
     def read_all(self, kind: EntityKind) -> dict[Entity, StoredConfig]:
         """Every entity of a kind that has a node."""
-        names = self.session.run(lambda zk: zk.get_children_async(f"{paths.CONFIG}/{kind.value}"))
+        names = children(self.session, f"{paths.CONFIG}/{kind.value}")
         return self.read(Entity(kind, name) for name in names)
 
     def replace(self, entity: Entity, values: Mapping[str, str], former: StoredConfig) -> bool:
@@ -114,12 +120,15 @@ class ConfigStore:
         if outcome.retried:
             # It may be our own write, whose answer was lost.
             now = self.read([entity])[entity]
-            return now.version == former.version + 1 and dict(now.values) == dict(values)
+            if now.version == former.version + 1 and dict(now.values) == dict(values):
+                return True
+        if isinstance(error, NoNodeError):
+            make_again(self.session, [f"{paths.CONFIG}/{entity.kind.value}", paths.CONFIG_CHANGES])
         return False
 
     def notices(self, watch: Watch | None = None) -> list[str]:
         """The names of all notifications, oldest first."""
-        return sorted(self.session.run(lambda zk: zk.get_children_async(paths.CONFIG_CHANGES, watch)))
+        return sorted(children(self.session, paths.CONFIG_CHANGES, watch))
 
     def read_notices(self, names: Sequence[str]) -> dict[str, ChangeNotice]:
         """By name; those that are gone already are left out."""
@@ -134,17 +143,20 @@ class ConfigStore:
     def delete_notices(self, names: Iterable[str]) -> None:
         """Remove old ones; another broker may do the same at the same time."""
         for outcome in self.session.run_all([_delete(paths.config_change(name)) for name in names]):
-            if outcome.error is not None and not isinstance(outcome.error, NoNodeError):
+            if isinstance(outcome.error, NotEmptyError):
+                # Nothing of ours has children; it does no harm where it is.
+                log.error("an old notification has children and is left: %s", outcome.error)
+            elif outcome.error is not None and not isinstance(outcome.error, NoNodeError):
                 raise outcome.error
 
 
-def _readable(path: str, data: bytes, stat: Any) -> StoredConfig:
+def _readable(entity: Entity, data: bytes, stat: Any) -> StoredConfig:
     try:
-        values = znodes.decode_config(path, data)
+        return StoredConfig(znodes.decode_config(entity.path, data), stat.mzxid, stat.version)
     except MalformedZnode as error:
-        log.error("ignored: %s", error)
-        values = {}
-    return StoredConfig(values, stat.mzxid, stat.version)
+        log.error("what was read there before stays in force: %s", error)
+        kept = _WHILE_UNREADABLE if entity.kind is EntityKind.TOPIC else {}
+        return StoredConfig(kept, 0, stat.version, is_readable=False)
 
 
 def _entity_path(entity: Entity) -> str:

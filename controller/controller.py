@@ -2,9 +2,10 @@
 
 One thread takes events from one queue; nothing else changes the controller's state. While this broker is the
 controller, a `Reign` handles them. The reign ends, without a trace left in memory, when ``/controller`` is no
-longer ours, when a write finds a newer controller epoch, when the ZooKeeper session expires or when ZooKeeper
+longer ours, when a write finds another controller epoch, when the ZooKeeper session expires or when ZooKeeper
 cannot be reached; we then stand for election again as soon as that makes sense. An error that nobody foresaw
-ends the thread and is handed to `on_fatal`, which takes the broker down.
+ends the reign too, and no more than that: ``/controller`` is given back for others to try, and we rest before
+we stand again, longer each time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final, Protocol
+
+from kazoo.exceptions import KazooException
 
 from barnabas.controller import events
 from barnabas.controller.channels import BrokerChannels, ControllerChannels
@@ -32,6 +35,9 @@ from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEp
 log = logging.getLogger("barnabas.controller")
 
 _RETRY_S: Final = 1.0
+_LONGEST_REST_S: Final = 30.0
+_FORGET_FAILURES_S: Final = 120.0
+"""After so long without an unforeseen error the next one is the first again."""
 
 
 class ChannelsFactory(Protocol):
@@ -41,7 +47,7 @@ class ChannelsFactory(Protocol):
 
 
 class Controller:
-    """See the module. `on_fatal` is called from the event thread or the channels' thread."""
+    """See the module. `on_fatal` is called from the event thread or the sentinel's."""
 
     def __init__(
         self,
@@ -66,6 +72,10 @@ class Controller:
         self._must_retry = False
         self._is_registered = True
         self._threads = threads or Threads()
+        # Unforeseen errors in a row, when the last was, and until when we leave ``/controller`` to others.
+        self._failures = 0
+        self._failed_at_s = -_FORGET_FAILURES_S
+        self._rests_until_s = 0.0
         self._sentinel = ControllerSentinel(
             lambda node: self._queue.put(events.ControllerGone(node)),
             on_fatal=on_fatal,
@@ -190,7 +200,6 @@ class Controller:
     def process(self, event: Event) -> None:
         """Handle one event, on the event thread (or in a test in its place)."""
         try:
-            self._must_retry = False
             self._handle(event)
         except ControllerMoved as error:
             self._resign(str(error))
@@ -200,6 +209,29 @@ class Controller:
             self._resign(str(error))
             self._refuse(event)
             self._must_retry = True
+        except Exception as error:
+            rest_s = self._note_failure()
+            log.critical(
+                "%s ends the reign by an error that nobody foresaw, the %d. in a row; back in %.0f s: %r",
+                type(event).__name__,
+                self._failures,
+                rest_s,
+                error,
+                exc_info=True,
+            )
+            self._resign(repr(error), give_back=True)
+            self._refuse(event)
+            self._must_retry = True
+
+    def _note_failure(self) -> float:
+        """Rest, twice as long each time; returns how long."""
+        now_s = self._threads.now_s()
+        if now_s - self._failed_at_s > _FORGET_FAILURES_S:
+            self._failures = 0
+        rest_s: float = min(_RETRY_S * 2.0**self._failures, _LONGEST_REST_S)
+        self._failures += 1
+        self._failed_at_s, self._rests_until_s = now_s, now_s + rest_s
+        return rest_s
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -228,16 +260,27 @@ class Controller:
         return not isinstance(event, events.ChannelEvent) or event.controller_epoch == self._epoch
 
     def _check_controller(self) -> None:
-        node = self._store.controller(lambda _: self._queue.put(events.ControllerChange()))
+        self._must_retry = False
+        # One and the same watch each time, so that they do not add up while nothing happens.
+        node = self._store.controller(self._controller_changed)
         self._active_broker_id = NO_BROKER if node is None else node.broker_id
         is_ours = node is not None and node.session_id == self._store.session.session_id
         if self._reign is not None and not is_ours:
             self._resign(
                 "/controller was deleted" if node is None else f"broker {node.broker_id} is the controller"
             )
+        if self._reign is not None and self._writer is not None:
+            # The node is ours, but is the epoch? It may have been deleted or written by hand.
+            self._writer.check()
         self._sentinel.watch(*self._whom_to_watch(node, is_ours))
         if self._reign is None and (node is None or is_ours) and self._is_registered:
-            self._stand_for_election()
+            if self._threads.now_s() < self._rests_until_s:
+                self._must_retry = True
+            else:
+                self._stand_for_election()
+
+    def _controller_changed(self, _: object) -> None:
+        self._queue.put(events.ControllerChange())
 
     def _whom_to_watch(
         self, node: ControllerNode | None, is_ours: bool
@@ -258,6 +301,7 @@ class Controller:
         self._epoch = writer.epoch
         self._active_broker_id = self.broker_id
         log.info("broker %d is elected controller with epoch %d", self.broker_id, writer.epoch)
+        self._writer = writer
         channels = self._make_channels(writer.epoch, self._queue.put)
         reign = Reign(self._store, writer, channels, self._settings, self._queue.put)
         try:
@@ -265,7 +309,6 @@ class Controller:
         except BaseException:
             reign.stop()
             raise
-        self._writer = writer
         self._reign = reign
         log.info("[controller epoch %d] broker %d has taken over", writer.epoch, self.broker_id)
 
@@ -278,6 +321,8 @@ class Controller:
                 writer.resign()
             except (ControllerMoved, ZooKeeperUnavailable, SessionLost) as error:
                 log.info("/controller was not given back: %s", error)
+            except KazooException as error:
+                log.error("/controller was not given back: %r", error)
 
     def _end_reign(self) -> bool:
         reign, self._reign, self._writer = self._reign, None, None
@@ -291,5 +336,4 @@ class Controller:
             epoch,
             request_timeout_ms=self._settings.request_timeout_ms,
             report=report,
-            on_fatal=self._on_fatal,
         )

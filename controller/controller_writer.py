@@ -10,24 +10,31 @@ Any thread; calls block and are bounded as the session's are.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
     NodeExistsError,
     NoNodeError,
+    NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
 )
 
 from barnabas.controller import paths, znodes
+from barnabas.controller.parents import make_again
 from barnabas.controller.znodes import LeadershipState, TopicAssignment
-from barnabas.controller.zookeeper import Start, ZooKeeperSession
+from barnabas.controller.zookeeper import Start, ZooKeeperSession, ZooKeeperUnavailable
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import ControllerEpoch, TopicPartition
+
+log = logging.getLogger("barnabas.controller")
+
+_TREE_ROUNDS: Final = 10
 
 AddOperations = Callable[[Any], None]
 """Adds operations to a transaction behind the epoch check."""
@@ -118,8 +125,9 @@ class ControllerWriter:
             transaction.set_data(config_path, config_data)
             transaction.create(topic_path, topic_data)
 
+        parents = (paths.TOPIC_CONFIGS, paths.TOPICS)
         for add in (with_new_config, with_old_config):
-            outcome = self._fenced(add)
+            outcome = self._fenced_under(parents, add)
             if outcome.error is None:
                 return True
             if not isinstance(outcome.error, NodeExistsError):
@@ -150,7 +158,7 @@ class ControllerWriter:
 
     def request_deletion(self, topic: str) -> bool:
         """Ask for a topic's deletion; False when it had been asked for already."""
-        outcome = self._fenced(_create(paths.delete_topic(topic), b""))
+        outcome = self._fenced_under([paths.DELETE_TOPICS], _create(paths.delete_topic(topic), b""))
         if outcome.error is None:
             return True
         if isinstance(outcome.error, NodeExistsError):
@@ -172,11 +180,22 @@ class ControllerWriter:
     def delete_log_dir_failures(self, sequences: Iterable[str]) -> None:
         self._delete([paths.log_dir_event(sequence) for sequence in sequences])
 
+    def check(self) -> None:
+        """Raises ControllerMoved once nothing that is written by this right gets through any more."""
+        self._fenced(lambda transaction: None)
+
     def resign(self) -> None:
         """Give ``/controller`` back, so that the next election starts at once."""
         self._delete([paths.CONTROLLER])
 
     def _delete_tree(self, root: str) -> None:
+        for _ in range(_TREE_ROUNDS):
+            if self._delete_listed(root):
+                return
+        raise ZooKeeperUnavailable(f"{root} gets new children faster than they can be removed")
+
+    def _delete_listed(self, root: str) -> bool:
+        """Remove what is there now; False when somebody put more under it meanwhile."""
         levels = [[root]]
         while levels[-1]:
             listed = self._session.run_all([_list(path) for path in levels[-1]])
@@ -188,13 +207,24 @@ class ControllerWriter:
                     for child in outcome.get()
                 ]
             )
-        for level in reversed(levels):
-            self._delete(level)
+        return not any(self._delete_each(level) for level in reversed(levels))
 
     def _delete(self, paths_to_delete: Sequence[str]) -> None:
-        for outcome in self._fenced_all([_delete(path) for path in paths_to_delete]):
-            if outcome.error is not None and not isinstance(outcome.error, NoNodeError):
+        for path in self._delete_each(paths_to_delete):
+            # Made by hand: nothing of ours has children there.
+            log.warning("%s has children, which go with it", path)
+            self._delete_tree(path)
+
+    def _delete_each(self, paths_to_delete: Sequence[str]) -> list[str]:
+        """Remove these nodes; those that are left because they have children."""
+        left = []
+        outcomes = self._fenced_all([_delete(path) for path in paths_to_delete])
+        for path, outcome in zip(paths_to_delete, outcomes, strict=True):
+            if isinstance(outcome.error, NotEmptyError):
+                left.append(path)
+            elif outcome.error is not None and not isinstance(outcome.error, NoNodeError):
                 raise outcome.error
+        return left
 
     def _read_states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
         found = {}
@@ -209,6 +239,14 @@ class ControllerWriter:
 
     def _fenced(self, add: AddOperations) -> FencedOutcome:
         return self._fenced_all([add])[0]
+
+    def _fenced_under(self, parents: Sequence[str], add: AddOperations) -> FencedOutcome:
+        """As `_fenced`, for what stands under nodes that every cluster has."""
+        outcome = self._fenced(add)
+        if isinstance(outcome.error, NoNodeError):
+            make_again(self._session, parents)
+            outcome = self._fenced(add)
+        return outcome
 
     def _fenced_all(self, writes: Sequence[AddOperations]) -> list[FencedOutcome]:
         """One transaction each. Raises ControllerMoved when the epoch has moved on."""

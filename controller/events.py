@@ -112,6 +112,23 @@ class BrokerReturned:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkFailed:
+    """The link to a broker met an unforeseen error and dropped what it was to tell: tell it everything."""
+
+    controller_epoch: ControllerEpoch
+    broker: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelsFailed:
+    """The channels met an unforeseen error beyond one link: the reign has to end."""
+
+    controller_epoch: ControllerEpoch
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderAndIsrAnswered:
     controller_epoch: ControllerEpoch
     broker: BrokerId
@@ -128,7 +145,14 @@ class StopReplicaAnswered:
     response: StopReplicaResponse
 
 
-ChannelEvent = BrokerSuspected | BrokerReturned | LeaderAndIsrAnswered | StopReplicaAnswered
+ChannelEvent = (
+    BrokerSuspected
+    | BrokerReturned
+    | LinkFailed
+    | ChannelsFailed
+    | LeaderAndIsrAnswered
+    | StopReplicaAnswered
+)
 Event = (
     ControllerChange
     | ControllerGone
@@ -156,4 +180,5 @@ LOOK_AGAIN = (
     | DeletionRequested
     | IsrChangeNotified
     | LogDirFailureNotified
+    | LinkFailed
 )

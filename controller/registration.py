@@ -25,6 +25,7 @@ from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from barnabas.controller import paths, znodes
 from barnabas.controller.controller_writer import first_error
+from barnabas.controller.parents import make_again
 from barnabas.controller.znodes import BrokerRegistration
 from barnabas.controller.zookeeper import Start, ZooKeeperSession
 from barnabas.protocol.channel import Channel
@@ -86,6 +87,9 @@ def register_broker(
     deadline = session.threads.now_s() + (session.session_timeout_ms + grace_ms) / 1000
     while True:
         error = first_error(session.attempt(_register(path, data)).get())
+        if isinstance(error, NoNodeError):
+            make_again(session, [paths.BROKER_IDS])
+            continue
         if error is not None and not isinstance(error, NodeExistsError):
             raise error
         gone = threading.Event()

@@ -145,6 +145,10 @@ class Reign:
                 self._suspected(event)
             case events.BrokerReturned():
                 self._returned(event)
+            case events.LinkFailed():
+                self._link_failed(event)
+            case events.ChannelsFailed():
+                raise event.error
             case events.LeaderAndIsrAnswered():
                 self._leader_and_isr_answered(event)
             case events.StopReplicaAnswered():
@@ -201,6 +205,11 @@ class Reign:
         log.warning("[controller epoch %d] broker %d is back, it was wrongly suspected", self.epoch, broker)
         self.context.suspected.discard(broker)
         self._bring_up({broker})
+
+    def _link_failed(self, event: events.LinkFailed) -> None:
+        broker = event.broker
+        if self.context.broker_epoch(broker) == event.broker_epoch and broker not in self.context.suspected:
+            self._bring_up({broker})
 
     def _bring_down(self, brokers: Collection[BrokerId]) -> None:
         """Move what these brokers led, and take them out of the ISRs: leaders first, and told at once."""

@@ -12,7 +12,6 @@ library's thread, also when the connection is lost: it may only put something in
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -24,7 +23,9 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from barnabas.controller import paths, znodes
 from barnabas.controller.config_store import ConfigStore, Entity, EntityKind
 from barnabas.controller.controller_writer import ControllerWriter, first_error
+from barnabas.controller.parents import children, make_again
 from barnabas.controller.registration import register_broker
+from barnabas.controller.seat import Seat
 from barnabas.controller.threads import Threads
 from barnabas.controller.znodes import (
     BrokerRegistration,
@@ -42,13 +43,18 @@ from barnabas.controller.zookeeper import (
     ZooKeeperUnavailable,
 )
 from barnabas.protocol.errors import LocalError
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import (
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    TopicPartition,
+)
 
 log = logging.getLogger("barnabas.controller")
 
 Watch = Callable[[Any], None]
 
-_ELECTION_ROUNDS = 10
 _ISR_ROUNDS = 10
 _ANY_VERSION = -1
 _NOBODY: Mapping[BrokerId, BrokerEpoch] = MappingProxyType({})
@@ -114,6 +120,9 @@ class ClusterStore:
             threads=threads,
         )
         self.configs = ConfigStore(self.session)
+        self._seat = Seat(self.session, self._highest_written_epoch)
+        # As last read, for one whose node was spoilt by hand afterwards.
+        self._registrations: dict[BrokerId, BrokerRegistration] = {}
         if on_session_event is not None:
             self.session.add_listener(on_session_event)
 
@@ -153,7 +162,7 @@ class ClusterStore:
         return register_broker(self.session, registration)
 
     def brokers(self, watch: Watch | None = None) -> dict[BrokerId, BrokerRegistration]:
-        """All brokers with a readable registration."""
+        """All brokers with a readable registration, or one that was readable when we saw it before."""
         ids = [BrokerId(int(name)) for name in self._children(paths.BROKER_IDS, watch) if name.isdecimal()]
         by_path = {paths.broker_id(broker): broker for broker in ids}
         registrations = {}
@@ -162,8 +171,15 @@ class ClusterStore:
             try:
                 registrations[broker] = znodes.decode_broker(path, data, broker, stat.czxid)
             except MalformedZnode as error:
-                log.error("ignored: %s", error)
-        return registrations
+                known = self._registrations.get(broker)
+                if known is None or known.broker_epoch != stat.czxid:
+                    log.error("ignored: %s", error)
+                    continue
+                # The same node, and so the same process: only its data was changed.
+                log.error("taken as it was before: %s", error)
+                registrations[broker] = known
+        self._registrations = registrations
+        return dict(registrations)
 
     # Topics
 
@@ -264,7 +280,11 @@ class ClusterStore:
 
         Read first, for then a registration that comes between raises it.
         """
-        version = int(self.session.run(lambda zk: zk.exists_async(paths.BROKER_IDS)).version)
+        parent = self.session.run(lambda zk: zk.exists_async(paths.BROKER_IDS))
+        if parent is None:
+            # Deleted by hand, and with it all registrations.
+            return None
+        version = int(parent.version)
         found = self._read([paths.broker_id(broker) for broker in expected])
         for broker, epoch in expected.items():
             registration = found.get(paths.broker_id(broker))
@@ -275,7 +295,7 @@ class ClusterStore:
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
         """Tell the controller of changed ISRs, so that it tells everybody; a repetition does no harm."""
         data = znodes.encode_isr_change(list(partitions))
-        self.session.run(lambda zk: zk.create_async(paths.ISR_CHANGE_PREFIX, data, sequence=True))
+        self._notify(paths.ISR_CHANGES, paths.ISR_CHANGE_PREFIX, data)
 
     def isr_changes(self, watch: Watch | None = None) -> dict[str, list[TopicPartition]]:
         """By notification; one that cannot be read names no partition."""
@@ -296,7 +316,7 @@ class ClusterStore:
     def notify_log_dir_failure(self, broker: BrokerId) -> None:
         """Tell the controller that a broker has lost a log dir; a repetition does no harm."""
         data = znodes.encode_log_dir_event(broker)
-        self.session.run(lambda zk: zk.create_async(paths.LOG_DIR_EVENT_PREFIX, data, sequence=True))
+        self._notify(paths.LOG_DIR_EVENTS, paths.LOG_DIR_EVENT_PREFIX, data)
 
     def log_dir_failures(self, watch: Watch | None = None) -> dict[str, BrokerId | None]:
         """Who has lost a log dir, by notification; None for one that cannot be read."""
@@ -311,85 +331,43 @@ class ClusterStore:
                 failures[name] = None
         return failures
 
+    def _notify(self, parent: str, prefix: str, data: bytes) -> None:
+        made = self.session.attempt(lambda zk: zk.create_async(prefix, data, sequence=True))
+        if isinstance(made.error, NoNodeError):
+            make_again(self.session, [parent])
+            made = self.session.attempt(lambda zk: zk.create_async(prefix, data, sequence=True))
+        made.get()
+
     # The controller
 
     def controller(self, watch: Watch | None = None) -> ControllerNode | None:
-        """Who is the controller. The watch is set even when nobody is."""
-        exists = self.session.run(lambda zk: zk.exists_async(paths.CONTROLLER, watch))
-        found = self._data(paths.CONTROLLER) if exists is not None else None
-        if found is None:
-            return None
-        data, stat = found
-        return znodes.decode_controller(paths.CONTROLLER, data, stat.ephemeralOwner, stat.czxid)
+        """Who is the controller; see `Seat.holder`."""
+        return self._seat.holder(watch)
 
     def controller_epoch(self) -> ControllerEpoch:
         """The epoch of the last election, 0 before the first."""
-        found = self._data(paths.CONTROLLER_EPOCH)
-        return ControllerEpoch(0) if found is None else znodes.decode_epoch(paths.CONTROLLER_EPOCH, found[0])
+        return self._seat.epoch()
 
     def become_controller(self, broker: BrokerId) -> ControllerWriter | None:
-        """Stand for election: None when another broker is the controller.
-
-        ``/controller`` is created and the epoch raised in one transaction. A node that our own session left
-        behind (a resignation whose delete did not get through) is removed first.
-        """
-        for _ in range(_ELECTION_ROUNDS):
-            epoch, version = self._epoch_and_version()
-            fresh = ControllerEpoch(epoch + 1)
-            error, retried = self._claim(broker, fresh, version)
-            if error is None:
-                return ControllerWriter(self.session, fresh, version + 1)
-            holder = self.controller()
-            if holder is None:
-                continue
-            if holder.session_id != self.session.session_id:
-                return None
-            if retried and self._epoch_and_version() == (fresh, version + 1):
-                return ControllerWriter(self.session, fresh, version + 1)
-            self.session.attempt(lambda zk: zk.delete_async(paths.CONTROLLER))
-        return None
+        """Stand for election: None when another broker is the controller."""
+        return self._seat.take(broker)
 
     def depose_controller(self, seen: ControllerNode) -> bool:
-        """Take ``/controller`` away from a dead process; False when that node is no longer there.
+        """Take ``/controller`` away from a dead process; False when that node is no longer there."""
+        return self._seat.vacate(seen)
 
-        The check of the epoch's version makes sure that no later controller's node is hit.
-        """
-        _, version = self._epoch_and_version()
-        if self.controller() != seen:
-            return False
-
-        def start(zk: Any) -> Any:
-            transaction = zk.transaction()
-            transaction.check(paths.CONTROLLER_EPOCH, version)
-            transaction.delete(paths.CONTROLLER)
-            return transaction.commit_async()
-
-        return first_error(self.session.attempt(start).get()) is None
-
-    def _claim(self, broker: BrokerId, epoch: ControllerEpoch, version: int) -> tuple[Exception | None, bool]:
-        data = znodes.encode_controller(broker, now_ms())
-
-        def start(zk: Any) -> Any:
-            transaction = zk.transaction()
-            transaction.create(paths.CONTROLLER, data, ephemeral=True)
-            transaction.set_data(paths.CONTROLLER_EPOCH, znodes.encode_epoch(epoch), version)
-            return transaction.commit_async()
-
-        outcome = self.session.attempt(start)
-        return first_error(outcome.get()), outcome.retried
-
-    def _epoch_and_version(self) -> tuple[ControllerEpoch, int]:
-        found = self._data(paths.CONTROLLER_EPOCH)
-        if found is None:
-            zero = znodes.encode_epoch(ControllerEpoch(0))
-            self.session.attempt(lambda zk: zk.create_async(paths.CONTROLLER_EPOCH, zero))
-            found = self._data(paths.CONTROLLER_EPOCH)
-        if found is None:
-            raise MalformedZnode(f"{paths.CONTROLLER_EPOCH} was deleted while it was being read")
-        return znodes.decode_epoch(paths.CONTROLLER_EPOCH, found[0]), found[1].version
+    def _highest_written_epoch(self) -> ControllerEpoch:
+        assigned = self.topic_assignments(self.topics())
+        states = self.partition_states(
+            TopicPartition(topic, index)
+            for topic, found in assigned.items()
+            if isinstance(found, TopicAssignment)
+            for index in found.replicas
+        )
+        return max((state.controller_epoch for state in states.values()), default=ControllerEpoch(0))
 
     def _children(self, path: str, watch: Watch | None) -> list[str]:
-        return list(self.session.run(lambda zk: zk.get_children_async(path, watch)))
+        return children(self.session, path, watch)
 
     def _data(self, path: str) -> tuple[bytes, Any] | None:
         return self._read([path]).get(path)
@@ -405,11 +383,6 @@ class ClusterStore:
             if not isinstance(outcome.error, NoNodeError):
                 found[path] = outcome.get()
         return found
-
-
-def now_ms() -> int:
-    """Wall time, for the timestamps that stand in znodes and that nothing is decided by."""
-    return int(time.time() * 1000)
 
 
 def _get(path: str, watch: Watch | None = None) -> Start:

@@ -14,7 +14,7 @@ import logging
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import (
@@ -127,6 +127,7 @@ class StoredConfig:
     values: Mapping[str, str] = field(default_factory=dict)
     zxid: int = -1
     version: int = -1
+    is_readable: bool = True
 
     @property
     def exists(self) -> bool:
@@ -185,11 +186,11 @@ def decode_topic(path: str, data: bytes, version: int = -1) -> TopicAssignment:
     body = _load(path, data)
     with _reading(path, data):
         replicas = {
-            int(index): tuple(BrokerId(int(broker)) for broker in brokers)
+            _int32(index): tuple(BrokerId(broker) for broker in _int32s(brokers))
             for index, brokers in body["partitions"].items()
         }
-        if not all(index >= 0 and brokers for index, brokers in replicas.items()):
-            raise ValueError("a partition without replicas or with a negative number")
+        if not all(replicas.values()):
+            raise ValueError("a partition without replicas")
         text = body.get("topic_id")
         topic_id = NO_TOPIC_ID if text is None else TopicId(decode_uuid(text))
         return TopicAssignment(topic_id=topic_id, replicas=replicas, version=version)
@@ -211,10 +212,10 @@ def decode_partition_state(path: str, data: bytes, version: int) -> LeadershipSt
     body = _load(path, data)
     with _reading(path, data):
         return LeadershipState(
-            leader=BrokerId(int(body["leader"])),
-            leader_epoch=LeaderEpoch(int(body["leader_epoch"])),
-            isr=tuple(BrokerId(int(broker)) for broker in body["isr"]),
-            controller_epoch=ControllerEpoch(int(body["controller_epoch"])),
+            leader=BrokerId(_int32(body["leader"], NO_BROKER)),
+            leader_epoch=LeaderEpoch(_int32(body["leader_epoch"])),
+            isr=tuple(BrokerId(broker) for broker in _int32s(body["isr"])),
+            controller_epoch=ControllerEpoch(_int32(body["controller_epoch"])),
             partition_epoch=version,
         )
 
@@ -235,7 +236,9 @@ def encode_controller(broker: BrokerId, timestamp_ms: int) -> bytes:
 def decode_controller(path: str, data: bytes, session_id: int, czxid: int) -> ControllerNode:
     body = _load(path, data)
     with _reading(path, data):
-        return ControllerNode(broker_id=BrokerId(int(body["brokerid"])), session_id=session_id, czxid=czxid)
+        return ControllerNode(
+            broker_id=BrokerId(_int32(body["brokerid"])), session_id=session_id, czxid=czxid
+        )
 
 
 def encode_epoch(epoch: ControllerEpoch) -> bytes:
@@ -244,7 +247,7 @@ def encode_epoch(epoch: ControllerEpoch) -> bytes:
 
 def decode_epoch(path: str, data: bytes) -> ControllerEpoch:
     with _reading(path, data):
-        return ControllerEpoch(int(data))
+        return ControllerEpoch(_int32(data))
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
@@ -278,7 +281,7 @@ def encode_isr_change(partitions: list[TopicPartition]) -> bytes:
 def decode_isr_change(path: str, data: bytes) -> list[TopicPartition]:
     body = _load(path, data)
     with _reading(path, data):
-        return [TopicPartition(str(one["topic"]), int(one["partition"])) for one in body["partitions"]]
+        return [TopicPartition(str(one["topic"]), _int32(one["partition"])) for one in body["partitions"]]
 
 
 def encode_log_dir_event(broker: BrokerId) -> bytes:
@@ -289,7 +292,7 @@ def encode_log_dir_event(broker: BrokerId) -> bytes:
 def decode_log_dir_event(path: str, data: bytes) -> BrokerId:
     body = _load(path, data)
     with _reading(path, data):
-        return BrokerId(int(body["broker"]))
+        return BrokerId(_int32(body["broker"]))
 
 
 def encode_producer_id_block(broker: BrokerId, block: range) -> bytes:
@@ -300,7 +303,10 @@ def encode_producer_id_block(broker: BrokerId, block: range) -> bytes:
 def decode_producer_id_block(path: str, data: bytes) -> range:
     body = _load(path, data)
     with _reading(path, data):
-        return range(int(body["block_start"]), int(body["block_end"]) + 1)
+        block = range(int(body["block_start"]), int(body["block_end"]) + 1)
+        if block.start < 0 or not len(block):
+            raise ValueError(f"{block} is no block of producer ids")
+        return block
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
@@ -345,9 +351,47 @@ class _reading:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, KeyError | TypeError | ValueError | AttributeError):
-            shown = self._data[:200]
-            raise MalformedZnode(f"{self._path} holds {shown!r}: {type(error).__name__}: {error}") from None
+        if isinstance(
+            error, KeyError | TypeError | ValueError | AttributeError | OverflowError | RecursionError
+        ):
+            # A node that was made without data has none, not even an empty one.
+            shown = (self._data or b"")[:200]
+            expected = next((text for prefix, text in _EXPECTED if self._path.startswith(prefix)), "")
+            raise MalformedZnode(
+                f"{self._path} holds {shown!r}{expected}: {type(error).__name__}: {error}"
+            ) from None
+
+
+_EXPECTED: Final = tuple(
+    (prefix, f", expected {text}")
+    for prefix, text in (
+        ("/brokers/ids/", 'JSON with "endpoints": ["NAME://host:port"] and "listener_security_protocol_map"'),
+        ("/brokers/topics/", 'JSON with "partitions": {"0": [broker ids]}, of a state with "leader", "isr"'),
+        ("/controller_epoch", "a number"),
+        ("/controller", 'JSON with "brokerid"'),
+        ("/cluster/id", 'JSON with "id"'),
+        ("/config/changes/", 'JSON with "entity_path"'),
+        ("/config/", 'JSON with "config": {"name": "value"}'),
+        ("/isr_change_notification/", 'JSON with "partitions": [{"topic", "partition"}]'),
+        ("/log_dir_event_notification/", 'JSON with "broker"'),
+        ("/latest_producer_id_block", 'JSON with "block_start" and "block_end"'),
+    )
+)
+"""By the beginning of a path, the first that fits: what a decoder looks for there."""
+
+
+def _int32(value: Any, lowest: int = 0) -> int:
+    """A number as our messages carry it. Raises TypeError or ValueError."""
+    number = int(value)
+    if not lowest <= number < 1 << 31:
+        raise ValueError(f"{number} is not within {lowest} and {(1 << 31) - 1}")
+    return number
+
+
+def _int32s(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list):
+        raise TypeError(f"{values!r} is no list")
+    return tuple(_int32(value) for value in values)
 
 
 def _dump(body: Mapping[str, Any]) -> bytes:

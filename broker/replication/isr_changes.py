@@ -22,6 +22,7 @@ from barnabas.broker.replication.isr import CommittedIsr, PendingIsr
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.work_thread import WorkThread
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from barnabas.protocol.invariants import InvariantViolation
 
 logger = logging.getLogger(__name__)
 
@@ -135,6 +136,12 @@ class IsrChanges:
                 self._change(partition, pending)
             except IsrStoreUnavailable as error:
                 logger.warning("the ISR of %s stays %s for now: %s", name, sorted(pending.maximal), error)
+                unsettled[name] = (partition, pending)
+            except InvariantViolation:
+                raise
+            except Exception:
+                # Whether it was made is unknown, as when nobody answers; the other partitions go on.
+                logger.critical("the ISR of %s cannot be changed", name, exc_info=True)
                 unsettled[name] = (partition, pending)
         try:
             if self._to_notify:

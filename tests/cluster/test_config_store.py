@@ -120,6 +120,18 @@ def test_settings_are_replaced_only_as_they_were_read(store: ClusterStore) -> No
     assert [notice.entity for notice in notices.values()] == [TOPIC, TOPIC]
 
 
+def test_settings_that_cannot_be_read_leave_what_was_known_and_limit_nothing(store: ClusterStore) -> None:
+    known = change(store.configs, TOPIC, **{"retention.ms": "1000"})
+    change(store.configs, Entity.broker(BrokerId(7)), b="2")
+    for path in ("/config/topics/t", "/config/brokers/7"):
+        store.session.run(lambda zk, path=path: zk.set_async(path, b"{"))
+    spoilt = store.configs.read([TOPIC])[TOPIC]
+    assert spoilt.values == {"retention.ms": "-1", "retention.bytes": "-1"}
+    assert not spoilt.is_readable
+    assert spoilt.zxid < known.zxid
+    assert store.configs.read([Entity.broker(BrokerId(7))])[Entity.broker(BrokerId(7))].values == {}
+
+
 def test_settings_stand_where_kafka_puts_them(store: ClusterStore) -> None:
     change(store.configs, EVERYBODY, a="1")
     change(store.configs, Entity.broker(BrokerId(7)), b="2")

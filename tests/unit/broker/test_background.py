@@ -11,6 +11,7 @@ from barnabas.broker import slow_work
 from barnabas.broker.scheduler import Scheduler
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.invariants import InvariantViolation, invariant
 from tests.waiting import DEADLINE_S
 
 
@@ -65,7 +66,12 @@ def test_a_later_task_with_an_earlier_turn_is_not_kept_waiting(scheduler: Schedu
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(5, "Input/output error"), api_error(ErrorCode.KAFKA_STORAGE_ERROR)]
+    "error",
+    [
+        OSError(5, "Input/output error"),
+        api_error(ErrorCode.KAFKA_STORAGE_ERROR),
+        KeyError("nobody foresaw it"),
+    ],
 )
 def test_a_task_that_fails_is_reported_and_has_its_next_turn(
     scheduler: Scheduler, fatal: Fatal, error: Exception, caplog: pytest.LogCaptureFixture
@@ -82,10 +88,10 @@ def test_a_task_that_fails_is_reported_and_has_its_next_turn(
     assert "retention failed" in caplog.text
 
 
-def test_a_bug_in_a_task_is_fatal(scheduler: Scheduler, fatal: Fatal) -> None:
-    scheduler.every(1, "buggy", lambda: 1 / 0)
+def test_a_broken_invariant_is_fatal(scheduler: Scheduler, fatal: Fatal) -> None:
+    scheduler.every(1, "buggy", lambda: invariant(False, "the program contradicts itself"))
     assert fatal.told.wait(DEADLINE_S)
-    assert isinstance(fatal.errors[0], ZeroDivisionError)
+    assert isinstance(fatal.errors[0], InvariantViolation)
 
 
 def test_a_stopped_scheduler_runs_nothing_more(scheduler: Scheduler) -> None:

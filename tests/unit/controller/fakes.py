@@ -149,6 +149,10 @@ class FakeWriter:
         self.writes += 1
         return self._zookeeper
 
+    def check(self) -> None:
+        if self._zookeeper.epoch != self.epoch:
+            raise ControllerMoved(f"epoch {self.epoch} was superseded")
+
     def create_partition_states(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
         store = self._check().states
         conflicts = {tp: store[tp] for tp in states if tp in store}

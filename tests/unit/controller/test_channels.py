@@ -31,13 +31,11 @@ class Rig:
         self.broker = ControlledBroker()
         self.broker.broker_epoch = 77
         self.reports: list[events.ChannelEvent] = []
-        self.fatal: list[BaseException] = []
         self.channels = ControllerChannels(
             BrokerId(0),
             ControllerEpoch(5),
             request_timeout_ms=request_timeout_ms,
             report=self.reports.append,
-            on_fatal=self.fatal.append,
         )
         self.channels.add_broker(ONE, BrokerEpoch(77), self.broker.endpoint)
 
@@ -61,7 +59,7 @@ def rigs() -> Iterator[list[Rig]]:
     for rig in made:
         rig.channels.stop()
         rig.broker.die()
-        assert rig.fatal == []
+        assert not [event for event in rig.reports if isinstance(event, events.ChannelsFailed)]
 
 
 @pytest.fixture
@@ -240,19 +238,31 @@ async def test_a_name_that_does_not_resolve_is_no_refusal() -> None:
     assert not await refuses(Endpoint("no-such-host.invalid", 1))
 
 
-def test_a_bug_on_the_channels_thread_is_fatal() -> None:
-    died: list[BaseException] = []
+def test_a_bug_on_the_channels_thread_is_reported() -> None:
+    reports: list[events.ChannelEvent] = []
     channels = ControllerChannels(
-        BrokerId(0),
-        ControllerEpoch(5),
-        request_timeout_ms=20_000,
-        report=lambda event: None,
-        on_fatal=died.append,
+        BrokerId(0), ControllerEpoch(5), request_timeout_ms=20_000, report=reports.append
     )
     channels.send([], BrokerBatch())  # the bug
-    wait_until(lambda: died)
-    assert isinstance(died[0], TypeError)
+    wait_until(lambda: reports)
+    assert isinstance(reports[0], events.ChannelsFailed)
+    assert isinstance(reports[0].error, TypeError)
     channels.stop()
+
+
+def test_a_link_that_fails_rests_and_has_its_broker_told_everything(rigs: list[Rig]) -> None:
+    poisoned, healthy = Rig().connected(), Rig().connected()
+    rigs += [poisoned, healthy]
+    batch = batch_of(0)
+    batch.requests = lambda *_: 1 / 0  # an error that nobody foresaw
+    poisoned.channels.send(ONE, batch)
+    wait_until(lambda: poisoned.reports)
+    assert poisoned.reports[0] == events.LinkFailed(*LIFE)
+    # The link lives on.
+    poisoned.channels.send(ONE, batch_of(1))
+    wait_until(lambda: poisoned.partitions_told() == [1])
+    healthy.channels.send(ONE, batch_of(2))
+    wait_until(lambda: healthy.partitions_told() == [2])
 
 
 @pytest.fixture

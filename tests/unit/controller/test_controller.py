@@ -9,6 +9,7 @@ import pytest
 from barnabas.controller import events
 from barnabas.controller.controller import Controller
 from barnabas.controller.reign import ControllerSettings
+from barnabas.controller.threads import Threads
 from barnabas.controller.znodes import ControllerNode
 from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.errors import ApiError, ErrorCode
@@ -29,6 +30,8 @@ class FakeStore(FakeZooKeeper):
         self.session = SimpleNamespace(session_id=OURS, is_connected=True)
         self.listeners: list[object] = []
         self.trouble: Exception | None = None
+        # Set as the library has them: the same one is there once.
+        self.watches: set[object] = set()
 
     def add_session_listener(self, listener: object) -> None:
         self.listeners.append(listener)
@@ -38,6 +41,7 @@ class FakeStore(FakeZooKeeper):
             self.listeners.remove(listener)
 
     def controller(self, watch: object = None) -> ControllerNode | None:
+        self.watches.add(watch)
         if self.trouble is not None:
             raise self.trouble
         return self.node
@@ -63,17 +67,28 @@ class FakeStore(FakeZooKeeper):
         return True
 
 
+class Clock(Threads):
+    """Real threads, and the time that a test says."""
+
+    time_s = 1_000.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+
 class Desk:
     def __init__(self) -> None:
         self.store = FakeStore()
         self.channels: list[FakeChannels] = []
         self.fatal: list[BaseException] = []
+        self.clock = Clock()
         self.controller = Controller(
             BrokerId(1),
             self.store,
             settings=ControllerSettings(inter_broker_listener_name="PLAINTEXT"),
             on_fatal=self.fatal.append,
             make_channels=self.make_channels,
+            threads=self.clock,
         )
 
     def make_channels(self, epoch: ControllerEpoch, report: object) -> FakeChannels:
@@ -149,6 +164,21 @@ def test_a_write_that_finds_a_newer_epoch_ends_the_reign(desk: Desk) -> None:
     assert not desk.controller.is_active
     assert desk.store.states == {}
     assert desk.controller._queue.take(0) == events.ControllerChange()
+
+
+def test_an_epoch_that_is_not_ours_any_more_ends_the_reign_though_the_seat_is_ours(desk: Desk) -> None:
+    desk.look()
+    desk.store.epoch = ControllerEpoch(7)
+    desk.look()
+    assert not desk.controller.is_active
+    desk.look()
+    assert desk.controller.epoch == 8
+
+
+def test_looking_again_and_again_leaves_one_watch(desk: Desk) -> None:
+    desk.look()
+    desk.look()
+    assert len(desk.store.watches) == 1
 
 
 def test_an_expired_session_ends_the_reign_until_the_broker_is_registered_anew(desk: Desk) -> None:
@@ -254,16 +284,71 @@ def test_the_thread_starts_takes_events_and_gives_the_seat_back_at_the_end(desk:
     assert desk.fatal == []
 
 
-def test_an_error_that_nobody_foresaw_is_fatal(desk: Desk) -> None:
-    desk.controller.start()
-    wait_until(lambda: desk.controller.is_active)
+def test_an_error_that_nobody_foresaw_ends_the_reign_and_not_the_broker(desk: Desk) -> None:
+    desk.look()
     desk.store.trouble = KeyError("a bug")
-    desk.controller._queue.put(events.ControllerChange())
-    wait_until(lambda: desk.fatal)
-    assert isinstance(desk.fatal[0], KeyError)
-    wait_until(lambda: not desk.controller.is_active)
+    desk.look()
+    assert not desk.controller.is_active
     assert desk.channels[0].is_stopped
-    desk.controller.stop()
+    # Given back: others may have better luck.
+    assert desk.store.node is None
+    desk.store.trouble = None
+    desk.look()
+    assert not desk.controller.is_active
+    assert desk.controller._must_retry
+    desk.clock.time_s += 1.0
+    desk.look()
+    assert desk.controller.is_active
+    assert desk.fatal == []
+
+
+def test_what_comes_in_between_does_not_end_the_retries(desk: Desk) -> None:
+    desk.look()
+    desk.store.trouble = ZooKeeperUnavailable("away")
+    desk.look()
+    desk.controller.process(events.BrokerChange())
+    assert desk.controller._must_retry
+
+
+def test_one_that_fails_again_and_again_rests_longer_each_time(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def buggy(self: FakeStore, watch: object = None) -> list[str]:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(FakeStore, "topics", buggy)
+    rests = []
+    for _ in range(7):
+        tried = len(desk.channels)
+        began_s = desk.clock.time_s
+        while len(desk.channels) == tried:
+            desk.look()
+            desk.clock.time_s += 0.5
+        rests.append(desk.clock.time_s - began_s - 0.5)
+        assert desk.store.node is None
+    assert rests == [0.0, 0.5, 1.5, 3.5, 7.5, 15.5, 29.5]
+    assert all(channels.is_stopped for channels in desk.channels)
+    monkeypatch.undo()
+    desk.clock.time_s += 30.0
+    desk.look()
+    assert desk.controller.is_active
+
+
+def test_a_link_that_failed_has_its_broker_told_everything_again(desk: Desk) -> None:
+    desk.store.add_topic("t", {0: (1, 2)})
+    desk.look()
+    epoch = desk.store.registrations[BrokerId(2)].broker_epoch
+    desk.channels[0].forget()
+    desk.controller.process(events.LinkFailed(ControllerEpoch(1), BrokerId(2), epoch))
+    assert list(desk.channels[0].leadership(2)) == [TopicPartition("t", 0)]
+    assert desk.channels[0].full_requests(2)
+
+
+def test_channels_that_failed_end_the_reign(desk: Desk) -> None:
+    desk.look()
+    desk.controller.process(events.ChannelsFailed(ControllerEpoch(1), KeyError("a bug")))
+    assert not desk.controller.is_active
+    assert desk.store.node is None
 
 
 def test_without_a_controller_none_is_named(desk: Desk) -> None:

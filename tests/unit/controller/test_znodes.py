@@ -108,17 +108,44 @@ DECODERS: list[Callable[[bytes], object]] = [
 @pytest.mark.parametrize("decode", DECODERS)
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\xff\xfe", b"null", b"[]", b"{}", b'{"partitions":7}', b'{"endpoints":["x"]}', b'{"isr":1}'],
+    [
+        None,  # made by a hand that gave no data
+        b"",
+        b"\xff\xfe",
+        b"null",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b'{"partitions":7}',
+        b'{"endpoints":["x"]}',
+        b'{"isr":1}',
+    ],
 )
 def test_rubbish_is_named_with_its_path(decode: Callable[[bytes], object], data: bytes) -> None:
     with pytest.raises(MalformedZnode, match=r"^/odd holds b"):
         decode(data)
 
 
-@pytest.mark.parametrize("partitions", [{"0": []}, {"-1": [1]}, {"x": [1]}, {"0": ["a"]}])
+@pytest.mark.parametrize(
+    "partitions", [{"0": []}, {"-1": [1]}, {"x": [1]}, {"0": ["a"]}, {"0": "12"}, {"0": [1 << 40]}]
+)
 def test_an_impossible_assignment_is_malformed(partitions: object) -> None:
     with pytest.raises(MalformedZnode):
         znodes.decode_topic("/odd", json.dumps({"version": 3, "partitions": partitions}).encode())
+
+
+@pytest.mark.parametrize(
+    "odd", [{"leader": 1 << 40}, {"leader": -2}, {"leader_epoch": 1 << 31}, {"isr": [-1]}, {"isr": "12"}]
+)
+def test_a_number_that_no_message_could_carry_is_malformed(odd: dict[str, object]) -> None:
+    good = json.loads(znodes.encode_partition_state(state(1, (1, 2))))
+    with pytest.raises(MalformedZnode):
+        znodes.decode_partition_state("/odd", json.dumps(good | odd).encode(), 0)
+
+
+def test_the_error_says_what_was_expected() -> None:
+    with pytest.raises(MalformedZnode, match=r'expected JSON with "endpoints"'):
+        znodes.decode_broker("/brokers/ids/1", b"{", BrokerId(1), 1)
 
 
 def test_an_unreadable_state_counts_as_absent(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,6 +18,7 @@ from barnabas.broker.replication.isr_changes import (
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
+from barnabas.protocol.invariants import InvariantViolation
 from tests.unit.broker.replication.building import (
     LAG_MS,
     ME,
@@ -394,7 +395,20 @@ def test_the_thread_tries_again_by_itself(started: Carrier) -> None:
     assert len(started.store.asked) == 2
 
 
-def test_a_bug_in_the_thread_is_fatal(carrier: Carrier) -> None:
+def test_an_error_that_nobody_foresaw_leaves_the_change_pending_and_the_others_go_on(
+    carrier: Carrier, caplog: pytest.LogCaptureFixture
+) -> None:
+    carrier.store.answers = [ZeroDivisionError("a bug")]
+    partition, pending = shrinking()
+    carrier.changes.submit(partition, pending)
+    assert not carrier.changes.work_off()
+    assert partition.isr is pending
+    assert "cannot be changed" in caplog.text
+    assert carrier.changes.work_off()
+    assert partition.isr is not pending
+
+
+def test_a_broken_invariant_in_the_thread_is_fatal(carrier: Carrier) -> None:
     died = threading.Event()
     changes = IsrChanges(
         carrier.store,
@@ -402,7 +416,7 @@ def test_a_bug_in_the_thread_is_fatal(carrier: Carrier) -> None:
         on_high_watermark=carrier.moved.append,
         on_fatal=lambda error: died.set(),
     )
-    carrier.store.answers = [ZeroDivisionError("a bug")]
+    carrier.store.answers = [InvariantViolation("the program contradicts itself")]
     partition, pending = shrinking()
     changes.start()
     changes.submit(partition, pending)

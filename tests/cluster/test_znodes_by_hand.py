@@ -1,0 +1,169 @@
+"""Znodes that are deleted or spoilt by hand: no broker goes down, nothing is lost, the log names the path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError, NotEmptyError
+
+from barnabas.client import ConfigResource
+from barnabas.client.blocking import Consumer, Producer
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.ids import TopicPartition
+
+from .tools import ClusterView, eventually
+
+MISSING = (
+    "/admin/delete_topics",
+    "/admin",
+    "/isr_change_notification",
+    "/log_dir_event_notification",
+    "/config/changes",
+    "/config/topics",
+    "/config/brokers",
+    "/config",
+    "/controller_epoch",
+    "/controller",
+    "/latest_producer_id_block",
+    "/kafka-acl",
+)
+KEPT = [b"kept %d" % number for number in range(10)]
+
+
+def kept(cluster: LocalCluster) -> list[bytes | None]:
+    with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        name = TopicPartition("kept", 0)
+        consumer.assign([name])
+        found: list[bytes | None] = []
+        while len(found) < len(KEPT):
+            records = consumer.poll(timeout_ms=10_000)
+            assert records, f"only {len(found)} records are left"
+            found += [record.value for record in records]
+        return found
+
+
+def work(cluster: LocalCluster, number: int) -> None:
+    """Make, set, grow and delete a topic, write to it, and have a producer id given."""
+    name = f"made-{number}"
+    view = ClusterView(cluster)
+    view.create_topic(name, 2, 3)
+    with view.admin(20_000) as admin:
+        admin.alter_configs({ConfigResource.topic(name): {"retention.ms": "100000"}})
+        admin.create_partitions({name: 3})
+        with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+            producer.send(name, b"written").result(20)
+        admin.delete_topics(name)
+
+    def is_gone() -> bool:
+        with view.zookeeper() as zookeeper:
+            return zookeeper.exists(f"/brokers/topics/{name}") is None
+
+    eventually(is_gone, 30, f"{name} is not deleted")
+
+
+def delete_all(cluster: LocalCluster, path: str) -> None:
+    """As zkCli's deleteall does."""
+    with ClusterView(cluster).zookeeper() as zookeeper:
+        try:
+            zookeeper.delete(path, recursive=True)
+        except NotEmptyError:
+            # The brokers have made something below it again meanwhile, which is all that matters here.
+            return
+
+
+def depose(zookeeper: KazooClient) -> None:
+    """Make way for the next controller, if there is none already."""
+    with suppress(NoNodeError):
+        zookeeper.delete("/controller")
+
+
+def log_of(cluster: LocalCluster) -> str:
+    return "".join(
+        path.read_text(errors="replace")
+        for broker in cluster.brokers
+        for path in (broker.log_file, *(broker.directory / "logs").glob("*.log"))
+    )
+
+
+def check_alive(cluster: LocalCluster, pids: list[int]) -> None:
+    assert [broker.running_process.pid for broker in cluster.brokers] == pids
+    assert kept(cluster) == KEPT
+
+
+@pytest.fixture
+def cluster(start_cluster: Callable[..., LocalCluster]) -> LocalCluster:
+    made = start_cluster(settings={"zookeeper.session.timeout.ms": "30000"})
+    ClusterView(made).create_topic("kept", 1, 3)
+    with Producer(bootstrap_servers=made.bootstrap, acks="all") as producer:
+        for future in [producer.send("kept", value) for value in KEPT]:
+            future.result(20)
+    return made
+
+
+def pids_of(cluster: LocalCluster) -> list[int]:
+    return [broker.running_process.pid for broker in cluster.brokers]
+
+
+def test_a_path_that_is_deleted_by_hand_is_made_again_and_nobody_goes_down(cluster: LocalCluster) -> None:
+    pids = pids_of(cluster)
+    for number, path in enumerate(MISSING):
+        delete_all(cluster, path)
+        work(cluster, number)
+        check_alive(cluster, pids)
+    # The leaders tell of a follower that leaves and comes back by a notification.
+    delete_all(cluster, "/isr_change_notification")
+    cluster.kill(3)
+    ClusterView(cluster).wait_isr("kept", 2)
+    cluster.start_broker(3)
+    ClusterView(cluster).wait_isr("kept", 3)
+    assert pids_of(cluster)[:2] == pids[:2]
+
+
+SPOILT = {
+    "/controller": "/controller holds",
+    "/controller_epoch": "/controller_epoch holds",
+    "/brokers/ids/2": "/brokers/ids/2 holds",
+    "/brokers/topics/kept/partitions/0/state": "/brokers/topics/kept/partitions/0/state holds",
+    "/brokers/topics/kept": "/brokers/topics/kept holds",
+    "/config/topics/kept": "/config/topics/kept holds",
+    "/latest_producer_id_block": None,
+    "/config/brokers/2": None,
+    "/admin/delete_topics/not-there": "topics that do not exist: ['not-there']",
+    "/isr_change_notification/isr_change_0000000007": "isr_change_0000000007 holds",
+    "/log_dir_event_notification/log_dir_event_0000000007": "log_dir_event_0000000007 holds",
+    "/config/changes/config_change_0000000007": "config_change_0000000007 holds",
+}
+"""By path, what some broker says of it; nothing of what is read only when it is needed."""
+COME_AND_GO = ("/controller", "/controller_epoch", "/admin/", "/isr_", "/log_dir_", "/config/changes/")
+"""The rest is mended by the hand that spoilt it."""
+
+
+@pytest.mark.parametrize("garbage", [b"{", b'{"version":1,"leader":99999999999,"brokerid":[],"config":7}'])
+def test_garbage_in_a_znode_costs_no_broker_and_deletes_nothing(
+    cluster: LocalCluster, garbage: bytes
+) -> None:
+    pids = pids_of(cluster)
+    work(cluster, 0)
+    for path, complaint in SPOILT.items():
+        with ClusterView(cluster).zookeeper() as zookeeper:
+            before = None
+            if zookeeper.exists(path):
+                before = zookeeper.get(path)[0]
+                zookeeper.set(path, garbage)
+            else:
+                zookeeper.create(path, garbage, makepath=True)
+            if path != "/controller":
+                # The next controller has to read all of it.
+                depose(zookeeper)
+        if complaint is not None:
+            eventually(lambda said=complaint: said in log_of(cluster), 30, f"nobody says {complaint}")
+        if before is not None and not path.startswith(COME_AND_GO):
+            with ClusterView(cluster).zookeeper() as zookeeper:
+                zookeeper.set(path, before)
+                depose(zookeeper)
+        check_alive(cluster, pids)
+    work(cluster, 1)
+    check_alive(cluster, pids)
