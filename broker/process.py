@@ -17,6 +17,7 @@ from typing import Final, NoReturn
 
 from barnabas.broker.app import Broker
 from barnabas.broker.config import BrokerConfig
+from barnabas.broker.descriptor_limit import raise_descriptor_limit
 from barnabas.broker.logging_setup import set_up_logging
 from barnabas.protocol.errors import BarnabasError
 
@@ -38,6 +39,7 @@ def _die(error: BaseException) -> NoReturn:
 def run_broker(config: BrokerConfig, logs_dir: Path | None = None) -> int:
     """Run one broker in this process until SIGTERM or SIGINT; returns its exit code."""
     set_up_logging(logs_dir)
+    raise_descriptor_limit()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -143,12 +143,7 @@ async def _consume(
         async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
             consumer.subscribe([options.topic])
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _end, asyncio.current_task())
-            try:
-                await _print_records(consumer, {}, options.max, format_record, out)
-            except asyncio.CancelledError:
-                # Stopped while it waits for more: what was handed out is written, and may be committed.
-                await consumer.close()
-                raise
+            await _print_records(consumer, {}, options.max, format_record, out)
         return OK
     async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
         ends = {} if options.follow else dict(await consumer.end_offsets(partitions))

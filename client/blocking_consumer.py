@@ -60,7 +60,7 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(commits=error is None)
+        self.close(commits=not self._consumer._has_records_in_hand(error))
 
     def close(self, *, commits: bool = True, timeout_ms: int = _consumer.CLOSE_TIMEOUT_MS) -> None:
         """Commit where that is automatic, leave the group, disconnect, end the thread. Idempotent.
@@ -167,9 +167,10 @@ class Consumer:
         try:
             self._serve(poll)
             return polled.records
-        except BaseException:
+        except BaseException as error:
             # Interrupted: what has come already is for the next poll, and what comes late is fetched again.
             self._left.extend(polled.give_up())
+            self._consumer._raised = error
             raise
 
     def __iter__(self) -> Self:

@@ -8,7 +8,8 @@
 Guarantees: per partition every record from the position on, once and in order, up to the high watermark;
 leaders are followed. Errors that only the user can cure come out of `poll`, after the records before them.
 In a group, what is committed automatically covers only records handed out before the last poll or step of
-the iteration; a body of ``async with`` that ends with an exception leaves the group without committing.
+the iteration. A body of ``async with`` that fails leaves the group without committing, unless it failed, or
+was cancelled, while it waited for records: then none was in hand.
 
 A consumer belongs to the event loop that it was started on, and to one task at a time.
 """
@@ -60,6 +61,8 @@ class Consumer(ConsumerOffsets):
         self._current: Iterator[ConsumerRecord] = iter(())
         self._current_state: PartitionState | None = None
         self._current_generation = 0
+        # What the last poll or step raised: the user had no record in hand then.
+        self._raised: BaseException | None = None
         # Whose error comes next: records of other partitions came first, and may come for ever.
         self._failed: PartitionState | None = None
 
@@ -109,7 +112,18 @@ class Consumer(ConsumerOffsets):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close(commits=error is None)
+        await self.close(commits=not self._has_records_in_hand(error))
+
+    def _has_records_in_hand(self, error: BaseException | None) -> bool:
+        """Whether a body that ended with this error may have been at work on records.
+
+        It was not when the error came out of a poll, perhaps as the cause of it: as a time-out, for one.
+        """
+        cause = error
+        while cause is not None and cause is not self._raised:
+            cause = cause.__cause__
+        self._raised = None
+        return error is not None and cause is None
 
     # Which partitions, and from where
 
@@ -236,7 +250,7 @@ class Consumer(ConsumerOffsets):
         deadline = time.monotonic() + timeout_ms / 1000
         while state.position is None:
             if state.error is not None:
-                raise state.error
+                raise state.error.again()
             if not await self._wait_until(deadline):
                 raise RequestTimedOutLocally(f"the position of {state.tp} was not found in {timeout_ms} ms")
         return Offset(state.position)
@@ -266,15 +280,20 @@ class Consumer(ConsumerOffsets):
         limit = self.config.max_poll_records if max_records is None else max_records
         if limit < 1:
             raise ValueError(f"max_records {limit!r}: expected 1 or more")
-        # One who polls without ever waiting must still let the fetches go on.
-        await asyncio.sleep(0)
-        while True:
-            if self._group is not None:
-                await self._keep_up(self._group)
-            if records := self._collect(limit):
-                return records
-            if not await self._wait_in_poll(deadline):
-                return []
+        try:
+            # One who polls without ever waiting must still let the fetches go on.
+            await asyncio.sleep(0)
+            while True:
+                if self._group is not None:
+                    await self._keep_up(self._group)
+                if records := self._collect(limit):
+                    self._raised = None
+                    return records
+                if not await self._wait_in_poll(deadline):
+                    return []
+        except BaseException as error:
+            self._raised = error
+            raise
 
     async def getone(self) -> ConsumerRecord:
         """The next record, waiting for it as long as it takes. Raises as `poll`."""
@@ -284,21 +303,25 @@ class Consumer(ConsumerOffsets):
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        while True:
-            if (group := self._group) is not None:
-                present = time.monotonic()
-                group.member.polled(present)
-                if group.attention_at <= present or self._is_closing:
-                    await self._keep_up(group)
-            if (state := self._current_state) is not None:
-                if state.generation == self._current_generation:
-                    for record in self._current:
-                        state.position = record.offset + 1
-                        return record
-                self._finish_current()
-            await asyncio.sleep(0)
-            if not self._take_current():
-                await self._wait_in_poll(None)
+        try:
+            while True:
+                if (group := self._group) is not None:
+                    present = time.monotonic()
+                    group.member.polled(present)
+                    if group.attention_at <= present or self._is_closing:
+                        await self._keep_up(group)
+                if (state := self._current_state) is not None:
+                    if state.generation == self._current_generation:
+                        for record in self._current:
+                            state.position = record.offset + 1
+                            return record
+                    self._finish_current()
+                await asyncio.sleep(0)
+                if not self._take_current():
+                    await self._wait_in_poll(None)
+        except BaseException as error:
+            self._raised = error
+            raise
 
     async def _keep_up(self, group: GroupSession) -> None:
         """What a poll owes the group; nothing is handed out once another task has begun to close."""
@@ -320,6 +343,7 @@ class Consumer(ConsumerOffsets):
         state = self._states[TopicPartition(records[0].topic, records[0].partition)]
         self._current, self._current_state = iter(records), state
         self._current_generation = state.generation
+        self._raised = None
         state.position = records[0].offset
 
     def _finish_current(self) -> list[ConsumerRecord]:
@@ -380,7 +404,7 @@ class Consumer(ConsumerOffsets):
         state, self._failed = self._failed, None
         if state is None or self._states.get(state.tp) is not state:
             return None
-        return state.error
+        return None if state.error is None else state.error.again()
 
     def _keep_rest(self, records: list[ConsumerRecord], limit: int) -> list[ConsumerRecord]:
         """Hand out a part of what was being handed out one by one, and go on with the rest afterwards."""

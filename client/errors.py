@@ -96,6 +96,9 @@ class LogTruncated(LocalError):
         super().__init__(message)
         self.divergent_offset = divergent_offset
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.divergent_offset)
+
 
 class TopicErrors(BarnabasError):
     """Some of several topics failed: ``errors`` says which and why, ``results`` holds what succeeded."""
@@ -104,6 +107,9 @@ class TopicErrors(BarnabasError):
         super().__init__("; ".join(f"{topic}: {error}" for topic, error in errors.items()))
         self.errors = errors
         self.results = results
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.errors, self.results)
 
 
 def __getattr__(name: str) -> type[ApiError]:

@@ -159,7 +159,7 @@ class GroupSession:
         present = time.monotonic()
         self.member.polled(present)
         if self._fault is not None:
-            raise self._fault
+            raise self._fault.again()
         self.commits.automatic_if_due(present)
         # What turns up from now on is for the next poll, or for this one.
         self.attention_at = self.commits.due_at

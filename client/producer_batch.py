@@ -220,7 +220,7 @@ class ProducerBatch:
     def outcome(self, index: int, timestamp_ms: int) -> RecordMetadata:
         """The metadata of a record of a batch that is done and not split. Raises the batch's error."""
         if self.error is not None:
-            raise self.error
+            raise self.error.again()
         invariant(self.state is BatchState.DELIVERED, "the outcome of a batch that is %s", self.state)
         offset = Offset(self.base_offset + index if self.base_offset >= 0 else -1)
         if self.log_append_time_ms >= 0:
@@ -234,7 +234,7 @@ class ProducerBatch:
             loop = asyncio.get_running_loop()
             for index, timestamp_ms, callback in callbacks:
                 if self.error is not None:
-                    loop.call_soon(callback, None, self.error)
+                    loop.call_soon(callback, None, self.error.again())
                 else:
                     loop.call_soon(callback, self.outcome(index, timestamp_ms), None)
         waiters, self.waiters = self.waiters, None

@@ -10,14 +10,25 @@ Source: the error table of https://kafka.apache.org/protocol#protocol_error_code
 
 from __future__ import annotations
 
+import copy
 from enum import IntEnum
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, Self
 
 
 class BarnabasError(Exception):
     """What every error that we raise on purpose derives from."""
 
     retriable: ClassVar[bool] = False
+
+    def again(self) -> Self:
+        """A copy to be raised, where one error is raised for many callers.
+
+        Each raise adds frames to an exception's traceback, and those keep alive all that was local there: one
+        object for all records of a failed batch would gather thousands of them.
+        """
+        copied = copy.copy(self)
+        copied.__cause__ = self.__cause__
+        return copied
 
 
 class LocalError(BarnabasError):

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
-from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
+from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
 from barnabas.protocol.ids import Offset, TopicPartition
 
 VERSION: Final = 0
@@ -79,7 +80,7 @@ class OffsetCheckpoint:
         except UnicodeDecodeError as error:
             raise CheckpointDamaged(f"{self.path}: {error}") from None
         except OSError as error:
-            raise LogDirFailure(self.path, error) from error
+            raise storage_error(self.path, error, Operation.READ) from error
         found: dict[TopicPartition, Offset] = {}
         for topic, partition, offset in parse_checkpoint(text, 3, self.path):
             key = TopicPartition(topic, parse_number(partition, self.path))
@@ -101,7 +102,7 @@ class OffsetCheckpoint:
         try:
             self._files.write_atomically(self.path, text, durable=True)
         except OSError as error:
-            raise LogDirFailure(self.path, error) from error
+            raise storage_error(self.path, error) from error
         self._entries = entries
 
     def keep(self, key: TopicPartition) -> None:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.broker.log.checkpoint_file import encode_checkpoint, parse_checkpoint, parse_number
+from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log_files import EPOCH_CHECKPOINT
-from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
+from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
 from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from barnabas.protocol.invariants import invariant
 
@@ -62,7 +63,7 @@ class EpochCache:
         except UnicodeDecodeError as error:
             raise CheckpointDamaged(f"{cache.path}: {error}") from None
         except OSError as error:
-            raise LogDirFailure(cache.path, error) from error
+            raise storage_error(cache.path, error, Operation.READ) from error
         entries = tuple(
             EpochEntry(LeaderEpoch(parse_number(epoch, cache.path)), Offset(parse_number(offset, cache.path)))
             for epoch, offset in parse_checkpoint(text, 2, cache.path)
@@ -152,7 +153,7 @@ class EpochCache:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise LogDirFailure(self.path, error) from error
+            raise storage_error(self.path, error, Operation.SYNC) from error
 
     def _replace(self, entries: tuple[EpochEntry, ...]) -> None:
         before = self._entries
@@ -161,4 +162,4 @@ class EpochCache:
             self._files.write_atomically(self.path, encode_checkpoint(entries), durable=False)
         except OSError as error:
             self._entries = before
-            raise LogDirFailure(self.path, error) from error
+            raise storage_error(self.path, error) from error

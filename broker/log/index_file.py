@@ -17,8 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
+from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
-from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.log.storage_errors import storage_error
 
 Buffer = bytearray | mmap.mmap
 
@@ -75,7 +76,7 @@ class IndexFile:
             else:
                 self._files.unlink(self.path, missing_ok=True)
         except OSError as error:
-            raise LogDirFailure(self.path, error) from error
+            raise storage_error(self.path, error) from error
         self.is_dirty = False
 
     def seal(self) -> None:
@@ -95,13 +96,17 @@ class IndexFile:
         self._is_gone = True
         self._files.unlink(self.path, missing_ok=True)
 
+    def abandon(self) -> None:
+        """The log is gone: whoever still looks something up here finds nothing."""
+        self._is_gone = True
+
     def _count_on_disk(self) -> int:
         try:
             return self.path.stat().st_size // self.entry.size
         except FileNotFoundError:
             return 0
         except OSError as error:
-            raise LogDirFailure(self.path, error) from error
+            raise storage_error(self.path, error, Operation.READ) from error
 
     def _entries(self) -> tuple[Buffer, int]:
         state = self._state
@@ -121,7 +126,7 @@ class IndexFile:
                     # A reader that still holds a segment which retention has deleted: it searches without.
                     return bytearray(), 0
                 cause = error if isinstance(error, OSError) else OSError(str(error))
-                raise LogDirFailure(self.path, cause) from error
+                raise storage_error(self.path, cause, Operation.READ) from error
             self._state = mapped, min(self._count, len(mapped) // self.entry.size)
             return self._state
 

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log_appends import (
     Appendable,
@@ -36,7 +37,7 @@ from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.recovery import load_producers
 from barnabas.broker.log.retention import count_expired
 from barnabas.broker.log.segment import ReadResult, Segment, TimestampAndOffset
-from barnabas.broker.log.storage_errors import LogDirFailure, disk_work
+from barnabas.broker.log.storage_errors import disk_work, must_be_whole, storage_error
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
@@ -324,9 +325,10 @@ class Log:
             # Readers lose sight of what is to go before it goes.
             self._segments = LogSegments.of(kept)
             self._bounds.end = end
-            for segment in reversed(segments[len(kept) :]):
-                segment.remove()
-            kept[-1].truncate_to(end)
+            with must_be_whole(self.folder):
+                for segment in reversed(segments[len(kept) :]):
+                    segment.remove()
+                kept[-1].truncate_to(end)
             self.epoch_cache.truncate_from_end(self._bounds.end)
             if not self.producers.cut(end):
                 now_ms = max(state.last_append_ms for state in self.producers)
@@ -345,10 +347,10 @@ class Log:
             self._lower_bounds(offset)
             self._snapshots.remove_above(-1)
             self.producers = ProducerStates()
-            for segment in before:
-                segment.remove()
-            fresh = Segment.create(self.folder, offset, before[-1].created_ms, self.config, self._files)
-            with disk_work(self.folder):
+            with must_be_whole(self.folder), disk_work(self.folder, Operation.SYNC):
+                for segment in before:
+                    segment.remove()
+                fresh = Segment.create(self.folder, offset, before[-1].created_ms, self.config, self._files)
                 # Or a power cut might bring the old segments back, which end before the new recovery point.
                 self._files.fsync(self.folder)
             self._segments = LogSegments.of([fresh])
@@ -390,9 +392,11 @@ class Log:
             if count == len(segments):
                 self.roll(now_ms)
             self._segments = LogSegments.of(self._segments.all[count:])
-            self.increment_log_start_offset(self._segments.bases[0])
-            for segment in segments[:count]:
-                segment.remove()
+            try:
+                self.increment_log_start_offset(self._segments.bases[0])
+            finally:
+                for segment in segments[:count]:
+                    segment.remove()
             self._snapshots.remove_below(self._segments.bases[0])
             return count
 
@@ -427,7 +431,9 @@ class Log:
             # Retention or truncation removed a segment meanwhile; the next pass sees the log as it is now.
             return
         except OSError as error:
-            raise LogDirFailure(self.folder, error) from error
+            raise storage_error(
+                self.folder, error, Operation.SYNC, is_log_there=not self.is_closed
+            ) from error
         self.epoch_cache.flush()
         with self.lock:
             # After a truncation meanwhile, what is below `end` now may have been written since.
@@ -462,29 +468,31 @@ class Log:
                 segment.seal()
             has_snapshot = self._snapshots.write(self._bounds.end, self.producers)
             self.flush(now_ms)
-            with disk_work(self.folder):
+            with disk_work(self.folder, Operation.SYNC):
                 # Also what a flush before had left out: indexes are on disk only now.
                 for segment in unsealed:
                     segment.fsync()
                 if has_snapshot:
                     self._snapshots.fsync(self._bounds.end, self._bounds.end)
                     self._files.fsync(self.folder)
-            self._let_go()
+            self.is_closed = True
+            for segment in self._segments.all:
+                segment.close()
 
     def abandon(self) -> None:
-        """Stop without writing anything, as for a log that is deleted or whose disk failed."""
+        """Stop without writing anything, as for a log that is deleted or whose disk failed.
+
+        Whoever reads it still is told LogGone.
+        """
         with self.lock:
-            self._let_go()
+            self.is_closed = True
+            for segment in self._segments.all:
+                segment.abandon()
 
     def _lower_bounds(self, end: int) -> None:
         """Before a log becomes shorter than its checkpoint says, or recovery would take that for damage."""
         if self._bounds.lower(end) and self.on_bounds_lowered is not None:
             self.on_bounds_lowered(self)
-
-    def _let_go(self) -> None:
-        self.is_closed = True
-        for segment in self._segments.all:
-            segment.close()
 
     def _check_open(self) -> None:
         if self.is_closed:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from barnabas.broker.log.checkpoint_file import OffsetCheckpoint, encode_lines
+from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
-from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
+from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, TopicPartition
 
@@ -76,7 +77,7 @@ class LogDir:
             files.mkdir(path, parents=True)
             descriptor = files.open(path / LOCK_FILE, os.O_CREAT | os.O_RDWR)
         except OSError as error:
-            raise LogDirFailure(path, error) from error
+            raise storage_error(path, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -97,7 +98,7 @@ class LogDir:
             try:
                 self._files.write_atomically(self.path / META_FILE, encode_lines(lines), durable=True)
             except OSError as error:
-                raise LogDirFailure(self.path, error) from error
+                raise storage_error(self.path, error) from error
             return
         expected = {"broker.id": str(broker_id), "cluster.id": cluster_id, "version": _META_VERSION}
         for name, value in expected.items():
@@ -114,7 +115,7 @@ class LogDir:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise LogDirFailure(self.path, error) from error
+            raise storage_error(self.path, error, Operation.READ) from error
         pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
         return {name.strip(): value.strip() for name, value in pairs}
 
@@ -131,7 +132,7 @@ class LogDir:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise LogDirFailure(self.path, error) from error
+            raise storage_error(self.path, error) from error
         mark = CleanMark.parse(text)
         if mark is None:
             logger.warning("%s is not understood, so the stop counts as unclean: %r", path, text[:100])
@@ -143,7 +144,7 @@ class LogDir:
             text = encode_lines([mark.text()])
             self._files.write_atomically(self.path / CLEAN_SHUTDOWN_FILE, text, durable=True)
         except OSError as error:
-            raise LogDirFailure(self.path, error) from error
+            raise storage_error(self.path, error) from error
 
     def keep(self, key: TopicPartition) -> None:
         """Have the checkpoints go on saying what they say of a partition whose log could not be opened."""

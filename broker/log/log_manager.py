@@ -14,12 +14,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from barnabas.broker.log.disk_verdicts import Operation, Verdict, verdict
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import CleanMark, LogDir
 from barnabas.broker.log.log_files import DELETED_SUFFIX, deleted_name, parse_partition_name
-from barnabas.broker.log.storage_errors import CheckpointDamaged, CorruptLog, LogDirFailure
+from barnabas.broker.log.storage_errors import (
+    CheckpointDamaged,
+    CorruptLog,
+    LogDirFailure,
+    LogGone,
+    StorageCallFailed,
+    storage_error,
+)
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 
@@ -137,7 +145,8 @@ class LogManager:
                 raise api_error(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"{topic_partition} may lie on a failed disk: {reason}"
                 )
-            log_dir = self._least_used_dir()
+            # One whose creation failed half-way may have left its folder.
+            log_dir = self._dir_with(str(topic_partition)) or self._least_used_dir()
             try:
                 log_dir.forget(topic_partition)
                 log = Log.open(
@@ -188,7 +197,10 @@ class LogManager:
             self._files.rename(folder, doomed)
             self._files.fsync(doomed.parent)
         except OSError as error:
-            failure = LogDirFailure(folder, error)
+            failure = storage_error(folder, error, Operation.CHANGE, is_log_there=False)
+            if isinstance(failure, LogGone):
+                logger.warning("%s is to be deleted and was not there", folder)
+                return True
             with self._lock:
                 self.offline_partitions[topic_partition] = failure
             raise failure from error
@@ -202,11 +214,15 @@ class LogManager:
     def fail_dir(self, failure: LogDirFailure) -> list[TopicPartition]:
         """Take the log dir that a failure happened in offline; returns the partitions that are lost with it.
 
-        A second failure of the same dir returns nothing. Takes the logs' locks, so none may be held.
+        A second failure of the same dir returns nothing, nor does that of a log which was deleted meanwhile.
+        Takes the logs' locks, so none may be held.
         """
         with self._lock:
             path = next((path for path in self._dirs if failure.path.is_relative_to(path)), None)
             if path is None or path in self.offline_dirs:
+                return []
+            if self._is_of_deleted_log(failure, path):
+                logger.info("of a log that was deleted meanwhile, hence ignored: %s", failure)
                 return []
             self.offline_dirs[path] = failure
             lost = [key for key, log in self._logs.items() if log.folder.parent == path]
@@ -312,6 +328,8 @@ class LogManager:
                 log_dir.put_clean_mark(CleanMark(frozenset(map(str, self.offline_partitions))))
             except LogDirFailure as failure:
                 self.fail_dir(failure)
+            except StorageCallFailed as failure:
+                logger.error("log dir %s is not closed cleanly: %s", log_dir.path, failure)
         for log_dir in self._dirs.values():
             log_dir.release()
 
@@ -331,7 +349,7 @@ class LogManager:
         try:
             folders = sorted(path for path in log_dir.path.iterdir() if path.is_dir())
         except OSError as error:
-            raise LogDirFailure(log_dir.path, error) from error
+            raise storage_error(log_dir.path, error, Operation.READ) from error
         for folder in folders:
             key = parse_partition_name(folder.name)
             if folder.name.endswith(DELETED_SUFFIX):
@@ -369,7 +387,7 @@ class LogManager:
                 files=self._files,
             )
             self._adopt(log)
-        except (CorruptLog, CheckpointDamaged) as error:
+        except (CorruptLog, CheckpointDamaged, StorageCallFailed) as error:
             logger.error("%s stays offline: %s", key, error)
             self.offline_partitions[key] = error
             self._damaged[key] = folder
@@ -392,6 +410,8 @@ class LogManager:
         except LogDirFailure as failure:
             if not log.is_closed:
                 self.fail_dir(failure)
+        except StorageCallFailed as failure:
+            logger.warning("left to the next pass: %s", failure)
         except ApiError:
             if not log.is_closed:
                 raise
@@ -442,6 +462,17 @@ class LogManager:
     def _folder_of(self, key: TopicPartition) -> Path | None:
         log = self._logs.get(key)
         return self._damaged.get(key) if log is None else log.folder
+
+    def _is_of_deleted_log(self, failure: LogDirFailure, dir_path: Path) -> bool:
+        """Whether a file is missing because its log is; not so if the whole log dir is missing."""
+        below = failure.path.relative_to(dir_path).parts
+        key = parse_partition_name(below[0]) if below else None
+        is_there = key is None or key in self._logs or key in self._damaged or not dir_path.is_dir()
+        found = verdict(failure.cause.errno, Operation.READ, is_log_there=is_there)
+        return found is Verdict.LOG_GONE
+
+    def _dir_with(self, name: str) -> LogDir | None:
+        return next((log_dir for log_dir in self._online_dirs() if (log_dir.path / name).is_dir()), None)
 
     def _logs_in(self, log_dir: LogDir) -> list[Log]:
         return [log for log in self.all_logs() if log.folder.parent == log_dir.path]

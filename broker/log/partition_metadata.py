@@ -12,9 +12,10 @@ import uuid
 from pathlib import Path
 
 from barnabas.broker.log.checkpoint_file import encode_lines
+from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log_files import PARTITION_METADATA
-from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
+from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
 from barnabas.protocol.ids import TopicId
 
 
@@ -41,7 +42,7 @@ def write_partition_metadata(folder: Path, topic_id: TopicId, files: FileSystem 
     try:
         files.write_atomically(path, text, durable=False)
     except OSError as error:
-        raise LogDirFailure(path, error) from error
+        raise storage_error(path, error) from error
 
 
 def read_partition_metadata(folder: Path) -> TopicId | None:
@@ -54,7 +55,7 @@ def read_partition_metadata(folder: Path) -> TopicId | None:
     except UnicodeDecodeError as error:
         raise CheckpointDamaged(f"{path}: {error}") from None
     except OSError as error:
-        raise LogDirFailure(path, error) from error
+        raise storage_error(path, error, Operation.READ) from error
     found = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     if found.get("version") != "0" or "topic_id" not in found:
         raise CheckpointDamaged(f"{path}: expected version: 0 and topic_id, found {text!r}")

@@ -21,6 +21,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log_files import SNAPSHOT_SUFFIX, segment_name
 from barnabas.broker.log.producer_state import (
@@ -30,7 +31,7 @@ from barnabas.broker.log.producer_state import (
     ProducerState,
     RecentBatch,
 )
-from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
+from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class ProducerSnapshots:
         try:
             self._files.write_atomically(path, encode_snapshot(states), durable=False)
         except OSError as error:
-            raise LogDirFailure(path, error) from error
+            raise storage_error(path, error) from error
         insort(self._offsets, offset)
         return True
 
@@ -144,7 +145,7 @@ class ProducerSnapshots:
             except FileNotFoundError:
                 logger.warning("%s: the snapshot of the producers is gone, others and the log serve", path)
             except OSError as error:
-                raise LogDirFailure(path, error) from error
+                raise storage_error(path, error, Operation.READ) from error
             self._remove(self._offsets[-1:])
         return None
 
@@ -176,5 +177,5 @@ class ProducerSnapshots:
             try:
                 self._files.unlink(path, missing_ok=True)
             except OSError as error:
-                raise LogDirFailure(path, error) from error
+                raise storage_error(path, error, Operation.CHANGE) from error
             self._offsets.remove(offset)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.broker.log.batch_scan import iter_headers
+from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.epoch_cache import EpochCache
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_config import LogConfig
@@ -31,7 +32,7 @@ from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.producer_snapshot import ProducerSnapshots
 from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.segment import Segment
-from barnabas.broker.log.storage_errors import CheckpointDamaged, CorruptLog, LogDirFailure
+from barnabas.broker.log.storage_errors import CheckpointDamaged, CorruptLog, storage_error
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.record_batch import HEADER_BYTES, check_batch
 
@@ -65,7 +66,7 @@ def recover_log(
     try:
         found, snapshots = _list_files(folder, files)
     except OSError as error:
-        raise LogDirFailure(folder, error) from error
+        raise storage_error(folder, error, Operation.READ) from error
     bases = [base for base, _ in found]
     segments: list[Segment] = []
     for index, (base, size) in enumerate(found):

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from barnabas.broker.log.batch_scan import Bytes, batches_end, find_batch, iter_headers
+from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_files import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from barnabas.broker.log.offset_index import OffsetIndex
 from barnabas.broker.log.retention import SegmentAge
 from barnabas.broker.log.segment_file import SegmentFile
-from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.log.storage_errors import storage_error
 from barnabas.broker.log.time_index import TimeIndex
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import NO_TIMESTAMP, BatchHeader
@@ -189,7 +190,7 @@ class Segment:
             try:
                 timestamp_ms = self.file.path.stat().st_mtime_ns // 1_000_000
             except OSError as error:
-                raise LogDirFailure(self.file.path, error) from error
+                raise storage_error(self.file.path, error, Operation.READ) from error
         return SegmentAge(next_offset, size, timestamp_ms)
 
     def must_roll(
@@ -405,6 +406,12 @@ class Segment:
         """Let go of descriptors and mappings without writing anything."""
         self.file.close()
 
+    def abandon(self) -> None:
+        """As `close`, for a log that is gone, as readers are told from now on."""
+        self.offset_index.abandon()
+        self.time_index.abandon()
+        self.file.abandon()
+
     def remove(self) -> None:
         """Delete the files; views that were handed out stay valid. Raises LogDirFailure."""
         self.file.remove()
@@ -412,4 +419,4 @@ class Segment:
             self.offset_index.remove()
             self.time_index.remove()
         except OSError as error:
-            raise LogDirFailure(self.file.path, error) from error
+            raise storage_error(self.file.path, error, Operation.CHANGE) from error

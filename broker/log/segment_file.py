@@ -20,11 +20,13 @@ import errno
 import logging
 import mmap
 import os
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
-from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.log.storage_errors import LogGone, storage_error
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.invariants import invariant
 
@@ -36,10 +38,17 @@ _ZEROS: Final = bytes(256 * 1024)
 _MAP_ATTEMPTS: Final = 4
 
 
+class Gone(Enum):
+    """Why a file must not be read any more."""
+
+    SEGMENT = "removed by retention or truncation"
+    LOG = "its log was deleted or closed"
+
+
 class SegmentFile:
     """The bytes of one segment; offsets mean nothing here."""
 
-    __slots__ = ("_capacity", "_descriptor", "_files", "_is_gone", "_map", "path", "size")
+    __slots__ = ("_capacity", "_descriptor", "_files", "_gone", "_map", "path", "size")
 
     def __init__(self, path: Path, size: int, files: FileSystem = FILE_SYSTEM) -> None:
         """A file that exists and holds `size` bytes of batches."""
@@ -50,7 +59,7 @@ class SegmentFile:
         """How long the file is; known while it is open for writing."""
         self._descriptor: int | None = None
         self._map: mmap.mmap | None = None
-        self._is_gone = False
+        self._gone: Gone | None = None
 
     @classmethod
     def create(cls, path: Path, files: FileSystem = FILE_SYSTEM) -> SegmentFile:
@@ -63,7 +72,7 @@ class SegmentFile:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise LogDirFailure(path, error) from error
+            raise storage_error(path, error) from error
         return cls(path, 0, files)
 
     @property
@@ -73,8 +82,8 @@ class SegmentFile:
     def mapping(self, end: int) -> mmap.mmap:
         """A mapping of at least the first `end` bytes, `end` being above 0 and at most a published `size`.
 
-        Raises OFFSET_OUT_OF_RANGE when retention has deleted the file, LogDirFailure when it cannot be
-        mapped.
+        Raises OFFSET_OUT_OF_RANGE when retention has deleted the file, LogGone when the log was deleted or
+        closed, and what `storage_error` finds when it cannot be mapped.
         """
         mapped = self._map
         if mapped is not None and len(mapped) >= end:
@@ -93,14 +102,14 @@ class SegmentFile:
                 continue
             except OSError as error:
                 self._check_there()
-                raise LogDirFailure(self.path, error) from error
+                raise storage_error(self.path, error, Operation.READ) from error
             if len(mapped) < end:
                 break
             self._map = mapped
             return mapped
-        raise LogDirFailure(
-            self.path, OSError(errno.EIO, f"the file is shorter than the {end} bytes written")
-        )
+        self._check_there()
+        short = OSError(errno.EIO, f"the file is shorter than the {end} bytes written")
+        raise storage_error(self.path, short, Operation.READ)
 
     def view(self, start: int, end: int) -> memoryview:
         """The bytes from `start` to `end`, read-only, valid as long as they are held. Raises as `mapping`."""
@@ -123,7 +132,7 @@ class SegmentFile:
             self._files.write_all(descriptor, data, self.size)
         except OSError as error:
             self._drop_unpublished()
-            raise LogDirFailure(self.path, error) from error
+            raise storage_error(self.path, error) from error
 
     def publish(self, size: int) -> None:
         """Let readers see the file up to here."""
@@ -148,7 +157,7 @@ class SegmentFile:
                 self._files.write_all(descriptor, zeros, position)
                 position += len(zeros)
         except OSError as error:
-            raise LogDirFailure(self.path, error) from error
+            raise storage_error(self.path, error, Operation.CHANGE) from error
 
     def cut_to(self, size: int) -> None:
         """Shorten a file that no reader has seen yet, as recovery does. Raises LogDirFailure."""
@@ -156,7 +165,7 @@ class SegmentFile:
             if self.path.stat().st_size != size:
                 self._files.truncate(self.path, size)
         except OSError as error:
-            raise LogDirFailure(self.path, error) from error
+            raise storage_error(self.path, error, Operation.CHANGE) from error
         self._map = None
         self.size = size
 
@@ -166,7 +175,7 @@ class SegmentFile:
             try:
                 self._files.truncate(self._descriptor, self.size)
             except OSError as error:
-                raise LogDirFailure(self.path, error) from error
+                raise storage_error(self.path, error, Operation.CHANGE) from error
             self._capacity = self.size
 
     def fsync(self) -> None:
@@ -184,18 +193,25 @@ class SegmentFile:
         self._map = None
         self.release()
 
+    def abandon(self) -> None:
+        """As `close`, for good: whoever still wants to read is told that the log is gone (LogGone)."""
+        self._gone = self._gone or Gone.LOG
+        self.close()
+
     def remove(self) -> None:
         """Delete the file; views that were handed out stay valid. Raises LogDirFailure."""
-        self._is_gone = True
+        self._gone = Gone.SEGMENT
         try:
             self._files.unlink(self.path, missing_ok=True)
         except OSError as error:
-            raise LogDirFailure(self.path, error) from error
+            raise storage_error(self.path, error, Operation.CHANGE) from error
         finally:
             self.close()
 
     def _check_there(self) -> None:
-        if self._is_gone:
+        if self._gone is Gone.LOG:
+            raise LogGone(self.path)
+        if self._gone is Gone.SEGMENT:
             raise api_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.path.name} has been deleted")
 
     def _open(self) -> int:

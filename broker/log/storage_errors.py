@@ -1,13 +1,21 @@
-"""What can go wrong with the disk, by name. Both go to clients as KAFKA_STORAGE_ERROR."""
+"""What can go wrong with the files of a log, by name; `storage_error` picks the one that fits an OSError."""
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
+from barnabas.broker.log.disk_verdicts import Operation, Verdict, verdict
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError
+
+logger = logging.getLogger(__name__)
+
+_REPORT_INTERVAL_S: Final = 10.0
 
 
 class LogDirFailure(ApiError):
@@ -23,6 +31,28 @@ class LogDirFailure(ApiError):
         super().__init__(f"{path}: {cause.strerror or cause}")
         self.path = path
         self.cause = cause
+
+
+class StorageCallFailed(ApiError):
+    """One call failed for want of descriptors or memory; disk and log are sound, and a retry may succeed."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.KAFKA_STORAGE_ERROR
+    retriable = True
+
+    def __init__(self, path: Path, cause: OSError) -> None:
+        super().__init__(f"{path}: {cause.strerror or cause}; the disk is not to blame")
+        self.path = path
+        self.cause = cause
+
+
+class LogGone(ApiError):
+    """The log was deleted or closed while it was read: this broker leads the partition no longer."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    retriable = True
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path.parent.name} was deleted or closed meanwhile")
 
 
 class CorruptLog(ApiError):
@@ -52,10 +82,56 @@ class UnexpectedAppendOffset(LocalError):
     """A fetched batch does not continue the log where it ends."""
 
 
+class _FailedCalls:
+    """Reports failed calls loudly, and at most once in a while: where one fails, thousands may."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next_report = 0.0
+        self._unreported = 0
+
+    def report(self, error: StorageCallFailed, now: float) -> None:
+        with self._lock:
+            if now < self._next_report:
+                self._unreported += 1
+                return
+            self._next_report = now + _REPORT_INTERVAL_S
+            others, self._unreported = self._unreported, 0
+        logger.error("refused, to be tried again: %s (%d more since the last report)", error.text, others)
+
+
+_failed_calls = _FailedCalls()
+
+
+def storage_error(
+    path: Path, error: OSError, operation: Operation = Operation.WRITE, *, is_log_there: bool = True
+) -> ApiError:
+    """The exception for an error of the system, as the table of `disk_verdicts` decides: the caller raises
+    LogDirFailure, StorageCallFailed (reported here), or LogGone.
+    """
+    found = verdict(error.errno, operation, is_log_there=is_log_there)
+    if found is Verdict.LOG_GONE:
+        return LogGone(path)
+    if found is Verdict.DISK_BROKEN:
+        return LogDirFailure(path, error)
+    failed = StorageCallFailed(path, error)
+    _failed_calls.report(failed, time.monotonic())
+    return failed
+
+
 @contextmanager
-def disk_work(path: Path) -> Iterator[None]:
-    """Within, an OSError is the failure of the disk that a path lies on: LogDirFailure."""
+def must_be_whole(path: Path) -> Iterator[None]:
+    """Within, a change is under way that cannot be left half done: a failed call is a failed disk."""
+    try:
+        yield
+    except StorageCallFailed as failed:
+        raise LogDirFailure(path, failed.cause) from failed
+
+
+@contextmanager
+def disk_work(path: Path, operation: Operation = Operation.WRITE) -> Iterator[None]:
+    """Within, an OSError is raised as what `storage_error` makes of it."""
     try:
         yield
     except OSError as error:
-        raise LogDirFailure(path, error) from error
+        raise storage_error(path, error, operation) from error

@@ -222,6 +222,58 @@ async def test_a_failure_in_the_body_leaves_the_group_and_commits_nothing(
     assert group.offsets == {}
 
 
+@pytest.mark.parametrize("way", ["poll", "async for", "time-out"])
+async def test_a_member_that_is_cancelled_while_it_waits_commits_what_it_handed_out(
+    coordinator: FakeCoordinator, way: str
+) -> None:
+    """A service that is shut down between two records must not read the last ones again at its next start."""
+    fill(coordinator.cluster.partition("t"), 0, 10)
+    seen: list[int] = []
+
+    async def body() -> None:
+        async with consumer_of(coordinator, auto_commit_interval_ms=600_000) as consumer:
+            consumer.subscribe("t")
+            # The time-out makes another error of the cancellation.
+            async with asyncio.timeout(None) as timeout:
+                while way == "poll":
+                    seen.extend(record.offset for record in await consumer.poll(60_000))
+                async for record in consumer:
+                    seen.append(record.offset)
+                    if way == "time-out" and len(seen) == 10:
+                        timeout.reschedule(asyncio.get_running_loop().time() + 0.01)
+
+    running = asyncio.create_task(body())
+    await until(lambda: len(seen) == 10)
+    if way != "time-out":
+        running.cancel()
+    with pytest.raises((asyncio.CancelledError, TimeoutError)):
+        await running
+    assert coordinator.group("g").offsets["t", 0][0] == 10
+    assert coordinator.group("g").members == {}
+
+
+async def test_a_member_that_is_cancelled_at_work_on_a_record_commits_nothing(
+    coordinator: FakeCoordinator,
+) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 10)
+    at_work = asyncio.Event()
+
+    async def body() -> None:
+        async with consumer_of(coordinator, auto_commit_interval_ms=600_000) as consumer:
+            consumer.subscribe("t")
+            async for record in consumer:
+                if record.offset == 5:
+                    at_work.set()
+                    await asyncio.Event().wait()
+
+    running = asyncio.create_task(body())
+    await at_work.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert coordinator.group("g").offsets == {}
+
+
 async def test_who_does_not_poll_leaves_and_comes_back_with_the_next_poll(
     coordinator: FakeCoordinator,
 ) -> None:

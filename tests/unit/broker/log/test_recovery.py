@@ -28,11 +28,10 @@ SIZE = len(batch())
 
 
 def filled(open_log: OpenLog, count: int = 10) -> Log:
-    """A log of one-record batches, four to a segment, an epoch for every three, stopped without a word."""
+    """A log of one-record batches, four to a segment, an epoch for every three, left as a crash would."""
     log = open_log(CONFIG)
     for index in range(count):
         log.append_as_leader(batch(timestamp_ms=index), index // 3, 0)
-    log.abandon()
     return log
 
 

@@ -1,0 +1,216 @@
+"""What an error of the system means for a log: the table, and what follows from it in a log manager."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.log.disk_verdicts import Operation, Verdict, verdict
+from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.storage_errors import (
+    LogDirFailure,
+    LogGone,
+    StorageCallFailed,
+    disk_work,
+    must_be_whole,
+    storage_error,
+)
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import BrokerId, TopicPartition
+
+READ, WRITE, CHANGE, SYNC = Operation.READ, Operation.WRITE, Operation.CHANGE, Operation.SYNC
+BROKEN, FAILED, GONE = Verdict.DISK_BROKEN, Verdict.CALL_FAILED, Verdict.LOG_GONE
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+TABLE = [
+    (errno.EIO, {READ: BROKEN, WRITE: BROKEN, CHANGE: BROKEN, SYNC: BROKEN}),
+    (errno.EROFS, {READ: BROKEN, WRITE: BROKEN, CHANGE: BROKEN, SYNC: BROKEN}),
+    (errno.ENOSPC, {READ: BROKEN, WRITE: BROKEN, CHANGE: BROKEN, SYNC: BROKEN}),
+    (errno.EACCES, {READ: BROKEN, WRITE: BROKEN, CHANGE: BROKEN, SYNC: BROKEN}),
+    (errno.EMFILE, {READ: FAILED, WRITE: FAILED, CHANGE: BROKEN, SYNC: FAILED}),
+    (errno.ENFILE, {READ: FAILED, WRITE: FAILED, CHANGE: BROKEN, SYNC: FAILED}),
+    (errno.ENOMEM, {READ: FAILED, WRITE: FAILED, CHANGE: BROKEN, SYNC: BROKEN}),
+    (errno.ENOENT, {READ: BROKEN, WRITE: BROKEN, CHANGE: BROKEN, SYNC: BROKEN}),
+    (None, {READ: BROKEN, WRITE: BROKEN, CHANGE: BROKEN, SYNC: BROKEN}),
+]
+
+
+@pytest.mark.parametrize(("number", "expected"), TABLE)
+def test_the_table(number: int | None, expected: dict[Operation, Verdict]) -> None:
+    assert {operation: verdict(number, operation, is_log_there=True) for operation in Operation} == expected
+
+
+@pytest.mark.parametrize("operation", list(Operation))
+def test_a_missing_file_of_a_log_that_is_gone_is_no_failure(operation: Operation) -> None:
+    assert verdict(errno.ENOENT, operation, is_log_there=False) is GONE
+    assert verdict(errno.EIO, operation, is_log_there=False) is BROKEN
+
+
+def test_the_errors_say_what_a_client_may_do() -> None:
+    path = Path("/logs/t-0/1.log")
+    broken = storage_error(path, OSError(errno.EIO, "sector"), READ)
+    failed = storage_error(path, OSError(errno.EMFILE, "too many"), READ)
+    gone = storage_error(path, OSError(errno.ENOENT, "no such file"), READ, is_log_there=False)
+    assert [type(error) for error in (broken, failed, gone)] == [LogDirFailure, StorageCallFailed, LogGone]
+    assert broken.code == failed.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert gone.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert broken.retriable
+    assert failed.retriable
+    assert gone.retriable
+
+
+def test_a_call_that_fails_half_way_through_a_change_is_a_broken_disk(tmp_path: Path) -> None:
+    with pytest.raises(LogDirFailure), must_be_whole(tmp_path), disk_work(tmp_path):
+        raise OSError(errno.EMFILE, "too many open files")
+
+
+def test_failed_calls_are_reported_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(100):
+        storage_error(Path("/logs/t-0/1.log"), OSError(errno.ENFILE, "table overflow"), READ)
+    assert sum("refused, to be tried again" in record.message for record in caplog.records) <= 2
+
+
+class Manager:
+    """A manager over one log dir, and a way to have its opens or writes fail."""
+
+    def __init__(self, folder: Path) -> None:
+        self.logs = LogManager.open(
+            [folder], broker_id=BrokerId(1), cluster_id="c", config_of=lambda topic: LogConfig(), now_ms=0
+        )
+
+    def append(self, name: TopicPartition) -> None:
+        self.logs.get_or_create(name, None, 0).append_as_leader(build_batch([(None, b"v")]), 0, 0)
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    made = Manager(tmp_path / "logs")
+    yield made
+    made.logs.close(0)
+
+
+def refusing(error_number: int) -> Callable[..., int]:
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(error_number, os.strerror(error_number))
+
+    return refuse
+
+
+@pytest.mark.parametrize("error_number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_write_for_which_something_is_lacking_is_refused_and_the_dir_stays(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch, error_number: int
+) -> None:
+    manager.append(T0)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystem, "pwrite", staticmethod(refusing(error_number)))
+        with pytest.raises(StorageCallFailed) as refused:
+            manager.append(T0)
+    assert refused.value.retriable
+    assert manager.logs.offline_dirs == {}
+    manager.append(T0)
+    log = manager.logs.get(T0)
+    assert log is not None
+    assert log.log_end_offset == 2
+
+
+def test_a_roll_that_finds_no_descriptor_is_done_by_a_later_append(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager.append(T0)
+    log = manager.logs.get(T0)
+    assert log is not None
+    log.config = LogConfig(segment_bytes=100)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refusing(errno.EMFILE))
+        with pytest.raises(StorageCallFailed):
+            manager.append(T0)
+    assert (log.log_end_offset, len(log.segments)) == (1, 1)
+    manager.append(T0)
+    assert (log.log_end_offset, len(log.segments)) == (2, 2)
+    assert [log.read(offset, 1).next_offset for offset in (0, 1)] == [1, 2]
+
+
+def test_a_pass_leaves_out_the_log_whose_call_failed_and_does_the_others(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in (T0, T1):
+        manager.append(name)
+    poor, rich = manager.logs.get(T0), manager.logs.get(T1)
+    assert poor is not None
+    assert rich is not None
+    poor.config = rich.config = LogConfig(flush_ms=1)
+
+    def lacking(now_ms: int) -> None:
+        raise storage_error(poor.folder, OSError(errno.EMFILE, "too many open files"), SYNC)
+
+    monkeypatch.setattr(poor, "flush", lacking)
+    with caplog.at_level(logging.WARNING):
+        manager.logs.flush_pass(1_000)
+    assert "left to the next pass" in caplog.text
+    assert (rich.recovery_point, manager.logs.offline_dirs) == (1, {})
+    monkeypatch.undo()
+
+
+def test_a_reader_of_a_deleted_log_takes_no_dir_offline(manager: Manager) -> None:
+    manager.append(T0)
+    manager.append(T1)
+    log = manager.logs.get(T0)
+    assert log is not None
+    assert manager.logs.delete(T0, 0)
+    with pytest.raises(LogGone):
+        log.read(0, 1 << 20)
+    with pytest.raises(LogGone):
+        log.offset_for_timestamp(0)
+    assert manager.logs.offline_dirs == {}
+
+
+def test_many_readers_during_a_deletion_meet_no_failed_disk(manager: Manager) -> None:
+    manager.append(T0)
+    log = manager.logs.get(T0)
+    assert log is not None
+    begun, found = threading.Semaphore(0), []
+
+    def read() -> None:
+        begun.release()
+        while True:
+            try:
+                log.segments[0].file.close()
+                log.read(0, 1 << 20)
+            except ApiError as error:
+                found.append(error)
+                return
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+        begun.acquire()
+    manager.logs.delete(T0, 0)
+    for reader in readers:
+        reader.join(60)
+    assert [type(error) for error in found] == [LogGone] * 4
+
+
+def test_a_failure_below_a_deleted_folder_is_ignored_and_one_below_a_missing_dir_is_not(
+    manager: Manager, tmp_path: Path
+) -> None:
+    manager.append(T0)
+    missing = OSError(errno.ENOENT, "no such file")
+    assert manager.logs.fail_dir(LogDirFailure(tmp_path / "logs" / "t-7" / "0.log", missing)) == []
+    assert manager.logs.offline_dirs == {}
+    assert manager.logs.fail_dir(LogDirFailure(tmp_path / "logs" / "t-0" / "0.log", missing)) == [T0]
+
+
+def test_a_log_whose_folder_is_missing_can_be_deleted(manager: Manager, tmp_path: Path) -> None:
+    manager.append(T0)
+    (tmp_path / "logs" / "t-0").rename(tmp_path / "elsewhere")
+    assert manager.logs.delete(T0, 0)
+    assert manager.logs.offline_dirs == {}
+    assert manager.logs.offline_partitions == {}

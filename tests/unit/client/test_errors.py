@@ -1,0 +1,81 @@
+"""Errors that leave the client: one object per raise, and through a pickle whole."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+from types import TracebackType
+
+import pytest
+
+from barnabas.client import errors as client_errors
+from barnabas.client.errors import (
+    BarnabasError,
+    DeliveryTimedOut,
+    ErrorCode,
+    LogTruncated,
+    TopicErrors,
+    api_error,
+)
+from barnabas.client.producer_batch import ProducerBatch, RecordFuture
+from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.errors import _CLASSES, MalformedFrame, MessageTooComplex, Unencodable
+from barnabas.protocol.ids import TopicPartition
+
+
+def _frames(error: BaseException) -> int:
+    count, trace = 0, error.__traceback__
+    while isinstance(trace, TracebackType):
+        count, trace = count + 1, trace.tb_next
+    return count
+
+
+def _failed_batch(error: BarnabasError) -> ProducerBatch:
+    builder = RecordBatchBuilder(max_bytes=10_000)
+    for _ in range(100):
+        builder.append(None, b"value", None, 0)
+    batch = ProducerBatch(TopicPartition("t", 0), builder, reserved_bytes=0, created_at=0.0)
+    batch.fail(error)
+    return batch
+
+
+def test_each_record_of_a_failed_batch_raises_an_error_of_its_own() -> None:
+    cause = api_error(ErrorCode.NOT_ENOUGH_REPLICAS)
+    timed_out = DeliveryTimedOut("no answer in time")
+    timed_out.__cause__ = cause
+    batch = _failed_batch(timed_out)
+    raised = []
+    for index in range(100):
+        with pytest.raises(DeliveryTimedOut, match="no answer in time") as caught:
+            RecordFuture(batch, index, 0).result()
+        raised.append(caught.value)
+    assert len(set(map(id, raised))) == 100
+    # A traceback that grew by its frames with every record kept all of their locals alive.
+    assert all(_frames(first) == _frames(second) for first, second in pairwise(raised))
+    assert all(error.__cause__ is cause for error in raised)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LogTruncated("records that were read are gone", 17),
+        LogTruncated("records that were read are gone", None),
+        TopicErrors({"t": api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, "a name")}, {"u": 3}),
+        *(
+            getattr(client_errors, name)("a reason")
+            for name in client_errors.__all__
+            if name not in ("ErrorCode", "LogTruncated", "TopicErrors", "api_error")
+        ),
+        MessageTooComplex("a reason"),
+        Unencodable("a reason"),
+        MalformedFrame("a reason"),
+        *(made("a reason") for made in _CLASSES.values()),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_come_through_a_pickle_whole(error: BarnabasError) -> None:
+    """As from a Spark task or a process pool: one that cannot be unpickled hangs or kills the pool."""
+    for copied in (pickle.loads(pickle.dumps(error)), error.again()):
+        assert type(copied) is type(error)
+        assert str(copied) == str(error)
+        assert repr(copied.__dict__) == repr(error.__dict__)
