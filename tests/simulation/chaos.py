@@ -9,7 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from barnabas.protocol.errors import ConnectionClosed, ConnectionRefused, RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId, Offset
+from tests.simulation.disk import BATCH_BYTES
 from tests.simulation.world import SimBroker, World
 from tests.simulation.zookeeper import Door
 
@@ -30,6 +32,7 @@ NUISANCES = {
     "repeat_control": 1.0,
     "checkpoint": 1.0,
     "flush": 1.0,
+    "checkpoint_logs": 0.5,
     "retain": 0.7,
     "produce_acks_1": 3.0,
 }
@@ -53,6 +56,9 @@ CURES = {
     "clear_suspicion": 2.0,
 }
 
+LOST = (ConnectionClosed, ConnectionRefused, RequestTimedOutLocally)
+"""How a fetch ends that has no answer."""
+
 
 class Chaos:
     """One history."""
@@ -60,7 +66,11 @@ class Chaos:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         brokers = self.random.choice((3, 3, 3, 4, 5))
-        self.world = World(brokers, min_insync_replicas=self.random.choice((1, 2, 2)))
+        self.world = World(
+            brokers,
+            min_insync_replicas=self.random.choice((1, 2, 2)),
+            segment_bytes=self.random.choice((3 * BATCH_BYTES, 1 << 20)),
+        )
         self.ids = list(self.world.brokers)
         self.trace: list[str] = []
         weights = WORK | NUISANCES
@@ -101,7 +111,7 @@ class Chaos:
         self.world.fetch(
             self._any().id,
             max_wait_ms=self.random.choice((0, 500)),
-            max_bytes=self.random.choice((20, 40, 1 << 20)),
+            max_bytes=self.random.choice((BATCH_BYTES, 2 * BATCH_BYTES, 1 << 20)),
         )
 
     def deliver(self) -> None:
@@ -109,7 +119,7 @@ class Chaos:
             self.world.deliver(self.random.randrange(len(self.world.messages)))
 
     def produce(self) -> None:
-        self.world.produce(self._leader(), self.random.randint(1, 3))
+        self.world.produce(self._leader(), self.random.randint(1, 3), is_one_batch=self.random.random() < 0.5)
 
     def produce_acks_1(self) -> None:
         self.world.produce(self._leader(), acks=1)
@@ -136,7 +146,7 @@ class Chaos:
 
     def give_up(self) -> None:
         """A fetch times out; what it was may still arrive."""
-        self._any().fetchers.lose_answer()
+        self._any().fetchers.lose_answers(self.random.choice(LOST)("lost"))
 
     def lose_message(self) -> None:
         if self.world.messages:
@@ -151,9 +161,13 @@ class Chaos:
             broker.replicas.checkpoint_high_watermarks()
 
     def flush(self) -> None:
-        log = self._any().log
-        if log is not None:
-            log.flushed = log.log_end_offset
+        self._any().disk.flush(self.world.tp)
+
+    def checkpoint_logs(self) -> None:
+        """Recovery points and log starts are saved, and sealed segments flushed."""
+        disk = self._any().disk
+        if not disk.has_failed:
+            disk.logs.checkpoint_pass(0)
 
     def retain(self) -> None:
         broker = self._any()
@@ -208,7 +222,7 @@ class Chaos:
         ]
         if not broker.is_up or not others:
             return
-        broker.crash(power_loss=True)
+        broker.crash(power_loss=self.random)
         world.messages = [message for message in world.messages if message.source != broker.id]
         world.zookeeper.unregister(broker.id)
         while world.control():

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.simulation.world import OPEN_WORLDS
+
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
@@ -14,3 +16,11 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(before)
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    """The worlds of a test are let go of, and their folders."""
+    yield
+    for world in list(OPEN_WORLDS):
+        world.close()

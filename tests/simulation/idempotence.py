@@ -12,8 +12,8 @@ from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, Offset
 from tests.simulation.chaos import Chaos
-from tests.simulation.memory_log import encode, idempotent
-from tests.simulation.world import TP, World
+from tests.simulation.disk import encode, idempotent
+from tests.simulation.world import World
 
 IN_FLIGHT = 5
 _CLIENT = BrokerId(-2)
@@ -53,7 +53,7 @@ class IdempotentProducer:
                 self.unanswered.remove(sequence)
 
         def arrive() -> None:
-            target.replicas.append(-1, _TIMEOUT_MS, [(TP, encode(value))], answer)
+            target.replicas.append(-1, _TIMEOUT_MS, [(self._world.tp, encode(value))], answer)
             target.replicas.wake_followers()
 
         self._world.send(_CLIENT, broker, arrive)
@@ -97,8 +97,9 @@ class IdempotentChaos(Chaos):
         log, partition = broker.log, broker.partition
         kept: dict[int, list[int]] = {}
         for offset, entry in enumerate(self.world.truth.committed):
-            kept.setdefault(entry.header(offset).producer_id, []).append(offset)
-        first = min((offsets[-IN_FLIGHT:][0] for name, offsets in kept.items() if name > 0), default=1 << 60)
+            if (producer := entry.producer) is not None:
+                kept.setdefault(producer[0], []).append(offset)
+        first = min((offsets[-IN_FLIGHT:][0] for offsets in kept.values()), default=1 << 60)
         if broker.can_act and log is not None and partition is not None:
             end = min(partition.high_watermark, first)
             if end > log.log_start_offset:

@@ -182,7 +182,7 @@ def one_of_a_lost_isr_is_kept(setattr_: SetAttr) -> None:
 FOUND_BY_CHANCE: dict[Mutation, int] = {
     followers_cut_to_their_high_watermark: 0,
     no_history_is_compared: 0,
-    a_joining_replica_is_not_waited_for: 420,
+    a_joining_replica_is_not_waited_for: 11_480,
     a_leaving_replica_is_not_waited_for: 0,
     older_states_of_the_controller_are_taken: 180,
     the_state_is_written_without_comparing: 0,

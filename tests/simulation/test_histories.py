@@ -16,7 +16,7 @@ from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.invariants import InvariantViolation
 from tests.simulation import mutations
-from tests.simulation.memory_log import RECORD
+from tests.simulation.disk import BATCH_BYTES
 from tests.simulation.mutations import Mutation
 from tests.simulation.world import MAX_LAG_MS, TP, World
 from tests.simulation.zookeeper import Door
@@ -38,7 +38,7 @@ def _fetch_without_answer(world: World, *followers: BrokerId) -> None:
         assert world.fetch(follower)
         assert world.deliver(len(world.messages) - 1)
         world.messages.pop()
-        world.brokers[follower].fetchers.lose_answer()
+        world.brokers[follower].fetchers.lose_answers()
         world.check()
 
 
@@ -120,7 +120,7 @@ def a_fast_double_failover() -> None:
     world.settle()
     values = [entry.value for entry in world.truth.committed]
     assert values == [0, 3]
-    assert all(broker.log.between(0, 2) == world.truth.committed for broker in world.brokers.values())
+    assert all(broker.view.between(0, 2) == world.truth.committed for broker in world.brokers.values())
 
 
 def a_zombie_leader() -> None:
@@ -293,7 +293,7 @@ def a_laggard_joins_a_new_leader() -> None:
     _tell(world, B, C)
     leader = world.brokers[B].partition
     assert (leader.is_leader, leader.high_watermark, leader.log_end_offset) == (True, 1, 2)
-    assert world.fetch(C, max_bytes=RECORD.size)
+    assert world.fetch(C, max_bytes=BATCH_BYTES)
     while world.deliver():
         world.check()
     assert world.brokers[C].partition.log_end_offset == 1
@@ -359,7 +359,7 @@ def a_leader_that_misses_an_epoch_of_another() -> None:
     world.produce(B, acks=1)
     _replicate(world, C)
     _replicate(world, C)
-    assert [entry.value for entry in world.brokers[C].log.between(0, 1)] == [1]
+    assert [entry.value for entry in world.brokers[C].view.between(0, 1)] == [1]
     _die(world, B)
     _tell(world, A)
     assert world.brokers[A].partition.leader_epoch == 2

@@ -20,7 +20,7 @@ SEEDS_TO_FIND_A_MISTAKE = 1_500
 
 def _run(seed: int) -> Chaos:
     chaos = Chaos(seed)
-    with told_with_seed(seed, chaos.trace, chaos.world.describe):
+    with chaos.world, told_with_seed(seed, chaos.trace, chaos.world.describe):
         chaos.run(STEPS)
     return chaos
 

@@ -1,16 +1,18 @@
 """A cluster without threads, sockets, disks or clocks: the real rules, driven step by step.
 
-Real are: replica managers with their partitions, ISR changes and purgatories, the handlers of Fetch and of
-the controller's requests, what a follower does with an answer, and the controller's whole reign. Simulated
-are the network, ZooKeeper, the logs and time. Nothing happens by itself: whoever drives a `World` says what
-comes next, so the same steps always give the same history.
+Real are: replica managers with their partitions, ISR changes, disk failures and purgatories, the handlers of
+Fetch and of the controller's requests, the fetchers' decisions, the logs, and the controller's whole reign.
+Simulated are the network, ZooKeeper, time, and what befalls a disk. Nothing happens by itself: whoever drives
+a `World` says what comes next, so the same steps always give the same history.
 """
 
 from __future__ import annotations
 
+import random
+import shutil
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -18,20 +20,19 @@ from typing import Any
 from barnabas.broker.handlers import fetch as fetch_handler
 from barnabas.broker.handlers import inter_broker
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
-from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.appending import AppendOutcome
-from barnabas.broker.replication.fetcher import FollowedLeader
-from barnabas.broker.replication.followed import Followed, FollowedPartitions
-from barnabas.broker.replication.following import apply_answer
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.controller import events
 from barnabas.controller.controller_writer import ControllerMoved
 from barnabas.controller.reign import ControllerSettings, Reign
 from barnabas.controller.request_batch import BrokerBatch
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import (
     BrokerEpoch,
     BrokerId,
@@ -43,14 +44,23 @@ from barnabas.protocol.ids import (
 )
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, UpdateMetadataRequest
-from tests.simulation.memory_log import MemoryLog, MemoryLogs, decode, encode
+from tests.simulation.disk import (
+    SMALL_INDEX_BYTES,
+    Disk,
+    LogView,
+    decode,
+    encode,
+    encode_batch,
+    new_folder,
+)
+from tests.simulation.fetchers import SimFetchers
+from tests.simulation.requests import SimRequest
 from tests.simulation.truth import Truth
 from tests.simulation.zookeeper import LISTENER, Door, SimIsrStore, SimWriter, SimZooKeeper
 
 TOPIC_ID = TopicId(uuid.UUID(int=7))
 TP = TopicPartition("t", 0)
 MAX_LAG_MS = 1_000
-REFRESH_MS = 100
 _MAX_MESSAGES = 48
 _ROUNDS = 400
 
@@ -59,48 +69,8 @@ def raise_it(error: BaseException) -> None:
     raise error
 
 
-class SimRequest:
-    """A decoded request, answered by a callback: in the shape of `ApiRequest`."""
-
-    listener_name = LISTENER
-    api_version = None
-
-    def __init__(self, body: Any, respond: Callable[[Any], None]) -> None:
-        self.body = body
-        self.respond = respond
-
-    def release_frame(self) -> None:
-        return
-
-
-class SimFetchers:
-    """Remembers whom its broker follows; the fetching itself is the world's."""
-
-    def __init__(self) -> None:
-        self.followed: FollowedLeader | None = None
-        self.partitions = FollowedPartitions(REFRESH_MS, REFRESH_MS)
-        self.in_flight: object | None = None
-
-    def lose_answer(self) -> None:
-        """The connection is lost, or the answer late: nobody waits for it any more."""
-        self.in_flight = None
-        self.partitions.begin_anew()
-
-    def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
-        for leader in leaders.values():
-            self.unfollow([TP])
-            self.followed = leader if leader.endpoint is not None else None
-
-    def unfollow(self, names: Iterable[TopicPartition]) -> None:
-        if list(names):
-            self.followed = self.in_flight = None
-            self.partitions = FollowedPartitions(REFRESH_MS, REFRESH_MS)
-
-    def start(self) -> None:
-        return
-
-    def stop(self) -> None:
-        return
+OPEN_WORLDS: list[World] = []
+"""Those whose disks are to be let go of."""
 
 
 class SimTopicSettings:
@@ -124,8 +94,11 @@ class SimBroker:
         self.life = 0
         self.is_up = False
         self.is_paused = False
-        self.logs = MemoryLogs()
+        self.disk = Disk(broker_id, world.folder / str(broker_id), lambda topic: world.log_config)
+        self.disk.on_slow = world.pass_time
         self._world = world
+        self._clock_factor = 1.0
+        self._clock_set_ms = (0.0, 0.0)
         self.start()
 
     @property
@@ -133,20 +106,39 @@ class SimBroker:
         return self.is_up and not self.is_paused
 
     @property
-    def log(self) -> MemoryLog | None:
-        return self.logs.logs.get(TP)
+    def logs(self) -> LogManager:
+        return self.disk.logs
+
+    @property
+    def log(self) -> Log | None:
+        return self.logs.get(self._world.tp)
+
+    @property
+    def view(self) -> LogView | None:
+        """The records of its log, also while the process is gone or the disk has failed."""
+        return self.disk.view(self._world.tp)
 
     @property
     def partition(self) -> Partition | None:
         return next(iter(self.replicas.partitions()), None) if self.is_up else None
 
+    def now_ms(self) -> float:
+        """By its own clock."""
+        here, world = self._clock_set_ms
+        return here + (self._world.now_ms - world) * self._clock_factor
+
+    def set_clock(self, factor: float) -> None:
+        """From now on its clock goes so much faster than the world's."""
+        self._clock_set_ms = (self.now_ms(), self._world.now_ms)
+        self._clock_factor = factor
+
     def start(self) -> None:
-        """A new process: open the logs, register."""
+        """A new process: register."""
         world = self._world
         self.life += 1
         self.metadata = MetadataCache()
-        self.fetchers = SimFetchers()
-        self.reaper = Reaper(on_fatal=raise_it, clock_ms=lambda: int(world.now_ms))
+        self.fetchers = SimFetchers(world, self)
+        self.reaper = Reaper(on_fatal=raise_it, clock_ms=lambda: int(self.now_ms()))
         self.replicas = ReplicaManager(
             self.id,
             self.logs,
@@ -157,7 +149,7 @@ class SimBroker:
             make_fetchers=lambda manager: self.fetchers,
             max_lag_ms=MAX_LAG_MS,
             on_fatal=raise_it,
-            now_ms=lambda: world.now_ms,
+            now_ms=self.now_ms,
         )
         self.services = SimpleNamespace(
             replicas=self.replicas,
@@ -170,15 +162,23 @@ class SimBroker:
         self.is_up, self.is_paused = True, False
         self.replicas.begin_life(world.zookeeper.register(self.id))
 
-    def crash(self, *, power_loss: bool = False) -> None:
-        """The process is gone; with `power_loss` so is what was not flushed."""
+    def crash(self, *, power_loss: random.Random | None = None) -> None:
+        """The process is gone; with the power so is what was not flushed, all or a part of it."""
         self.is_up = self.is_paused = False
-        for name, log in self.logs.logs.items():
-            self.logs.logs[name] = log.reopened(log.flushed if power_loss else None)
+        if power_loss is None:
+            self.disk.reopen()
+        else:
+            self.disk.lose_power(power_loss)
+
+    def stop(self) -> None:
+        """The process ends in good order."""
+        self.replicas.checkpoint_high_watermarks()
+        self.is_up = self.is_paused = False
+        self.disk.stop_cleanly()
 
     def wipe(self) -> None:
         """The disk of a dead broker is replaced by an empty one."""
-        self.logs = MemoryLogs()
+        self.disk.wipe()
 
     def rejoin(self) -> None:
         """Hear that the session has expired, and register anew."""
@@ -233,11 +233,21 @@ class SimChannels:
 class World:
     """All of it, with one partition that has a replica on every broker."""
 
-    def __init__(self, broker_count: int = 3, min_insync_replicas: int = 2) -> None:
+    def __init__(
+        self,
+        broker_count: int = 3,
+        min_insync_replicas: int = 2,
+        *,
+        tp: TopicPartition = TP,
+        segment_bytes: int = 1 << 20,
+    ) -> None:
         ids = [BrokerId(number) for number in range(1, broker_count + 1)]
+        self.tp = tp
+        self.folder = new_folder()
+        self.log_config = LogConfig(segment_bytes=segment_bytes, segment_index_bytes=SMALL_INDEX_BYTES)
         self.now_ms = 0.0
         self.min_insync_replicas = min_insync_replicas
-        self.zookeeper = SimZooKeeper(TP.topic, TOPIC_ID, ids)
+        self.zookeeper = SimZooKeeper(tp.topic, TOPIC_ID, ids)
         self.brokers = {broker: SimBroker(self, broker) for broker in ids}
         self.messages: list[Message] = []
         self.cut: set[frozenset[BrokerId]] = set()
@@ -245,8 +255,23 @@ class World:
         self.events: deque[events.Event] = deque()
         self.channels: list[SimChannels] = []
         self.next_value = 0
+        OPEN_WORLDS.append(self)
         self.elect_controller()
         self.settle()
+
+    def close(self) -> None:
+        """Let go of the disks; what was seen of them stays."""
+        if self in OPEN_WORLDS:
+            OPEN_WORLDS.remove(self)
+            for broker in self.brokers.values():
+                broker.disk.close()
+            shutil.rmtree(self.folder)
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # The controller
 
@@ -326,8 +351,7 @@ class World:
         self.events.append(events.ControlledShutdown(broker, epoch, lambda code, remaining: None))
         while self.control():
             self.check()
-        self.brokers[broker].replicas.checkpoint_high_watermarks()
-        self.brokers[broker].crash()
+        self.brokers[broker].stop()
         self.zookeeper.unregister(broker)
 
     # The network
@@ -353,66 +377,21 @@ class World:
     # Following
 
     def fetch(self, broker: BrokerId, *, max_wait_ms: int = 0, max_bytes: int = 1 << 20) -> bool:
-        """A follower sends its next fetch, unless one is under way; whether it did."""
+        """The fetchers' thread of a broker has its turn; whether it sent a fetch."""
         follower = self.brokers[broker]
-        fetchers, partition = follower.fetchers, follower.partition
-        if not follower.can_act or partition is None or fetchers.followed is None or fetchers.in_flight:
-            return False
-        followed = fetchers.followed
-        if followed.leader_epoch != partition.leader_epoch:
-            return False
-        if TP not in fetchers.partitions:
-            fetchers.partitions.add(TP, Followed(partition, followed.leader_epoch))
-        asked = fetchers.partitions.next_fetch(self.now_ms / 1000)
-        if asked.is_empty:
-            return False
-        request = FetchRequest(
-            replica_id=broker,
-            replica_epoch=follower.replicas.broker_epoch,
-            max_wait_ms=max_wait_ms,
-            min_bytes=1,
-            session_id=asked.session_id,
-            session_epoch=asked.epoch,
-            topics=asked.topics(max_bytes),
-            forgotten_topics_data=asked.forgotten_topics(),
-        )
-        leader = self.brokers[followed.broker_id]
-        token = fetchers.in_flight = object()
-
-        def arrive() -> None:
-            fetch_handler.handle(leader.services, SimRequest(request, answer))
-
-        def answer(response: FetchResponse) -> None:
-            self.send(leader.id, broker, lambda: apply(response))
-
-        def apply(response: FetchResponse) -> None:
-            if fetchers.in_flight is token:
-                fetchers.in_flight = None
-                self._apply(fetchers.partitions, response)
-
-        self.send(broker, leader.id, arrive)
-        return True
-
-    def _apply(self, partitions: FollowedPartitions, response: FetchResponse) -> None:
-        if response.error_code != ErrorCode.NONE:
-            partitions.begin_anew()
-            return
-        partitions.answered(response.session_id)
-        for topic in response.responses:
-            for data in topic.partitions:
-                followed = partitions.asked(TP)
-                if followed is None:
-                    continue
-                try:
-                    apply_answer(followed.partition, followed.leader_epoch, data, wall_clock_ms=0)
-                except (ApiError, UnexpectedAppendOffset):
-                    partitions.failed(TP, followed, self.now_ms / 1000)
-                else:
-                    partitions.applied(TP, followed)
+        return follower.can_act and follower.fetchers.step(max_wait_ms=max_wait_ms, max_bytes=max_bytes)
 
     # Clients
 
-    def produce(self, broker: BrokerId, count: int = 1, acks: int = -1, timeout_ms: int = 3_000) -> None:
+    def produce(
+        self,
+        broker: BrokerId,
+        count: int = 1,
+        acks: int = -1,
+        timeout_ms: int = 3_000,
+        *,
+        is_one_batch: bool = False,
+    ) -> None:
         """Some records to whoever may think that it leads."""
         target = self.brokers[broker]
         if not target.can_act:
@@ -424,7 +403,8 @@ class World:
             if outcomes[0].error == ErrorCode.NONE and acks == -1:
                 self.truth.acknowledged(Offset(outcomes[0].base_offset), values)
 
-        target.replicas.append(acks, timeout_ms, [(TP, encode(*values))], answer)
+        records = memoryview(encode_batch(*values)) if is_one_batch else encode(*values)
+        target.replicas.append(acks, timeout_ms, [(self.tp, records)], answer)
         target.replicas.wake_followers()
 
     def consume(self, broker: BrokerId, offset: int) -> None:
@@ -434,7 +414,7 @@ class World:
             return
         asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
         body = FetchRequest(
-            max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=TP.topic, partitions=[asked])]
+            max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=self.tp.topic, partitions=[asked])]
         )
         answers: list[FetchResponse] = []
         fetch_handler.handle(target.services, SimRequest(body, answers.append))
@@ -446,15 +426,20 @@ class World:
 
     def advance(self, ms: float) -> None:
         """Time goes by; what is due expires."""
-        self.now_ms += ms
+        self.pass_time(ms)
         for broker in self.brokers.values():
             if broker.can_act:
-                broker.reaper.expire_due(int(self.now_ms))
+                broker.reaper.expire_due(int(broker.now_ms()))
+
+    def pass_time(self, ms: float) -> None:
+        """Time goes by while everybody is at work."""
+        self.now_ms += ms
 
     def work_off(self, broker: BrokerId) -> None:
-        """The ISR thread of a broker has its turn."""
+        """The threads of a broker that wait for ZooKeeper have their turn."""
         if self.brokers[broker].can_act:
             self.brokers[broker].replicas.isr_changes.work_off()
+            self.brokers[broker].replicas.disk_failures.work_off()
 
     def shrink(self, broker: BrokerId) -> None:
         if self.brokers[broker].can_act:
@@ -465,7 +450,7 @@ class World:
     @property
     def state(self) -> Any:
         """Who leads, with which ISR, as ZooKeeper has it."""
-        return self.zookeeper.states[TP]
+        return self.zookeeper.states[self.tp]
 
     def check(self) -> None:
         """Raises Violation when an invariant is broken."""
@@ -515,16 +500,20 @@ class World:
             broker.is_paused = False
             if not broker.is_up:
                 broker.start()
+            elif broker.disk.has_failed:
+                broker.crash()
+                broker.start()
             elif broker.id not in self.zookeeper.registrations:
                 broker.rejoin()
+            broker.disk.slow_ms = 0.0
             self.clear_suspicion(broker.id)
             # Whatever was lost on the way times out.
-            broker.fetchers.lose_answer()
+            broker.fetchers.lose_answers()
 
     def describe(self) -> str:
         lines = [f"ZooKeeper: {self.state}, registered {sorted(self.zookeeper.registrations)}"]
         for broker in self.brokers.values():
-            epochs = broker.log.epoch_cache.entries if broker.log else ()
+            epochs = broker.log.epoch_cache.entries if broker.log is not None else ()
             lines.append(
                 f"broker {broker.id} (up {broker.is_up}): "
                 f"{broker.partition.view() if broker.partition else broker.log} epochs "

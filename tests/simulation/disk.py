@@ -1,0 +1,303 @@
+"""The disks of simulated brokers: the real `LogManager` and `Log` on a folder in memory, and what befalls it.
+
+A process that ends leaves all it wrote. A power cut leaves what was flushed, and of the rest a part that may
+end in the middle of a batch. A disk that fails or fills refuses appends, perhaps after a part of one. An
+empty disk may take the place of a broken one. `entries` decodes a log once, for those who compare.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_files import EPOCH_CHECKPOINT
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.record_batch import BatchHeader, iter_batches
+from barnabas.protocol.records import decode_fields
+
+_MEMORY = Path("/dev/shm")
+_READ_BYTES = 1 << 20
+_SEQUENCE_BITS = 31
+SMALL_INDEX_BYTES = 1 << 12
+CLUSTER_ID = "simulated"
+
+
+def new_folder() -> Path:
+    """A folder in memory, where the system has one."""
+    return Path(tempfile.mkdtemp(prefix="barnabas-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
+
+
+# Records.
+
+
+class Entry(NamedTuple):
+    """A record and its leader epoch; `idempotent` makes values that name a producer too."""
+
+    epoch: int
+    key: bytes | None
+    value: int | bytes | None
+
+    @property
+    def producer(self) -> tuple[int, int] | None:
+        """The idempotent producer, an id from 1 on, and the sequence number."""
+        if self.key is not None or not isinstance(self.value, int) or not self.value >> _SEQUENCE_BITS:
+            return None
+        return self.value >> _SEQUENCE_BITS, self.value & ((1 << _SEQUENCE_BITS) - 1)
+
+
+def idempotent(producer_id: int, sequence: int) -> int:
+    """The value of a record that a producer, an id from 1 on, gives this sequence number."""
+    return producer_id << _SEQUENCE_BITS | sequence
+
+
+def encode_batch(*values: int) -> bytes:
+    """One batch as a producer sends it."""
+    builder = RecordBatchBuilder(max_bytes=_READ_BYTES)
+    for value in values:
+        builder.append(None, value.to_bytes(8), None, 0)
+    producer = Entry(-1, None, values[0]).producer
+    if producer is None:
+        return bytes(builder.build())
+    return bytes(builder.build(producer_id=producer[0], producer_epoch=0, base_sequence=producer[1]))
+
+
+def encode(*values: int) -> memoryview:
+    """A batch for each value."""
+    return memoryview(b"".join(map(encode_batch, values)))
+
+
+BATCH_BYTES = len(encode(0))
+
+
+def decode(records: memoryview) -> list[tuple[int, Entry]]:
+    """(offset, entry) of each record."""
+    found: list[tuple[int, Entry]] = []
+    for at, header in iter_batches(records):
+        found += _entries_of(records, at, header)
+    return found
+
+
+def _entries_of(records: memoryview, at: int, header: BatchHeader) -> list[tuple[int, Entry]]:
+    epoch = header.partition_leader_epoch
+    return [
+        (offset, Entry(epoch, key, int.from_bytes(value) if key is None and value is not None else value))
+        for offset, _, key, value, _ in decode_fields(records[at : at + header.size_bytes])
+    ]
+
+
+class LogView:
+    """The records of one log, decoded as they come and again after a truncation."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.agreed = 0
+        """Up to where the records were found to be the committed ones; for the judge."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._cuts = self.log._bounds.cuts
+        self._first = self.log.log_start_offset
+        self._entries: list[Entry] = []
+        self.agreed = self._first
+
+    def between(self, start: int, end: int) -> list[Entry]:
+        """Those from one offset to another, both within the log."""
+        self.refresh()
+        return self._entries[start - self._first : end - self._first]
+
+    def refresh(self) -> None:
+        log = self.log
+        if log.is_closed:
+            return
+        if self._cuts != log._bounds.cuts or self._first + len(self._entries) < log.log_start_offset:
+            self._begin()
+        position, log_end = self._first + len(self._entries), log.log_end_offset
+        while position < log_end:
+            for offset, entry in decode(log.read(position, _READ_BYTES).records):
+                # A batch may begin before what was asked for.
+                if offset >= position:
+                    self._entries.append(entry)
+            position = self._first + len(self._entries)
+
+
+# Disks.
+
+
+class Disk:
+    """One broker's log dir. It outlives the broker: `logs` is always open, as the next process finds it."""
+
+    def __init__(self, broker: BrokerId, folder: Path, config_of: Callable[[str], LogConfig]) -> None:
+        self.is_failing = False
+        """Whether it refuses what is appended. Mended when a process starts."""
+        self.slow_ms = 0.0
+        """How long an append takes."""
+        self.was_robbed = False
+        """Whether it ever lost what it had."""
+        self.on_slow: Callable[[float], None] = lambda ms: None
+        self._broker = broker
+        self._folder = folder
+        self._config_of = config_of
+        self._views: dict[TopicPartition, LogView] = {}
+        # What of the epochs' file is on disk for sure, by partition.
+        self._durable_epochs: dict[TopicPartition, bytes | None] = {}
+        self._open()
+
+    def _open(self) -> None:
+        self.logs = _Logs.open(
+            [self._folder],
+            broker_id=self._broker,
+            cluster_id=CLUSTER_ID,
+            config_of=self._config_of,
+            now_ms=0,
+        )
+        self.logs.disk = self
+        for log in self.logs.all_logs():
+            self.logs.watch(log)
+
+    def view(self, name: TopicPartition) -> LogView | None:
+        """None where there is no log; of a log that its manager has given up, what was seen last."""
+        log = self.logs.get(name)
+        view = self._views.get(name)
+        if log is None:
+            return view if name in self.logs.offline_partitions else None
+        if view is None or view.log is not log:
+            view = self._views[name] = LogView(log)
+        return view
+
+    def close(self) -> None:
+        for log in self.logs.all_logs():
+            log.abandon()
+        for log_dir in self.logs._dirs.values():
+            log_dir.release()
+
+    # What befalls it.
+
+    def reopen(self) -> None:
+        """The process has ended; the page cache has all it wrote."""
+        self.close()
+        self.is_failing, self.slow_ms = False, 0.0
+        self._open()
+
+    def lose_power(self, draw: random.Random) -> None:
+        """Of what was not flushed a part is left, which may end in the middle of a batch."""
+        logs = self.logs.all_logs()
+        self.close()
+        self.was_robbed = True
+        for log in logs:
+            self._cut(log, draw)
+        self.is_failing, self.slow_ms = False, 0.0
+        self._open()
+
+    def stop_cleanly(self) -> None:
+        """The process ends in good order."""
+        if self.is_failing:
+            self.reopen()
+            return
+        self.logs.close(0)
+        self._open()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it refuses work, or did so while the process lived."""
+        return self.is_failing or not self.logs.has_online_dir
+
+    def wipe(self) -> None:
+        """An empty disk takes its place; for one of a process that has ended."""
+        self.close()
+        self.was_robbed = True
+        shutil.rmtree(self._folder)
+        self._durable_epochs.clear()
+        self._open()
+
+    def flush(self, name: TopicPartition) -> None:
+        log = self.logs.get(name)
+        if log is not None and not self.is_failing:
+            log.flush(0)
+
+    def flushed(self, log: Log) -> None:
+        """A flush has gone to the end: the file of the epochs is on disk as it is now."""
+        self._durable_epochs[log.topic_partition] = _content(log.epoch_cache.path)
+
+    def _cut(self, log: Log, draw: random.Random) -> None:
+        flushed = log.recovery_point
+        for segment in log.segments:
+            if segment.next_offset <= flushed:
+                continue
+            kept = 0
+            if segment.base_offset < flushed:
+                kept = _position(segment, flushed)
+            end = draw.choice((kept, draw.randint(kept, segment.size), segment.size))
+            os.truncate(segment.file.path, end)
+        durable = self._durable_epochs.get(log.topic_partition)
+        if draw.random() < 0.5 and log.folder.exists():
+            # The file is replaced without waiting for the disk.
+            if durable is None:
+                (log.folder / EPOCH_CHECKPOINT).unlink(missing_ok=True)
+            else:
+                (log.folder / EPOCH_CHECKPOINT).write_bytes(durable)
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
+def _position(segment: Any, offset: int) -> int:
+    """Where the batch begins that a flush ended before."""
+    data = segment.file.path.read_bytes()[: segment.size]
+    for at, header in iter_batches(memoryview(data)):
+        if header.next_offset > offset:
+            return at
+    return len(data)
+
+
+class _Logs(LogManager):
+    """The real one; what it appends passes by the disk's faults."""
+
+    disk: Disk
+
+    def watch(self, log: Log) -> None:
+        append, flush = log._append, log.flush
+
+        def flushing(now_ms: int, *, sealed_only: bool = False) -> None:
+            before = log.recovery_point
+            flush(now_ms, sealed_only=sealed_only)
+            if log.recovery_point > before:
+                self.disk.flushed(log)
+
+        def appending(view: memoryview, pieces: Any, now_ms: int, append_time_ms: int) -> Any:
+            disk = self.disk
+            if disk.slow_ms:
+                disk.on_slow(disk.slow_ms)
+            if disk.is_failing:
+                # As a full disk does, it takes a part of what it is given.
+                active = log.segments[-1]
+                with active.file.path.open("r+b") as file:
+                    os.pwrite(file.fileno(), view[: len(view) // 2], active.size)
+                raise LogDirFailure(log.folder, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+            return append(view, pieces, now_ms, append_time_ms)
+
+        instead: Any = log
+        instead._append, instead.flush = appending, flushing
+
+    def _adopt(self, log: Log) -> None:
+        super()._adopt(log)
+        if hasattr(self, "disk"):
+            self.watch(log)
+
+    def fail_dir(self, failure: LogDirFailure) -> list[TopicPartition]:
+        for log in self.all_logs():
+            view = self.disk.view(log.topic_partition)
+            if view is not None:
+                view.refresh()
+        return super().fail_dir(failure)

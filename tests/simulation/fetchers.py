@@ -1,0 +1,171 @@
+"""Following in the simulation: the real table and the real decisions, with the world's network for sockets.
+
+What the role changes order is carried out later, as on the fetchers' thread: until then a fetcher goes on
+with what it knew, and answers may arrive in between.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.handlers import fetch as fetch_handler
+from barnabas.broker.replication.fetcher import FetcherTable, FollowedLeader
+from barnabas.broker.replication.followed import Followed
+from barnabas.broker.replication.leader_fetches import LeaderFetches
+from barnabas.protocol.errors import LocalError, RequestTimedOutLocally
+from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
+from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
+from tests.simulation.requests import SimRequest
+
+if TYPE_CHECKING:
+    from tests.simulation.world import SimBroker, World
+
+REFRESH_MS = 100
+_ONE_MEBIBYTE = 1 << 20
+
+
+@dataclass(slots=True)
+class SimFetcherSettings:
+    """In the shape of `FetcherSettings`; whoever drives the world changes them from fetch to fetch."""
+
+    max_wait_ms: int = 0
+    min_bytes: int = 1
+    max_bytes: int = _ONE_MEBIBYTE
+    response_max_bytes: int = _ONE_MEBIBYTE
+    backoff_ms: int = REFRESH_MS
+    refresh_ms: float = REFRESH_MS
+
+
+class SimFetcher:
+    """One connection to one leader: at most one fetch is on its way there or back."""
+
+    def __init__(self, world: World, broker: SimBroker, leader: BrokerId, endpoint: Endpoint) -> None:
+        self.leader = leader
+        self.endpoint = endpoint
+        settings: Any = broker.fetchers.settings
+        self.fetches = LeaderFetches(
+            broker.id,
+            leader,
+            settings,
+            broker.metadata,
+            broker_epoch=lambda: broker.replicas.broker_epoch,
+            note_error=broker.replicas.note_error,
+        )
+        self._world = world
+        self._broker = broker
+        self._awaited: object | None = None
+        self._paused_until_ms = 0.0
+        self._is_nudging = False
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._awaited is not None
+
+    def add(self, name: TopicPartition, followed: Followed) -> None:
+        self.fetches.followed.add(name, followed)
+        self._paused_until_ms = 0.0
+        if self.is_waiting and not self._is_nudging:
+            self._is_nudging = True
+            self._send(self.fetches.nudge(), self._nudged)
+
+    def remove(self, name: TopicPartition) -> None:
+        self.fetches.followed.remove(name)
+
+    def close(self) -> None:
+        self._awaited = None
+
+    def _nudged(self, response: FetchResponse) -> None:
+        self._is_nudging = False
+
+    def step(self) -> bool:
+        """Send the next fetch, unless one is under way or there is nothing to ask; whether it did."""
+        now_ms = self._broker.now_ms()
+        if self.is_waiting or now_ms < self._paused_until_ms:
+            return False
+        request, pause_s = self.fetches.next_request(now_ms / 1000)
+        if request is None:
+            self._pause(pause_s or 0.0)
+            return False
+        token = self._awaited = object()
+
+        def apply(response: FetchResponse) -> None:
+            if self._awaited is token:
+                self._awaited = None
+                self._pause(self.fetches.answered(response, self._broker.now_ms() / 1000, 0))
+
+        self._send(request, apply)
+        return True
+
+    def lose(self, error: LocalError) -> None:
+        """The connection is lost, or the answer late: it is heard no more, though the leader may act yet."""
+        self._is_nudging = False
+        if self.is_waiting:
+            self._awaited = None
+            self._pause(self.fetches.failed(error).pause_s)
+
+    def _pause(self, seconds: float) -> None:
+        self._paused_until_ms = self._broker.now_ms() + seconds * 1000
+
+    def _send(self, request: FetchRequest, heard: Callable[[FetchResponse], None]) -> None:
+        world, follower, leader = self._world, self._broker.id, self._world.brokers[self.leader]
+
+        def answer(response: FetchResponse) -> None:
+            # The bytes leave the leader now; what becomes of its log changes them no more.
+            for topic in response.responses:
+                for data in topic.partitions:
+                    if isinstance(data.records, memoryview):
+                        data.records = memoryview(bytes(data.records))
+            world.send(leader.id, follower, lambda: heard(response))
+
+        world.send(
+            follower,
+            leader.id,
+            lambda: fetch_handler.handle(leader.services, SimRequest(request, answer)),
+        )
+
+
+class SimFetchers:
+    """One broker's, in the shape of `FetcherManager`."""
+
+    def __init__(self, world: World, broker: SimBroker) -> None:
+        self.settings = SimFetcherSettings()
+        self.table = FetcherTable(
+            lambda name: broker.replicas.partition(name),
+            lambda leader, endpoint: SimFetcher(world, broker, leader, endpoint),
+        )
+        self._orders: deque[Callable[[], None]] = deque()
+
+    def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
+        if leaders:
+            ordered = dict(leaders)
+            self._orders.append(lambda: self.table.follow(ordered))
+
+    def unfollow(self, names: Iterable[TopicPartition]) -> None:
+        ordered = list(names)
+        if ordered:
+            self._orders.append(lambda: self.table.unfollow(ordered))
+
+    def take_orders(self) -> None:
+        """The thread has its turn."""
+        while self._orders:
+            self._orders.popleft()()
+
+    def step(self, *, max_wait_ms: int, max_bytes: int) -> bool:
+        """Send what can be sent; whether anything was."""
+        self.take_orders()
+        self.settings.max_wait_ms, self.settings.max_bytes = max_wait_ms, max_bytes
+        sent = [fetcher.step() for fetcher in self.table.fetchers.values()]
+        return any(sent)
+
+    def lose_answers(self, error: LocalError | None = None) -> None:
+        for fetcher in self.table.fetchers.values():
+            fetcher.lose(error or RequestTimedOutLocally("no answer in time"))
+
+    def start(self) -> None:
+        return
+
+    def stop(self) -> None:
+        return

@@ -1,0 +1,20 @@
+"""A decoded request, answered by a callback: in the shape of `ApiRequest`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulation.zookeeper import LISTENER
+
+
+class SimRequest:
+    listener_name = LISTENER
+    api_version = None
+
+    def __init__(self, body: Any, respond: Callable[[Any], None]) -> None:
+        self.body = body
+        self.respond = respond
+
+    def release_frame(self) -> None:
+        return
