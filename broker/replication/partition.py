@@ -20,6 +20,7 @@ from collections.abc import Container
 from typing import Final
 
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_appends import first_base_offset
 from barnabas.broker.replication import fencing, rules
 from barnabas.broker.replication.followers import Followers
 from barnabas.broker.replication.isr import CommittedIsr, IsrState, PendingExpand, PendingIsr, PendingShrink
@@ -408,6 +409,10 @@ class Partition:
         with self._lock:
             self._check_following(leader_epoch)
             before = self.log.log_end_offset
+            if first_base_offset(records, before) < before <= leader_log_start_offset:
+                # The leader's log starts within its first batch, and all that is here lies before that start:
+                # another history's too, of which no epoch there tells any more. No batch would follow it.
+                self._restart_at(before)
             if len(records) > 0:
                 self.log.append_as_follower(records, wall_clock_ms, leader_epoch)
             high_watermark = min(leader_high_watermark, self.log.log_end_offset)
@@ -431,8 +436,11 @@ class Partition:
         """Drop everything and go on at the leader's log start: what lies between is gone there too."""
         with self._lock:
             self._check_following(leader_epoch)
-            self.log.truncate_fully_and_start_at(offset)
-            self._high_watermark = offset
+            self._restart_at(offset)
+
+    def _restart_at(self, offset: Offset) -> None:
+        self.log.truncate_fully_and_start_at(offset)
+        self._high_watermark = offset
 
     def follower_position(self, leader_epoch: LeaderEpoch) -> FollowerPosition:
         """What this follower's next fetch says of it."""

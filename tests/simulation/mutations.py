@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from barnabas.broker.replication import fetching, rules
+from barnabas.broker.replication import partition as partition_module
 from barnabas.broker.replication.followers import Followers
 from barnabas.broker.replication.isr import PendingExpand, PendingShrink
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrConflict
@@ -135,6 +136,11 @@ def an_epoch_without_records_is_kept(setattr_: SetAttr) -> None:
 def a_follower_left_behind_is_not_told_where_to_begin(setattr_: SetAttr) -> None:
     """Found in this code: it asked for what is gone for ever."""
     setattr_(fetching, "_log_start", lambda partition, error: -1)
+
+
+def a_log_that_lies_before_the_leaders_is_kept(setattr_: SetAttr) -> None:
+    """Found in this code: no batch of the leader's continued it, for ever."""
+    setattr_(partition_module, "first_base_offset", lambda records, log_end_offset: log_end_offset)
 
 
 def the_leaders_own_append_is_acknowledged(setattr_: SetAttr) -> None:

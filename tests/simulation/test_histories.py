@@ -392,6 +392,25 @@ def everybody_in_sync_goes_at_once() -> None:
     _end(world)
 
 
+def a_follower_that_ends_where_the_leader_starts() -> None:
+    """Found by chance: the leader's log starts within a batch, and no epoch of it tells what lay before."""
+    world = World(3, min_insync_replicas=1)
+    world.produce(A, 2)
+    world.settle()
+    world.produce(A, acks=1)
+    _die(world, A)
+    _tell(world, B, C)
+    assert world.state.leader == B
+    # One batch, from offset 2 to 4, of which the first record is deleted.
+    world.produce(B, 3, is_one_batch=True)
+    _replicate(world, C)
+    _replicate(world, C)
+    world.brokers[B].partition.delete_records(3)
+    world.brokers[A].start()
+    assert world.brokers[A].log.log_end_offset == 3
+    _end(world)
+
+
 HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_stale_high_watermark: (mutations.followers_cut_to_their_high_watermark,),
     a_fast_double_failover: (mutations.no_history_is_compared,),
@@ -406,6 +425,7 @@ HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     ),
     a_laggard_joins_a_new_leader: (mutations.followers_join_below_the_start_of_the_epoch,),
     a_controller_wakes_from_a_pause: (mutations.a_replaced_controller_is_obeyed,),
+    a_follower_that_ends_where_the_leader_starts: (mutations.a_log_that_lies_before_the_leaders_is_kept,),
     a_leader_that_misses_an_epoch_of_another: (mutations.followers_ends_outlive_a_missed_epoch,),
     everybody_in_sync_goes_at_once: (mutations.one_of_a_lost_isr_is_kept,),
 }
