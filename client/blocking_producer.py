@@ -3,12 +3,20 @@
 `Producer.send` takes the accumulator's lock and appends; no call hops to the other thread but when a topic is
 used for the first time or `buffer_memory` is full. Guarantees are those of `barnabas.client.Producer`;
 records of different threads have no order among them.
+
+A producer that nobody closes does not lose its buffer: it is closed, with a ResourceWarning, when it is
+garbage or when the program ends; delivering what it holds may then take as long as `_LAST_CLOSE_MS`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
+import threading
 import time
+import warnings
+import weakref
 from collections.abc import Iterable
 from contextlib import nullcontext
 from types import TracebackType
@@ -23,9 +31,13 @@ from barnabas.client.metadata import PartitionInfo
 from barnabas.client.producer_batch import DeliveryCallback, RecordMetadata, now
 from barnabas.protocol.schema import Buffer
 
+log = logging.getLogger(__name__)
+
 Headers = Iterable[tuple[str, bytes | None]]
 
 _NOTHING_GRANTED: Final = nullcontext()
+_LAST_CLOSE_MS: Final = 30_000
+"""How long a producer that was left open may deliver. A program must end although all brokers are gone."""
 
 
 class RecordFuture:
@@ -77,6 +89,16 @@ class Producer:
         self._lock = accumulator.lock
         self._topics = accumulator.topics
         self._is_sticky = self._producer._is_sticky
+        self._last_will = _LastWill(self._producer, self._thread)
+
+    def __del__(self) -> None:
+        # A producer that could not be made has none.
+        last_will: _LastWill | None = getattr(self, "_last_will", None)
+        if last_will is not None and last_will.is_needed:
+            text = "unclosed barnabas.client.blocking.Producer"
+            warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
+            # A finalizer must not wait; the end of the program waits for this thread.
+            threading.Thread(target=last_will.execute, name="barnabas-producer-close").start()
 
     def __enter__(self) -> Self:
         return self
@@ -188,3 +210,40 @@ class Producer:
             if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
                 self._accumulator.give_back(waiting.result())
             raise
+
+
+class _LastWill:
+    """What is left of a producer when its facade is garbage or the program ends: enough to close it."""
+
+    def __init__(self, producer: _ThreadedProducer, thread: LoopThread) -> None:
+        self._producer = producer
+        self._thread = thread
+        _last_wills.add(self)
+
+    @property
+    def is_needed(self) -> bool:
+        return self._thread.closed_reason is None
+
+    def execute(self) -> None:
+        """Deliver what is there, for a bounded time, and end the thread."""
+        accumulator = self._producer._accumulator
+        if accumulator is not None and accumulator.incomplete:
+            log.warning("a producer was not closed; it delivers what it still holds")
+        try:
+            self._thread.call(lambda: self._producer.close(_LAST_CLOSE_MS))
+        except ClientClosed:
+            pass
+        finally:
+            self._thread.stop("the producer is closed")
+
+
+_last_wills: weakref.WeakSet[_LastWill] = weakref.WeakSet()
+
+
+def _execute_last_wills() -> None:
+    for last_will in list(_last_wills):
+        if last_will.is_needed:
+            last_will.execute()
+
+
+atexit.register(_execute_last_wills)

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import random
 import time
+import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -98,6 +99,13 @@ class Cluster:
             self._refreshing.cancel()
         for channel in [*self._channels.values(), *self._control.values()]:
             channel.close("the client was closed")
+
+    def warn_if_open(self, owner: object) -> None:
+        """For the finalizer of a client: nobody closed it, so what it held was dropped without a word."""
+        if not self._closed:
+            kind = type(owner)
+            text = f"unclosed {kind.__module__}.{kind.__qualname__}"
+            warnings.warn(text, ResourceWarning, stacklevel=1, source=owner)
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Have this called after every refresh, successful or not."""

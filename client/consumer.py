@@ -125,6 +125,12 @@ class Consumer(ConsumerOffsets):
         self._raised = None
         return error is not None and cause is None
 
+    def __del__(self) -> None:
+        # A refused setting leaves an object without any of this.
+        cluster = getattr(self, "_cluster", None)
+        if cluster is not None:
+            cluster.warn_if_open(self)
+
     # Which partitions, and from where
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:

@@ -81,6 +81,12 @@ class Producer:
     ) -> None:
         await self.close()
 
+    def __del__(self) -> None:
+        # A refused setting leaves an object without any of this.
+        cluster = getattr(self, "_cluster", None)
+        if cluster is not None:
+            cluster.warn_if_open(self)
+
     async def send(
         self,
         topic: str,

@@ -13,13 +13,16 @@ from typing import Any
 import pytest
 
 from barnabas.client import blocking
-from barnabas.client.admin import NewTopic
+from barnabas.client.admin import Admin, NewTopic
+from barnabas.client.consumer import Consumer
 from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed, NoBrokerReachable
 from barnabas.client.loop_thread import LoopThread
+from barnabas.client.producer import Producer
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.schema import ApiKey
+from tests.waiting import wait_for
 
 from .fake_broker import FakeCluster
 
@@ -232,3 +235,51 @@ sys.exit(os.waitstatus_to_exitcode(status))
         [sys.executable, "-c", program, cluster.bootstrap], timeout=150, env=os.environ, check=False
     )
     assert done.returncode == 7
+
+
+_SENDS_AND_ENDS = """
+import sys
+from barnabas.client import blocking
+
+producer = blocking.Producer(bootstrap_servers=sys.argv[1], linger_ms=60_000)
+for number in range(100):
+    producer.send("t", b"%d" % number)
+"""
+
+
+def test_a_program_that_ends_without_closing_its_producer_loses_nothing(cluster: ThreadedCluster) -> None:
+    cluster.do(lambda: cluster.fake.add_topic("t"))
+    done = subprocess.run(
+        [sys.executable, "-c", _SENDS_AND_ENDS, cluster.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=True,
+    )
+    assert cluster.do(lambda: cluster.fake.partition("t").values()) == [b"%d" % n for n in range(100)]
+    assert "a producer was not closed" in done.stderr
+
+
+def test_a_producer_that_is_dropped_unclosed_warns_and_loses_nothing(cluster: ThreadedCluster) -> None:
+    cluster.do(lambda: cluster.fake.add_topic("t"))
+    producer = blocking.Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000)
+    future = producer.send("t", b"value")
+    with pytest.warns(ResourceWarning, match="unclosed barnabas.client.blocking.Producer"):
+        del producer
+    wait_for(future.done, "the delivery of the record")
+    assert future.result().offset == 0
+    wait_for(
+        lambda: not any(thread.name.startswith("barnabas-producer") for thread in threading.enumerate()),
+        "the end of the producer's threads",
+    )
+
+
+async def test_an_asyncio_client_that_is_dropped_unclosed_warns() -> None:
+    async with FakeCluster() as fake:
+        for kind in (Producer, Consumer, Admin):
+            client = kind(bootstrap_servers=fake.bootstrap)
+            await client.start()
+            with pytest.warns(ResourceWarning, match=f"unclosed barnabas.client.*{kind.__name__}"):
+                client.__del__()
+            await client.close()
+            client.__del__()
