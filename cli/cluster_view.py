@@ -28,6 +28,8 @@ class BrokerView:
     endpoint: Endpoint
     is_controller: bool
     error: str | None = None
+    strays: list[str] = field(default_factory=list)
+    """Folders of logs that belong to no known topic and are kept."""
 
 
 @dataclass(kw_only=True)
@@ -62,6 +64,7 @@ class ClusterView:
                     "port": broker.endpoint.port,
                     "is_controller": broker.is_controller,
                     "error": broker.error,
+                    "strays": broker.strays,
                 }
                 for broker in self.brokers
             ],
@@ -167,4 +170,5 @@ async def _ask_replicas(
         return []
     finally:
         channel.close()
+    broker.strays = answer.strays
     return [(topic.topic_name, replica) for topic in answer.topics for replica in topic.replicas]

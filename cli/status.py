@@ -101,6 +101,9 @@ def _print(view: ClusterView, local: list[LocalBroker], problems: list[str]) -> 
         print_table(columns, [_partition_row(partition) for partition in view.partitions])
     else:
         print("no topics")
+    for broker in view.brokers:
+        for folder in broker.strays:
+            print(f"broker {broker.id} keeps a log of no known topic: {folder}")
     for problem in problems:
         print(f"! {problem}")
 

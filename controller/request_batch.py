@@ -79,6 +79,8 @@ class BrokerBatch:
             stop = self.stop_replicas.get(tp)
             if stop is not None and stop.delete_partition:
                 return False
+        if any(self._is_another(tp.topic, later) for tp in self.stop_replicas):
+            return False
         if later.is_full_leader_and_isr:
             self.leader_and_isr = {}
             self.is_full_leader_and_isr = True
@@ -91,6 +93,11 @@ class BrokerBatch:
         if later.is_full_metadata:
             self.update_metadata = {}
             self.is_full_metadata = True
+        # What was to be said of an earlier topic of that name goes with it: the new id tells it all.
+        another = {topic for topic in later.topics if self._is_another(topic, later)}
+        if another:
+            earlier_states = self.update_metadata.items()
+            self.update_metadata = {tp: told for tp, told in earlier_states if tp.topic not in another}
         self.update_metadata.update(later.update_metadata)
         self.has_metadata = self.has_metadata or later.has_metadata
         for tp, stop in later.stop_replicas.items():
@@ -104,6 +111,11 @@ class BrokerBatch:
         if later.leader_and_isr or later.is_full_leader_and_isr:
             self.live_brokers = later.live_brokers
         return True
+
+    def _is_another(self, topic: str, later: BrokerBatch) -> bool:
+        """Whether a later batch speaks of a topic of the same name with another id."""
+        known, told = self.topics.get(topic), later.topics.get(topic)
+        return known is not None and told is not None and known.topic_id != told.topic_id
 
     def requests(
         self, controller: BrokerId, epoch: ControllerEpoch, broker_epoch: int
@@ -144,7 +156,9 @@ class BrokerBatch:
                     controller_epoch=epoch,
                     broker_epoch=broker_epoch,
                     topic_states=[
-                        StopReplicaTopic(topic_name=topic, partition_states=partitions)
+                        StopReplicaTopic(
+                            topic_name=topic, topic_id=self._topic_id(topic), partition_states=partitions
+                        )
                         for topic, partitions in _by_topic(self.stop_replicas).items()
                     ],
                 )
@@ -247,6 +261,7 @@ class RequestBatch:
                 leader_epoch=epoch,
                 delete_partition=delete or (earlier is not None and earlier.delete_partition),
             )
+            self._add_topic(batch, tp.topic)
 
     def mark_full(self, broker: BrokerId) -> None:
         """What this batch names for `broker` is all that it hosts; sent even when that is nothing."""

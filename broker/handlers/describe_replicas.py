@@ -31,6 +31,7 @@ def handle(services: Services, request: ApiRequest) -> None:
             error_code=0,
             broker_id=services.config.broker_id,
             topics=[TopicReplicas(topic_name=name, replicas=found) for name, found in topics.items()],
+            strays=[str(stray.folder) for stray in services.replicas.logs.strays.all()],
         )
     )
 

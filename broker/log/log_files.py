@@ -19,7 +19,7 @@ DELETED_SUFFIX: Final = "-delete"
 EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 TEMPORARY_SUFFIX: Final = ".tmp"
-_MAX_NAME_BYTES: Final = 255
+MAX_NAME_BYTES: Final = 255
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 _SNAPSHOT_NAME = re.compile(r"(\d{20})\.snapshot")
 _PARTITION_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
@@ -51,4 +51,4 @@ def parse_partition_name(name: str) -> TopicPartition | None:
 def deleted_name(topic_partition: TopicPartition) -> str:
     """A fresh name for the folder of a partition to be removed: unique, and no partition's own."""
     tail = f".{uuid.uuid4().hex}{DELETED_SUFFIX}"
-    return str(topic_partition)[: _MAX_NAME_BYTES - len(tail)] + tail
+    return str(topic_partition)[: MAX_NAME_BYTES - len(tail)] + tail

@@ -28,6 +28,7 @@ from barnabas.broker.log.storage_errors import (
     StorageCallFailed,
     storage_error,
 )
+from barnabas.broker.log.stray_logs import StrayLogs
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 
@@ -56,6 +57,7 @@ class LogManager:
         self._damaged: dict[TopicPartition, Path] = {}
         """The folders of logs that could not be opened, so that a deletion of the partition finds them."""
         self.offline_dirs: dict[Path, LogDirFailure] = {}
+        self.strays = StrayLogs(self._files)
         self.on_dir_failed: Callable[[Sequence[TopicPartition]], None] | None = None
         """Called once for each dir that goes offline, with what is lost; without locks, on any thread."""
 
@@ -145,9 +147,10 @@ class LogManager:
                 raise api_error(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"{topic_partition} may lie on a failed disk: {reason}"
                 )
-            # One whose creation failed half-way may have left its folder.
-            log_dir = self._dir_with(str(topic_partition)) or self._least_used_dir()
             try:
+                log_start_offset = self.strays.take_up(topic_partition, topic_id) or Offset(0)
+                # One that was set aside, or whose creation failed half-way, has its folder.
+                log_dir = self._dir_with(str(topic_partition)) or self._least_used_dir()
                 log_dir.forget(topic_partition)
                 log = Log.open(
                     topic_partition,
@@ -155,6 +158,7 @@ class LogManager:
                     self._config_of(topic_partition.topic),
                     now_ms=now_ms,
                     topic_id=topic_id,
+                    log_start_offset=log_start_offset,
                     is_clean=True,
                     files=self._files,
                 )
@@ -172,9 +176,26 @@ class LogManager:
             if topic is None or name == topic:
                 log.config = self._config_of(name)
 
-    def delete(self, topic_partition: TopicPartition, now_ms: int) -> bool:
+    def set_aside(self, topic_partition: TopicPartition, now_ms: int) -> Path | None:
+        """Take a partition's log out and keep it, see `stray_logs`; None when there is none.
+
+        Raises LogDirFailure or StorageCallFailed; the partition is offline then.
+        """
+        with self._lock:
+            log = self._logs.pop(topic_partition, None)
+        if log is None:
+            return None
+        try:
+            return self.strays.add(log, now_ms)
+        except (LogDirFailure, StorageCallFailed) as failure:
+            with self._lock:
+                self.offline_partitions[topic_partition] = failure
+            raise
+
+    def delete(self, topic_partition: TopicPartition, now_ms: int, topic_id: TopicId | None = None) -> bool:
         """Take a partition's log out at once, its folder renamed and removed later; False when there is none.
 
+        With `topic_id` only a log of that topic goes, also one that was set aside.
         Views that were handed out stay valid. Raises LogDirFailure, or KAFKA_STORAGE_ERROR when it lies on a
         disk that failed: it would be back at the next start.
         """
@@ -184,9 +205,15 @@ class LogManager:
                 raise api_error(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"{topic_partition} lies on a failed disk: {reason}"
                 )
-            log = self._logs.pop(topic_partition, None)
-            self.offline_partitions.pop(topic_partition, None)
-            folder = self._damaged.pop(topic_partition, None) if log is None else log.folder
+            log = self._logs.get(topic_partition)
+            is_of_another = log is not None and topic_id is not None and log.topic_id not in (None, topic_id)
+            stray = None if topic_id is None else self.strays.pop(topic_partition, topic_id)
+            if stray is not None or is_of_another:
+                log, folder = None, None if stray is None else stray.folder
+            else:
+                self._logs.pop(topic_partition, None)
+                self.offline_partitions.pop(topic_partition, None)
+                folder = self._damaged.pop(topic_partition, None) if log is None else log.folder
         if folder is None:
             return False
         config = self._config_of(topic_partition.topic) if log is None else log.config
@@ -206,7 +233,7 @@ class LogManager:
             raise failure from error
         with self._lock:
             self._doomed[doomed] = now_ms + config.file_delete_delay_ms
-        if log is None:
+        if log is None and not is_of_another:
             with self._checkpoint_lock:
                 self._dirs[folder.parent].forget(topic_partition)
         return True
@@ -354,6 +381,8 @@ class LogManager:
             key = parse_partition_name(folder.name)
             if folder.name.endswith(DELETED_SUFFIX):
                 self._doomed[folder] = now_ms
+            elif self.strays.notice(folder):
+                continue
             elif key is None:
                 logger.warning("%s is no partition's folder and is left alone", folder)
             else:

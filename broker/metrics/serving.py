@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
@@ -31,6 +31,9 @@ def serve_metrics(
     registry.register(
         GroupCollector(lambda: groups.all_groups()[0], ends.find, max_series=config.metrics_max_series)
     )
+    Gauge(
+        "barnabas_stray_logs", "Logs that belong to no known topic and are kept.", registry=registry
+    ).set_function(lambda: len(replicas.logs.strays.all()))
     endpoint = MetricsEndpoint(
         config.metrics_host,
         config.metrics_port,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.replication.fetcher import FollowedLeader
 from barnabas.broker.replication.partition import Partition
@@ -23,6 +24,7 @@ from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.topic_settings import TopicSettingsTable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
+    NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
@@ -135,7 +137,7 @@ class RoleChanges:
                     elif role is Role.LEADER:
                         leading.append(name)
             if request.is_full:
-                named |= self._delete_strays(named)
+                named |= self._set_strays_aside(named)
             self._fetchers.unfollow(leading)
             self._fetchers.follow(follow)
         for name in named:
@@ -191,8 +193,8 @@ class RoleChanges:
                 raise api_error(
                     ErrorCode.INCONSISTENT_TOPIC_ID, f"{name} has id {known.topic_id} here, not {topic_id}"
                 )
-            logger.warning("%s was deleted and made anew while this broker was away; dropping the old", name)
-            self._remove(name, delete=True)
+            logger.warning("%s has topic id %s by now, not %s", name, topic_id, known.topic_id)
+            self._set_aside(name)
             partition = known = None
         if partition is not None:
             partition.min_insync_replicas = settings.min_insync_replicas
@@ -209,13 +211,26 @@ class RoleChanges:
         self._partitions[name] = partition
         return partition
 
-    def _delete_strays(self, named: set[TopicPartition]) -> set[TopicPartition]:
-        """What the controller does not name in a full request was deleted while this broker was away."""
+    def _set_strays_aside(self, named: set[TopicPartition]) -> set[TopicPartition]:
+        """What the controller does not name in a full request has no topic, as far as it knows."""
         strays = {log.topic_partition for log in self._logs.all_logs()} - named
         for name in strays:
-            logger.warning("%s is no longer hosted here; deleting what is left of it", name)
-            self._try_remove(name, delete=True)
+            try:
+                self._set_aside(name)
+            except ApiError as error:
+                logger.warning("%s could not be set aside: %s", name, error)
+                self._note_error(error)
         return strays
+
+    def _set_aside(self, name: TopicPartition) -> None:
+        """Give up a replica and keep its log for the topic to come back; raises LogDirFailure."""
+        self._release(name)
+        self._partitions.pop(name, None)
+        self._high_watermarks.pop(name, None)
+        folder = self._logs.set_aside(name, wall_clock_ms())
+        state_change_logger.warning(
+            "broker %d: %s is no longer hosted; kept as %s", self.broker_id, name, folder
+        )
 
     def settings_changed(self, topics: Collection[str] | None) -> None:
         """The settings of these topics, or with None of all, have changed: put them into force."""
@@ -238,14 +253,17 @@ class RoleChanges:
             stopped = []
             errors = []
             for topic in request.topic_states:
+                topic_id = None if topic.topic_id == NO_TOPIC_ID else TopicId(topic.topic_id)
                 for state in topic.partition_states:
                     name = TopicPartition(topic.topic_name, state.partition_index)
                     partition = self._partitions.get(name)
+                    if partition is not None and not _is_of(partition.log, topic_id):
+                        partition = None
                     # Epochs below zero mean "whatever it is": the topic is being deleted.
                     if partition is not None and 0 <= state.leader_epoch < partition.leader_epoch:
                         code = ErrorCode.FENCED_LEADER_EPOCH
                     else:
-                        code = self._try_remove(name, state.delete_partition)
+                        code = self._try_remove(name, topic_id, state.delete_partition)
                         stopped.append(name)
                     if code != ErrorCode.NONE:
                         errors.append(_partition_error(name, code))
@@ -253,9 +271,9 @@ class RoleChanges:
             self._role_changed(name)
         return errors
 
-    def _try_remove(self, name: TopicPartition, delete: bool) -> ErrorCode:
+    def _try_remove(self, name: TopicPartition, topic_id: TopicId | None, delete: bool) -> ErrorCode:
         try:
-            self._remove(name, delete)
+            self._remove(name, topic_id, delete)
         except ApiError as error:
             logger.warning("%s could not be removed: %s", name, error)
             self._note_error(error)
@@ -263,15 +281,23 @@ class RoleChanges:
         state_change_logger.info("broker %d: %s %s", self.broker_id, name, "deleted" if delete else "stopped")
         return ErrorCode.NONE
 
-    def _remove(self, name: TopicPartition, delete: bool) -> None:
+    def _remove(self, name: TopicPartition, topic_id: TopicId | None, delete: bool) -> None:
+        """Give up the replica of that very topic; a later topic of the same name is left alone."""
+        log = self._logs.get(name)
+        is_meant = log is None or _is_of(log, topic_id)
+        if is_meant:
+            self._release(name)
+        if delete:
+            if is_meant:
+                self._partitions.pop(name, None)
+                self._high_watermarks.pop(name, None)
+            self._logs.delete(name, wall_clock_ms(), topic_id)
+
+    def _release(self, name: TopicPartition) -> None:
         self._fetchers.unfollow([name])
         partition = self._partitions.get(name)
         if partition is not None:
             partition.set_offline()
-        if delete:
-            self._partitions.pop(name, None)
-            self._high_watermarks.pop(name, None)
-            self._logs.delete(name, wall_clock_ms())
 
     # Lost disks.
 
@@ -300,6 +326,11 @@ class RoleChanges:
                 f"broker epoch {broker_epoch} is of an earlier life than {self._broker_epoch}",
             )
         self._controller_epoch = ControllerEpoch(controller_epoch)
+
+
+def _is_of(log: Log, topic_id: TopicId | None) -> bool:
+    """Whether a log belongs to that topic, as far as both are known."""
+    return topic_id is None or log.topic_id in (None, topic_id)
 
 
 def _partition_error(name: TopicPartition, code: ErrorCode) -> PartitionError:

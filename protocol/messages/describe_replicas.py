@@ -44,9 +44,12 @@ class TopicReplicas:
 
 @message
 class DescribeReplicasResponse:
+    """``strays`` are the folders of logs that belong to no topic which is known, and are kept."""
+
     error_code: int = int16()
     broker_id: int = int32()
     topics: list[TopicReplicas] = array(TopicReplicas)
+    strays: list[str] = array(WireType.STRING, default_factory=list)
 
 
 @request(ApiKey.DESCRIBE_REPLICAS, DescribeReplicasResponse, versions=NATIVE_ONLY)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 
+from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.schema import (
     NATIVE_ONLY,
     ApiKey,
@@ -91,7 +92,7 @@ class LeaderAndIsrRequest(RequestOf[LeaderAndIsrResponse]):
     """Who leads and who follows.
 
     ``is_full`` says that this is all that the receiver hosts, as after its registration: what it has beyond
-    that belongs to topics that were deleted while it was away.
+    that is set aside, and kept until somebody says that its topic is deleted.
     """
 
     controller_id: int = int32()
@@ -111,8 +112,11 @@ class StopReplicaPartition:
 
 @message
 class StopReplicaTopic:
+    """Only replicas of the topic with this id are meant."""
+
     topic_name: str = string()
     partition_states: list[StopReplicaPartition] = array(StopReplicaPartition)
+    topic_id: uuid.UUID = topic_uuid(default=NO_TOPIC_ID)
 
 
 @message

@@ -167,3 +167,41 @@ def test_garbage_in_a_znode_costs_no_broker_and_deletes_nothing(
         check_alive(cluster, pids)
     work(cluster, 1)
     check_alive(cluster, pids)
+
+
+def tree(zookeeper: KazooClient, path: str) -> dict[str, bytes]:
+    """All nodes from a path down, parents first."""
+    found = {path: zookeeper.get(path)[0]}
+    for child in zookeeper.get_children(path):
+        found |= tree(zookeeper, f"{path}/{child}")
+    return found
+
+
+def test_a_topic_that_was_removed_by_hand_has_its_records_when_it_is_put_back(
+    start_cluster: Callable[..., LocalCluster],
+) -> None:
+    cluster = start_cluster()
+    view = ClusterView(cluster)
+    view.create_topic("kept", 1, 3)
+    with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+        for value in KEPT:
+            producer.send("kept", value).result(20)
+
+    def strays() -> list[str]:
+        return [path.name for path in cluster.directory.glob("**/kept-0.*-stray")]
+
+    with view.zookeeper() as zookeeper:
+        nodes = tree(zookeeper, "/brokers/topics/kept")
+        zookeeper.delete("/brokers/topics/kept", recursive=True)
+        # Each is told at its start all that it hosts, and "kept" is not in it.
+        for broker in cluster.brokers:
+            cluster.restart(broker.id)
+        eventually(lambda: len(strays()) == 3, 30, lambda: f"set aside are {strays()}")
+        # At one stroke, or the controller would find a topic without state and make it a first one.
+        together = zookeeper.transaction()
+        for path, data in nodes.items():
+            together.create(path, data)
+        assert set(together.commit()) == set(nodes)
+    eventually(lambda: strays() == [], 30, lambda: f"set aside are {strays()}")
+    view.wait_isr("kept", 3)
+    assert kept(cluster) == KEPT

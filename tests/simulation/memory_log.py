@@ -228,6 +228,7 @@ class MemoryLogs:
         self.logs: dict[TopicPartition, MemoryLog] = {}
         self.high_watermarks: dict[TopicPartition, Offset] = {}
         self.deleted: list[TopicPartition] = []
+        self.strays: dict[tuple[TopicPartition, TopicId | None], MemoryLog] = {}
         self.offline_partitions: dict[TopicPartition, Exception] = {}
         self.on_dir_failed: object = None
 
@@ -240,14 +241,27 @@ class MemoryLogs:
     def get_or_create(
         self, name: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool = False
     ) -> MemoryLog:
-        return self.logs.setdefault(name, MemoryLog(name, topic_id))
+        if name not in self.logs:
+            self.logs[name] = self.strays.pop((name, topic_id), None) or MemoryLog(name, topic_id)
+        return self.logs[name]
 
     def update_config(self, topic: str) -> None:
         return
 
-    def delete(self, name: TopicPartition, now_ms: int) -> bool:
+    def set_aside(self, name: TopicPartition, now_ms: int) -> None:
+        log = self.logs.pop(name)
+        self.strays[name, log.topic_id] = log
+
+    def delete(self, name: TopicPartition, now_ms: int, topic_id: TopicId | None = None) -> bool:
+        log = self.logs.get(name)
+        if log is not None and topic_id is not None and log.topic_id not in (None, topic_id):
+            log = None
+        self.strays.pop((name, topic_id), None)
         self.deleted.append(name)
-        return self.logs.pop(name, None) is not None
+        if log is None:
+            return False
+        del self.logs[name]
+        return True
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
         self.high_watermarks = dict(high_watermarks)

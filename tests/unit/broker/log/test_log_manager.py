@@ -94,6 +94,67 @@ def test_a_deleted_log_is_gone_at_once_and_its_folder_after_the_delay(managers: 
     assert manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0).log_end_offset == 0
 
 
+def strays(managers: Managers) -> list[Path]:
+    return [folder for path in managers.paths for folder in path.glob("*-stray")]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_log_that_was_set_aside_is_taken_up_by_its_own_topic_alone(
+    managers: Managers, restarts: bool
+) -> None:
+    manager = managers.open()
+    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log.append_as_leader(batch(5), 2, 0)
+    log.increment_log_start_offset(2)
+    manager.set_aside(KEY, 0)
+    assert manager.get(KEY) is None
+    (folder,) = strays(managers)
+    assert folder.name.startswith("some-topic-3.")
+    if restarts:
+        managers.crash(manager)
+        manager = managers.open()
+        assert manager.get(KEY) is None
+    assert [stray.folder for stray in manager.strays.all()] == [folder]
+    another = manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
+    assert (another.log_start_offset, another.log_end_offset) == (0, 0)
+    manager.remove_deleted(1 << 60)
+    assert strays(managers) == [folder]
+    manager.delete(KEY, 0, another.topic_id)
+    found = manager.get_or_create(KEY, TOPIC_ID, 0)
+    assert (found.log_start_offset, found.log_end_offset) == (2, 5)
+    assert found.epoch_cache.entries == ((2, 2),)
+    assert strays(managers) == []
+    assert manager.strays.all() == []
+    manager.close(0)
+    again = managers.open().get(KEY)
+    assert again is not None
+    assert (again.log_start_offset, again.log_end_offset) == (2, 5)
+
+
+def test_a_log_that_was_set_aside_is_deleted_when_its_topic_is(managers: Managers) -> None:
+    manager = managers.open()
+    manager.get_or_create(KEY, TOPIC_ID, 0).append_as_leader(batch(5), 0, 0)
+    manager.set_aside(KEY, 0)
+    other_id = TopicId(uuid.uuid4())
+    manager.get_or_create(KEY, other_id, 0).append_as_leader(batch(3), 0, 0)
+    assert manager.delete(KEY, 0, TOPIC_ID)
+    assert strays(managers) == []
+    assert not manager.delete(KEY, 0, TOPIC_ID)
+    found = manager.get(KEY)
+    assert found is not None
+    assert (found.topic_id, found.log_end_offset) == (other_id, 3)
+
+
+def test_a_topic_with_the_longest_name_is_set_aside_and_taken_up(managers: Managers) -> None:
+    key = TopicPartition("x" * 249, 17)
+    manager = managers.open()
+    manager.get_or_create(key, TOPIC_ID, 0).append_as_leader(batch(5), 0, 0)
+    manager.set_aside(key, 0)
+    managers.crash(manager)
+    manager = managers.open()
+    assert manager.get_or_create(key, TOPIC_ID, 0).log_end_offset == 5
+
+
 def test_folders_whose_removal_a_crash_interrupted_are_removed_after_the_start(managers: Managers) -> None:
     manager = managers.open()
     manager.get_or_create(KEY, TOPIC_ID, 0)

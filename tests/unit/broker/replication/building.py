@@ -267,7 +267,13 @@ class Managed:
         return [ErrorCode(error.error_code) for error in errors]
 
     def stop_replica(
-        self, epoch: int, *, delete: bool = False, controller_epoch: int = 1, broker_epoch: int = 0
+        self,
+        epoch: int,
+        *,
+        delete: bool = False,
+        controller_epoch: int = 1,
+        broker_epoch: int = 0,
+        topic_id: uuid.UUID = TOPIC_ID,
     ) -> list[ErrorCode]:
         """A StopReplica for the one partition arrives."""
         stopped = StopReplicaPartition(
@@ -278,7 +284,9 @@ class Managed:
                 controller_id=9,
                 controller_epoch=controller_epoch,
                 broker_epoch=broker_epoch,
-                topic_states=[StopReplicaTopic(topic_name=TP.topic, partition_states=[stopped])],
+                topic_states=[
+                    StopReplicaTopic(topic_name=TP.topic, topic_id=topic_id, partition_states=[stopped])
+                ],
             )
         )
         return [ErrorCode(error.error_code) for error in errors]

@@ -13,7 +13,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import Endpoint, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 from tests.simulation.memory_log import MemoryLogs
-from tests.unit.broker.replication.building import TP, TWO, Managed, led_by, refused, state
+from tests.unit.broker.replication.building import TOPIC_ID, TP, TWO, Managed, led_by, refused, state
 
 OTHER_ID = uuid.UUID(int=8)
 SECOND = TopicPartition(TP.topic, 1)
@@ -125,7 +125,7 @@ def stray(logs: MemoryLogs, name: TopicPartition, topic_id: int = 7) -> None:
     logs.get_or_create(name, TopicId(uuid.UUID(int=topic_id)), 0)
 
 
-def test_a_full_request_deletes_what_it_does_not_name() -> None:
+def test_a_full_request_sets_aside_what_it_does_not_name() -> None:
     logs = MemoryLogs()
     gone = TopicPartition("gone", 3)
     for name in (TP, gone):
@@ -135,9 +135,13 @@ def test_a_full_request_deletes_what_it_does_not_name() -> None:
     managed.tell(state(), is_full=False)
     assert logs.deleted == []
     assert managed.tell(state(), is_full=True) == []
-    assert sorted(logs.deleted) == sorted([gone, SECOND])
+    assert logs.deleted == []
+    assert sorted(name for name, _ in logs.strays) == sorted([gone, SECOND])
     assert [partition.partition for partition in managed.manager.partitions()] == [TP]
     assert SECOND not in managed.fetchers.followed
+    kept = logs.strays[SECOND, TOPIC_ID]
+    managed.tell(second(leader=2))
+    assert managed.manager.partition(SECOND).log is kept
 
 
 def test_who_waits_for_a_stray_is_answered(managed: Managed) -> None:
@@ -150,14 +154,14 @@ def test_who_waits_for_a_stray_is_answered(managed: Managed) -> None:
     assert polled[0].outcomes[0].error is not ErrorCode.NONE
 
 
-def test_a_stray_that_cannot_be_deleted_hinders_nothing_else() -> None:
+def test_a_stray_that_cannot_be_set_aside_hinders_nothing_else() -> None:
     logs = MemoryLogs()
     stray(logs, TopicPartition("gone", 3))
 
     def refuse(name: TopicPartition, now_ms: int) -> bool:
         raise LogDirFailure(Path("disk"), OSError(5, "Input/output error"))
 
-    logs.delete = refuse
+    logs.set_aside = refuse
     managed = Managed(logs)
     managed.tell(state(), second(leader=2), is_full=True)
     assert managed.manager.partition(TP).is_leader
@@ -171,7 +175,7 @@ def test_a_topic_that_was_made_anew_starts_from_nothing() -> None:
     assert managed.tell(state(), topic_id=OTHER_ID) == [ErrorCode.INCONSISTENT_TOPIC_ID]
     assert logs.deleted == []
     assert managed.tell(state(), topic_id=OTHER_ID, is_full=True) == []
-    assert logs.deleted == [TP]
+    assert (logs.deleted, list(logs.strays)) == ([], [(TP, TOPIC_ID)])
     assert logs.logs[TP].topic_id == OTHER_ID
     assert managed.manager.partition(TP).is_leader
 
@@ -187,6 +191,25 @@ def test_a_stopped_replica_keeps_its_log_and_may_be_taken_up_again(managed: Mana
     assert managed.logs.deleted == []
     assert managed.tell(state(leader=2, epoch=3)) == []
     assert managed.manager.partition(TP).role is Role.FOLLOWER
+
+
+def test_a_late_deletion_of_an_earlier_topic_of_the_name_harms_nothing(managed: Managed) -> None:
+    managed.tell(state(epoch=0), topic_id=OTHER_ID)
+    assert managed.stop_replica(-2, delete=True) == []
+    assert managed.stop_replica(0) == []
+    partition = managed.manager.partition(TP)
+    assert partition.is_leader
+    assert managed.logs.get(TP) is partition.log
+    assert managed.stop_replica(-2, delete=True, topic_id=OTHER_ID) == []
+    assert managed.logs.get(TP) is None
+
+
+def test_the_deletion_of_a_topic_that_was_set_aside_deletes_the_stray(managed: Managed) -> None:
+    managed.tell(state(epoch=0))
+    managed.tell(second(epoch=0), is_full=True)
+    assert list(managed.logs.strays) == [(TP, TOPIC_ID)]
+    assert managed.stop_replica(-2, delete=True) == []
+    assert managed.logs.strays == {}
 
 
 def test_an_older_stop_is_refused(managed: Managed) -> None:

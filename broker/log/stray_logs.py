@@ -1,0 +1,134 @@
+"""Logs that no topic claims, set aside: their folders renamed ``<topic>-<partition>.<id>-stray`` and kept.
+
+The controller names all that a broker hosts; a log beyond that belongs to a topic that is gone, or that only
+seems gone: its znode was removed by hand, or ZooKeeper restored from an old backup. So nothing is deleted.
+A log is closed and on disk before its folder gets the name. When a topic of the same id claims the partition
+again, the log is taken up as it was; deleted it is when the controller says so, or by hand.
+
+Any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import uuid
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from barnabas.broker.log.checkpoint_file import OffsetCheckpoint
+from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_files import MAX_NAME_BYTES
+from barnabas.broker.log.partition_metadata import read_partition_metadata
+from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
+from barnabas.protocol.ids import Offset, TopicId, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+STRAY_SUFFIX: Final = "-stray"
+LOG_START_FILE: Final = "log-start-offset-checkpoint"
+"""In the folder of a stray: what the checkpoint of the log dir said of it."""
+_STRAY_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)\.[0-9a-f]{32}-stray")
+
+
+class StrayLog(NamedTuple):
+    """``partition`` has only the beginning of a topic's name that was too long for the folder's.
+
+    ``topic_id`` is None when the log is of before there were ids.
+    """
+
+    partition: TopicPartition
+    topic_id: TopicId | None
+    folder: Path
+
+
+def stray_name(partition: TopicPartition) -> str:
+    """A fresh name for the folder of a log that is set aside: unique, and no partition's own."""
+    tail = f"-{partition.partition}.{uuid.uuid4().hex}{STRAY_SUFFIX}"
+    return partition.topic[: MAX_NAME_BYTES - len(tail)] + tail
+
+
+class StrayLogs:
+    """See the module."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self._files = files
+        self._lock = threading.Lock()
+        self._strays: dict[Path, StrayLog] = {}
+
+    def all(self) -> list[StrayLog]:
+        with self._lock:
+            return sorted(self._strays.values())
+
+    def notice(self, folder: Path) -> bool:
+        """Whether a folder that was found is a stray's; it is then remembered. Raises LogDirFailure."""
+        found = _STRAY_NAME.fullmatch(folder.name)
+        if found is None:
+            return False
+        try:
+            topic_id = read_partition_metadata(folder)
+        except CheckpointDamaged as error:
+            logger.error("%s cannot be taken up again: %s", folder, error)
+            return True
+        partition = TopicPartition(found["topic"], int(found["partition"]))
+        logger.warning("%s belongs to no topic that is known; it is kept", folder)
+        with self._lock:
+            self._strays[folder] = StrayLog(partition, topic_id, folder)
+        return True
+
+    def add(self, log: Log, now_ms: int) -> Path:
+        """Close a log and rename its folder; returns the new one. Raises LogDirFailure, StorageCallFailed."""
+        log.close(now_ms)
+        name = log.topic_partition
+        folder = log.folder.with_name(stray_name(name))
+        OffsetCheckpoint(log.folder / LOG_START_FILE, self._files).write({name: log.log_start_offset})
+        self._rename(log.folder, folder)
+        with self._lock:
+            self._strays[folder] = StrayLog(name, log.topic_id, folder)
+        return folder
+
+    def take_up(self, partition: TopicPartition, topic_id: TopicId | None) -> Offset | None:
+        """Give a stray of that very topic its folder's name back.
+
+        Returns where the log starts, or None when there is no such stray. Raises LogDirFailure.
+        """
+        stray = self.pop(partition, topic_id)
+        if stray is None:
+            return None
+        folder = stray.folder.with_name(str(partition))
+        try:
+            start = (
+                OffsetCheckpoint(stray.folder / LOG_START_FILE, self._files).read().get(partition, Offset(0))
+            )
+        except CheckpointDamaged as error:
+            logger.warning("counted as empty: %s", error)
+            start = Offset(0)
+        self._rename(stray.folder, folder)
+        logger.warning("%s is back, its log is taken up again from %s", partition, stray.folder)
+        return start
+
+    def pop(self, partition: TopicPartition, topic_id: TopicId | None) -> StrayLog | None:
+        """Forget a stray of that very topic, if there is one; the caller does something with its folder."""
+        with self._lock:
+            for stray in self._strays.values():
+                is_same = topic_id is not None and stray.topic_id == topic_id
+                if _is_named(stray, partition, exactly=not is_same) and (is_same or stray.topic_id is None):
+                    return self._strays.pop(stray.folder)
+        return None
+
+    def _rename(self, folder: Path, target: Path) -> None:
+        try:
+            self._files.rename(folder, target)
+            self._files.fsync(target.parent)
+        except OSError as error:
+            raise storage_error(folder, error) from error
+
+
+def _is_named(stray: StrayLog, partition: TopicPartition, *, exactly: bool) -> bool:
+    if exactly:
+        return stray.partition == partition
+    return stray.partition.partition == partition.partition and partition.topic.startswith(
+        stray.partition.topic
+    )
