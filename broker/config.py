@@ -14,8 +14,9 @@ from types import MappingProxyType
 from typing import Any
 
 from barnabas.broker.config_listeners import PLAINTEXT, Listener, check_listeners, with_protocols
-from barnabas.broker.config_settings import ALIASES, KNOWN_NAMES, ROWS, TOPIC_ROWS, BrokerConfig
+from barnabas.broker.config_settings import ALIASES, KNOWN_NAMES, ROWS, BrokerConfig
 from barnabas.broker.config_sources import parse_overrides, read_environment, read_properties_file
+from barnabas.broker.config_stored import topic_names, topic_row
 from barnabas.broker.config_table import DERIVED, REQUIRED, Integer, Row, SettingValue, nearest
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import parse_endpoints
@@ -77,10 +78,11 @@ def usable_topic_config(config: Mapping[str, str | None]) -> tuple[dict[str, Set
     problems: list[str] = []
     found: dict[str, SettingValue] = {}
     for name, text in config.items():
-        if name not in TOPIC_ROWS:
-            problems.append(f"unknown topic setting {name}={text!r}{nearest(name, TOPIC_ROWS)}")
+        row = topic_row(name)
+        if row is None:
+            problems.append(f"unknown topic setting {name}={text!r}{nearest(name, topic_names())}")
         elif text is not None:
-            value = parse_setting(name, TOPIC_ROWS[name][1], text, problems)
+            value = parse_setting(name, row, text, problems)
             if value is not None:
                 found[name] = value
     return found, problems

@@ -12,7 +12,17 @@ from typing import Final, NamedTuple
 from barnabas.broker.config import parse_setting, usable_topic_config
 from barnabas.broker.config_layers import DYNAMIC_NAMES, ConfigLayers, Layer, setting_text
 from barnabas.broker.config_settings import KNOWN_NAMES, ROWS, TOPIC_ROWS
-from barnabas.broker.config_table import Boolean, ChoiceList, Integer, Kind, Row, nearest
+from barnabas.broker.config_stored import STORED_TOPIC_ROWS, topic_names, topic_row
+from barnabas.broker.config_table import (
+    Boolean,
+    ChoiceList,
+    Integer,
+    Kind,
+    Ratio,
+    ReplicaList,
+    Row,
+    nearest,
+)
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.messages.configs import (
     ConfigOperation,
@@ -49,6 +59,13 @@ def describe_topic(
             sources.insert(0, Layer(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
         value = usable.get(name, layers.value(row.name))
         found.append(_described(name, row, setting_text(value), sources, read_only=False))
+    for name, row in STORED_TOPIC_ROWS.items():
+        if names is None or name in names:
+            sources = [Layer(name, setting_text(row.default), ConfigSource.DEFAULT_CONFIG)]
+            if name in usable:
+                sources.insert(0, Layer(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
+            value = usable.get(name, row.default)
+            found.append(_described(name, row, setting_text(value), sources, read_only=False))
     return found
 
 
@@ -118,7 +135,9 @@ def _described(
 def _type_of(kind: Kind) -> ConfigType:
     if isinstance(kind, Boolean):
         return ConfigType.BOOLEAN
-    if isinstance(kind, ChoiceList):
+    if isinstance(kind, Ratio):
+        return ConfigType.DOUBLE
+    if isinstance(kind, ChoiceList | ReplicaList):
         return ConfigType.LIST
     if isinstance(kind, Integer):
         if kind.at_most == _SHORT_MAX:
@@ -172,13 +191,18 @@ def replacing(
 
 def check(kind: ConfigResourceType, settings: Mapping[str, str]) -> None:
     """Raises INVALID_CONFIG for values out of range; names that are not known here are passed over."""
-    rows = TOPIC_ROWS if kind is ConfigResourceType.TOPIC else ROWS
     problems: list[str] = []
     for name, text in settings.items():
-        if name in rows:
-            parse_setting(name, rows[name][1], text, problems)
+        if (row := _row(kind, name)) is not None:
+            parse_setting(name, row, text, problems)
     if problems:
         raise api_error(ErrorCode.INVALID_CONFIG, "; ".join(problems))
+
+
+def _row(kind: ConfigResourceType, name: str) -> Row | None:
+    if kind is ConfigResourceType.TOPIC:
+        return topic_row(name)
+    return ROWS[name][1] if name in ROWS else None
 
 
 def _check_request(alterations: Sequence[Alteration]) -> None:
@@ -207,9 +231,9 @@ def _check_name(kind: ConfigResourceType, name: str, current: Mapping[str, str])
     if name in current:
         return
     if kind is ConfigResourceType.TOPIC:
-        if name not in TOPIC_ROWS:
+        if topic_row(name) is None:
             raise api_error(
-                ErrorCode.INVALID_CONFIG, f"unknown topic setting {name!r}{nearest(name, TOPIC_ROWS)}"
+                ErrorCode.INVALID_CONFIG, f"unknown topic setting {name!r}{nearest(name, topic_names())}"
             )
         return
     if name not in KNOWN_NAMES:
@@ -229,18 +253,18 @@ def _changed_list(
     current: Mapping[str, str],
     layers: ConfigLayers,
 ) -> str:
-    rows = TOPIC_ROWS if kind is ConfigResourceType.TOPIC else ROWS
-    if name not in rows:
+    row = _row(kind, name)
+    if row is None:
         raise api_error(
             ErrorCode.INVALID_CONFIG, f"{operation.name} of {name}, which this broker does not know"
         )
-    row = rows[name][1]
-    if not isinstance(row.kind, ChoiceList):
+    if not isinstance(row.kind, ChoiceList | ReplicaList):
         raise api_error(
             ErrorCode.INVALID_CONFIG,
             f"{operation.name} is only for settings that are lists, and {name} is none",
         )
-    before = current[name] if name in current else setting_text(layers.value(row.name))
+    default = layers.value(row.name) if row.name in ROWS else row.default
+    before = current[name] if name in current else setting_text(default)
     words = [word.strip() for word in before.split(",") if word.strip()]
     given = [word.strip() for word in text.split(",")]
     if operation is ConfigOperation.APPEND:

@@ -8,15 +8,18 @@ was expected. No thread of its own.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol
 
+_REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
+_VERSION: Final = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)*(-IV[0-9]+)?")
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
-SettingValue = int | bool | str | tuple[str, ...]
+SettingValue = int | float | bool | str | tuple[str, ...]
 """What a topic-level setting can hold once it is parsed."""
 
 
@@ -38,6 +41,8 @@ class Integer:
     at_least: int = 0
     at_most: int = INT_MAX
     because: str = ""
+    but: int | None = None
+    """A number within the range that is not accepted."""
 
     @property
     def expected(self) -> str:
@@ -46,7 +51,9 @@ class Integer:
         if self.at_most in (INT_MAX, LONG_MAX):
             bits = 32 if self.at_most == INT_MAX else 64
             return f"a whole number, at least {self.at_least} ({bits} bit)"
-        return f"a whole number from {self.at_least} to {self.at_most}"
+        return f"a whole number from {self.at_least} to {self.at_most}" + (
+            "" if self.but is None else f", but not {self.but}"
+        )
 
     def parse(self, text: str) -> int:
         digits = text.strip()
@@ -54,7 +61,20 @@ class Integer:
         if not (digits.isascii() and digits.removeprefix("-").isdecimal()):
             raise ValueError(text)
         value = int(digits)
-        if not self.at_least <= value <= self.at_most:
+        if not self.at_least <= value <= self.at_most or value == self.but:
+            raise ValueError(text)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A decimal number from 0 to 1."""
+
+    expected: str = "a number from 0 to 1"
+
+    def parse(self, text: str) -> float:
+        value = float(text)
+        if not 0 <= value <= 1:
             raise ValueError(text)
         return value
 
@@ -64,10 +84,11 @@ class Boolean:
     """Exactly true or false, in any case."""
 
     expected: str = "true or false"
+    may_be_true: bool = True
 
     def parse(self, text: str) -> bool:
         match text.strip().lower():
-            case "true":
+            case "true" if self.may_be_true:
                 return True
             case "false":
                 return False
@@ -131,6 +152,31 @@ class TextList:
         if not all(parts) or len(set(parts)) != len(parts):
             raise ValueError(text)
         return parts
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaList:
+    """Replicas of a topic: none, all of them (``*``), or a list of ``partition:broker``."""
+
+    expected: str = "nothing, * or a comma separated list of partition:broker"
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        words = tuple(word.strip() for word in text.split(",")) if text.strip() else ()
+        if words != ("*",) and not all(_REPLICA.fullmatch(word) for word in words):
+            raise ValueError(text)
+        return words
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaVersion:
+    """A version of Kafka as its tools write it: ``3.0``, ``2.8.1``, ``3.0-IV1``."""
+
+    expected: str = "a version of Kafka, such as 3.0-IV1"
+
+    def parse(self, text: str) -> str:
+        if not _VERSION.fullmatch(text.strip()):
+            raise ValueError(text)
+        return text.strip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,7 @@ class TopicAdmin:
         assignment = TopicAssignment(topic_id=TopicId(random_uuid()), replicas=replicas)
         overrides = {name: value for name, value in config.items() if value is not None}
         if not writer.create_topic(topic.name, assignment, overrides):
-            raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} exists already")
+            raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
         log.info(
             "created topic %s (id %s) with %d partitions, replication factor %d, overrides %s",
             topic.name,
@@ -274,9 +274,11 @@ def _check_not_taken(name: str, existing: Collection[str], leaving: Collection[s
     if name == _KRAFT_TOPIC:
         raise api_error(ErrorCode.INVALID_REQUEST, f"the name {name} is kept for Kafka's own use")
     if name in leaving:
-        raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} is still being deleted")
+        raise api_error(
+            ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists: it is still being deleted"
+        )
     if name in existing:
-        raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
+        raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
     for other in existing:
         if metric_name(other) == metric_name(name):
             raise api_error(

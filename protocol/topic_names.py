@@ -26,7 +26,7 @@ def validate_topic_name(name: str) -> None:
         problem = "may hold only ASCII letters, digits, '.', '_' and '-'"
     else:
         return
-    raise api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic name {name[:300]!r} {problem}")
+    raise api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic name {name[:300]!r} is invalid: it {problem}")
 
 
 def metric_name(topic: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pytest
 
-from barnabas.broker.config import config_from
+from barnabas.broker.config import config_from, validate_topic_config
 from barnabas.broker.config_layers import DYNAMIC_NAMES, ConfigLayers
 from barnabas.broker.config_rules import (
     Alteration,
@@ -18,6 +19,7 @@ from barnabas.broker.config_rules import (
     trimmed,
 )
 from barnabas.broker.config_settings import ROWS, TOPIC_ROWS
+from barnabas.broker.config_stored import STORED_TOPIC_ROWS
 from barnabas.broker.config_table import NoDefault
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.messages.configs import (
@@ -98,7 +100,95 @@ def test_every_setting_is_described_with_its_type_and_a_text_that_gives_it_back(
     assert types["auto.create.topics.enable"] == ConfigType.BOOLEAN
     assert one(describe_broker(made), "log.dirs").value == "/a,/b"
     assert one(describe_broker(made), "listeners").value == "PLAINTEXT://:9092"
-    assert {result.name for result in describe_topic({}, made)} == set(TOPIC_ROWS)
+    assert {result.name for result in describe_topic({}, made)} == set(TOPIC_ROWS) | set(STORED_TOPIC_ROWS)
+
+
+# org.apache.kafka.common.config.TopicConfig of Apache Kafka 3.9, with the types of LogConfig and a value that
+# tools set.
+KAFKAS_TOPIC_SETTINGS = {
+    "cleanup.policy": (ConfigType.LIST, "compact,delete"),
+    "compression.gzip.level": (ConfigType.INT, "-1"),
+    "compression.lz4.level": (ConfigType.INT, "12"),
+    "compression.type": (ConfigType.STRING, "zstd"),
+    "compression.zstd.level": (ConfigType.INT, "-5"),
+    "delete.retention.ms": (ConfigType.LONG, "100"),
+    "file.delete.delay.ms": (ConfigType.LONG, "1000"),
+    "flush.messages": (ConfigType.LONG, "10"),
+    "flush.ms": (ConfigType.LONG, "10"),
+    "follower.replication.throttled.replicas": (ConfigType.LIST, "0:1,1:2"),
+    "index.interval.bytes": (ConfigType.INT, "1024"),
+    "leader.replication.throttled.replicas": (ConfigType.LIST, "*"),
+    "local.retention.bytes": (ConfigType.LONG, "-2"),
+    "local.retention.ms": (ConfigType.LONG, "-2"),
+    "max.compaction.lag.ms": (ConfigType.LONG, "86400000"),
+    "max.message.bytes": (ConfigType.INT, "2000000"),
+    "message.downconversion.enable": (ConfigType.BOOLEAN, "false"),
+    "message.format.version": (ConfigType.STRING, "2.8-IV1"),
+    "message.timestamp.after.max.ms": (ConfigType.LONG, "3600000"),
+    "message.timestamp.before.max.ms": (ConfigType.LONG, "3600000"),
+    "message.timestamp.difference.max.ms": (ConfigType.LONG, "3600000"),
+    "message.timestamp.type": (ConfigType.STRING, "LogAppendTime"),
+    "min.cleanable.dirty.ratio": (ConfigType.DOUBLE, "0.01"),
+    "min.compaction.lag.ms": (ConfigType.LONG, "0"),
+    "min.insync.replicas": (ConfigType.INT, "2"),
+    "preallocate": (ConfigType.BOOLEAN, "true"),
+    "remote.log.copy.disable": (ConfigType.BOOLEAN, "false"),
+    "remote.log.delete.on.disable": (ConfigType.BOOLEAN, "false"),
+    "remote.storage.enable": (ConfigType.BOOLEAN, "false"),
+    "retention.bytes": (ConfigType.LONG, "-1"),
+    "retention.ms": (ConfigType.LONG, "-1"),
+    "segment.bytes": (ConfigType.INT, "104857600"),
+    "segment.index.bytes": (ConfigType.INT, "1048576"),
+    "segment.jitter.ms": (ConfigType.LONG, "1000"),
+    "segment.ms": (ConfigType.LONG, "3600000"),
+    "unclean.leader.election.enable": (ConfigType.BOOLEAN, "true"),
+}
+
+
+def test_every_topic_setting_of_kafka_is_taken_and_shown() -> None:
+    """Tools set them without asking: MirrorMaker, Connect, Terraform, kafka-reassign-partitions."""
+    made = layers()
+    by_default = {found.name: found for found in describe_topic({}, made)}
+    assert {name: found.config_type for name, found in by_default.items()} == {
+        name: kind for name, (kind, _) in KAFKAS_TOPIC_SETTINGS.items()
+    }
+    given = {name: value for name, (_, value) in KAFKAS_TOPIC_SETTINGS.items()}
+    alterations = [Alteration(name, ConfigOperation.SET, value) for name, value in given.items()]
+    written = altered(ConfigResourceType.TOPIC, {}, alterations, made)
+    assert written == given
+    validate_topic_config(given)
+    for found in describe_topic(written, made):
+        assert (found.value, found.config_source) == (given[found.name], ConfigSource.DYNAMIC_TOPIC_CONFIG)
+        assert found.synonyms[0].source == ConfigSource.DYNAMIC_TOPIC_CONFIG
+        assert ("Without effect" in (found.documentation or "")) == (found.name in STORED_TOPIC_ROWS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("min.cleanable.dirty.ratio", "1.5"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("leader.replication.throttled.replicas", "0:1,all"),
+        ("message.format.version", "newest"),
+        ("compression.gzip.level", "0"),
+        ("compression.zstd.level", "23"),
+        ("remote.storage.enable", "true"),
+        ("max.compaction.lag.ms", "0"),
+    ],
+)
+def test_a_stored_setting_is_checked_all_the_same(name: str, value: str) -> None:
+    with pytest.raises(ApiError, match=f"{re.escape(name)}='{re.escape(value)}': expected ") as refused:
+        altered(ConfigResourceType.TOPIC, {}, [Alteration(name, ConfigOperation.SET, value)], layers())
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_throttled_replicas_are_a_list_that_can_be_added_to() -> None:
+    name = "leader.replication.throttled.replicas"
+    current: dict[str, str] = {}
+    for words, expected in (("0:1", "0:1"), ("1:2,0:1", "0:1,1:2")):
+        change = Alteration(name, ConfigOperation.APPEND, words)
+        current = altered(ConfigResourceType.TOPIC, current, [change], layers())
+        assert current == {name: expected}
 
 
 def test_of_all_brokers_only_what_is_set_is_shown() -> None:

@@ -111,7 +111,7 @@ def test_validation_alone_writes_nothing() -> None:
 @pytest.mark.parametrize(
     ("topic", "code", "text"),
     [
-        (CreatableTopic(name="a b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "'a b' may hold only"),
+        (CreatableTopic(name="a b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "'a b' is invalid: it may hold only"),
         (CreatableTopic(name="t", num_partitions=0), ErrorCode.INVALID_PARTITIONS, "0 partitions"),
         (
             CreatableTopic(name="t", replication_factor=4),
@@ -172,7 +172,7 @@ def test_one_bad_topic_keeps_no_other_back() -> None:
 def test_a_topic_that_exists_is_refused_and_one_being_deleted_says_so() -> None:
     desk = Desk()
     desk.create(CreatableTopic(name="t"))
-    refusal(desk.create(CreatableTopic(name="t")), ErrorCode.TOPIC_ALREADY_EXISTS, "exists already")
+    refusal(desk.create(CreatableTopic(name="t")), ErrorCode.TOPIC_ALREADY_EXISTS, "already exists")
     desk.admin.delete_topics([DeleteTopicState(name="t")])
     refusal(desk.create(CreatableTopic(name="t")), ErrorCode.TOPIC_ALREADY_EXISTS, "still being deleted")
 
