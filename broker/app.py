@@ -285,6 +285,7 @@ class Broker:
                 request_timeout_ms=config.controller_socket_timeout_ms,
             ),
             on_fatal=self._on_fatal,
+            was_reached=self.metadata.was_reached,
         )
         topic_purgatory = Purgatory("topics", self._reaper, max_operations=10_000)
 

@@ -85,6 +85,8 @@ class MetadataCache:
         self._lock = threading.Lock()
         self._current = ClusterMetadata()
         self._suspects: frozenset[BrokerId] = frozenset()
+        # The life in which each peer has answered last.
+        self._reached: dict[BrokerId, BrokerEpoch] = {}
         self._listeners: list[Callable[[Iterable[str]], None]] = []
         self._deletion_listeners: list[Callable[[Mapping[str, TopicId]], None]] = []
 
@@ -206,8 +208,15 @@ class MetadataCache:
         with self._lock:
             self._suspects |= {broker_id}
 
+    def was_reached(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
+        """Whether a peer has answered this broker in the life with this epoch."""
+        return self._reached.get(broker_id) == broker_epoch
+
     def trust(self, broker_id: BrokerId) -> None:
         """A peer has answered."""
+        broker_epoch = self._current.broker_epoch(broker_id)
+        if broker_epoch is not None:
+            self._reached[broker_id] = broker_epoch
         if broker_id in self._suspects:
             with self._lock:
                 self._suspects -= {broker_id}

@@ -5,17 +5,16 @@ that is made at once and kept, and batches that are sent in order, one request a
 while the broker is registered. What waits is merged (see `barnabas.controller.request_batch`), so a stopped
 broker costs bounded memory.
 
-A broker is suspected when its connection is lost and its port then refuses: its process is dead, whatever its
-session in ZooKeeper says. A timeout, or a lost connection that can be made again, is no reason. A suspected
-broker is asked on until it answers a LeaderAndIsr for its very registration; another process at its address
-refuses that as a stale broker epoch, and does not count.
+A broker is suspected when it cannot be connected to and `PeerLives` declares its life dead, whatever its
+session in ZooKeeper says; one that was declared dead before, such as the controller that was, is suspected
+from the beginning. A suspected broker is asked on until it answers a LeaderAndIsr for its very registration;
+another process at its address refuses that as a stale broker epoch, and does not count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -30,6 +29,8 @@ from barnabas.controller.events import (
     LinkFailed,
     StopReplicaAnswered,
 )
+from barnabas.controller.peer_lives import PeerLives, Sign
+from barnabas.controller.peer_probe import look
 from barnabas.controller.request_batch import BrokerBatch
 from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import (
@@ -52,7 +53,6 @@ _NEVER_IDLE_MS: Final = 2**31 - 1
 _RETRY_S: Final = 0.1
 _LONGEST_REST_S: Final = 30.0
 _PROBE_EVERY_S: Final = 0.1
-_REFUSAL_TIMEOUT_S: Final = 1.0
 _STOP_TIMEOUT_S: Final = 5.0
 _TOLD_TIMEOUT_S: Final = 2.0
 
@@ -83,7 +83,9 @@ class ControllerChannels:
         *,
         request_timeout_ms: int,
         report: Callable[[ChannelEvent], None],
+        lives: PeerLives,
     ) -> None:
+        self.lives = lives
         self._broker_id = broker_id
         self._epoch = epoch
         self._request_timeout_ms = request_timeout_ms
@@ -213,7 +215,7 @@ class _BrokerLink:
         # Nothing waits, nothing is under way, or nobody is there to be told.
         self.idle = asyncio.Event()
         self.idle.set()
-        self._is_suspected = False
+        self._is_suspected = owner.lives.is_dead(broker, broker_epoch)
         self._is_repeating = False
         # Unforeseen errors since a batch was last sent whole.
         self._failures = 0
@@ -288,18 +290,21 @@ class _BrokerLink:
         self._report(LinkFailed)
 
     async def _connect(self) -> None:
+        lives, life = self._owner.lives, (self._broker, self._broker_epoch)
         try:
             await self._channel.connect()
         except ConnectionClosed:
             # The channel may only have said that its back-off has not passed: we ask for ourselves, at once.
-            if await refuses(self._endpoint):
-                self._suspect()
+            sign = await look(self._endpoint, lives.address(*life))
+            if lives.seen(*life, sign):
+                self._suspect(sign)
             else:
                 await asyncio.sleep(_RETRY_S)
+        else:
+            lives.reached(*life, self._channel.peer_address)
 
-    def _suspect(self) -> None:
-        # One that was never reached counts as well: it registered, so its port was open, and now it is not.
-        log.warning("%s is suspected: not connected, and its port refuses", self)
+    def _suspect(self, sign: Sign) -> None:
+        log.warning("%s is suspected: it %s", self, sign.value)
         self._is_suspected = True
         self._waiting.clear()
         self.idle.set()
@@ -323,6 +328,7 @@ class _BrokerLink:
             await asyncio.sleep(_PROBE_EVERY_S)
             return
         log.warning("%s answers again", self)
+        self._owner.lives.reached(self._broker, self._broker_epoch, self._channel.peer_address)
         self._is_suspected = False
         self._report(BrokerReturned)
 
@@ -358,27 +364,6 @@ class _BrokerLink:
 
     def _report(self, kind: type[BrokerSuspected] | type[BrokerReturned] | type[LinkFailed]) -> None:
         self._owner._report(kind(self._owner._epoch, self._broker, self._broker_epoch))
-
-
-async def refuses(endpoint: Endpoint) -> bool:
-    """Whether every address of an endpoint refuses connections, as when no process listens there."""
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    for family, kind, protocol, _, address in found:
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setblocking(False)
-            try:
-                async with asyncio.timeout(_REFUSAL_TIMEOUT_S):
-                    await loop.sock_connect(probe, address)
-            except ConnectionRefusedError:
-                continue
-            except OSError:
-                return False
-            return False
-    return bool(found)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

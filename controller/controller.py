@@ -23,14 +23,15 @@ from barnabas.controller.channels import BrokerChannels, ControllerChannels
 from barnabas.controller.controller_writer import ControllerMoved, ControllerWriter
 from barnabas.controller.event_queue import EventQueue, EventQueueFull
 from barnabas.controller.events import Event, ShutdownDone
+from barnabas.controller.peer_lives import PeerLives
 from barnabas.controller.reign import ControllerSettings, Reign
-from barnabas.controller.sentinel import ControllerSentinel
+from barnabas.controller.sentinel import ControllerSentinel, Target
 from barnabas.controller.store import ClusterStore
 from barnabas.controller.threads import Threads
 from barnabas.controller.znodes import ControllerNode, MalformedZnode
 from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch, Endpoint
+from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch
 
 log = logging.getLogger("barnabas.controller")
 
@@ -47,7 +48,10 @@ class ChannelsFactory(Protocol):
 
 
 class Controller:
-    """See the module. `on_fatal` is called from the event thread or the sentinel's."""
+    """See the module. `on_fatal` is called from the event thread or the sentinel's.
+
+    ``was_reached`` says whether this process has been connected to a life of a broker (see `PeerLives`).
+    """
 
     def __init__(
         self,
@@ -58,6 +62,7 @@ class Controller:
         on_fatal: Callable[[BaseException], None],
         make_channels: ChannelsFactory | None = None,
         threads: Threads | None = None,
+        was_reached: Callable[[BrokerId, BrokerEpoch], bool] = lambda broker, broker_epoch: False,
     ) -> None:
         self.broker_id = broker_id
         self._store = store
@@ -76,8 +81,10 @@ class Controller:
         self._failures = 0
         self._failed_at_s = -_FORGET_FAILURES_S
         self._rests_until_s = 0.0
+        self.lives = PeerLives(self._threads.now_s, was_reached)
         self._sentinel = ControllerSentinel(
             lambda node: self._queue.put(events.ControllerGone(node)),
+            lives=self.lives,
             on_fatal=on_fatal,
             threads=self._threads,
         )
@@ -238,9 +245,7 @@ class Controller:
             case events.ControllerChange():
                 self._check_controller()
             case events.ControllerGone():
-                if self._reign is None and self._store.depose_controller(event.node):
-                    log.warning("/controller was taken from broker %d, which is dead", event.node.broker_id)
-                    self._check_controller()
+                self._take_over_from(event.node)
             case events.SessionExpired():
                 self._resign("the ZooKeeper session has expired")
                 # It may be heard late, after we have won again in the next session: see whose the node is.
@@ -272,38 +277,59 @@ class Controller:
         if self._reign is not None and self._writer is not None:
             # The node is ours, but is the epoch? It may have been deleted or written by hand.
             self._writer.check()
-        self._sentinel.watch(*self._whom_to_watch(node, is_ours))
-        if self._reign is None and (node is None or is_ours) and self._is_registered:
-            if self._threads.now_s() < self._rests_until_s:
-                self._must_retry = True
-            else:
-                self._stand_for_election()
+        self._sentinel.watch(None if node is None or is_ours else self._whom_to_watch(node))
+        if self._reign is None and (node is None or is_ours) and self._may_stand():
+            self._stand_for_election()
+
+    def _may_stand(self) -> bool:
+        if self._threads.now_s() < self._rests_until_s:
+            self._must_retry = True
+            return False
+        return self._is_registered
+
+    def _take_over_from(self, dead: ControllerNode) -> None:
+        """The sentinel says that the controller is dead: take its place, unless another was faster.
+
+        In one step, so that whoever reigns next is one that has seen it; see `Reign.start`.
+        """
+        if self._reign is not None or not self._may_stand():
+            return
+        writer = self._store.depose_controller(dead, self.broker_id)
+        if writer is None:
+            self._check_controller()
+            return
+        log.warning("/controller was taken from broker %d, which is dead", dead.broker_id)
+        self._begin_reign(writer)
+        # The watch was on the node of the dead.
+        self._queue.put(events.ControllerChange())
 
     def _controller_changed(self, _: object) -> None:
         self._queue.put(events.ControllerChange())
 
-    def _whom_to_watch(
-        self, node: ControllerNode | None, is_ours: bool
-    ) -> tuple[ControllerNode | None, Endpoint | None]:
-        """The controller's process, when that is another one and its address is known."""
-        if node is None or is_ours:
-            return None, None
+    def _whom_to_watch(self, node: ControllerNode) -> Target | None:
+        """The controller's process, when its address is known."""
         registration = self._store.brokers().get(node.broker_id)
         if registration is None:
-            return None, None
-        return node, registration.endpoint(self._settings.inter_broker_listener_name)
+            return None
+        endpoint = registration.endpoint(self._settings.inter_broker_listener_name)
+        return None if endpoint is None else Target(node, registration.broker_epoch, endpoint)
 
     def _stand_for_election(self) -> None:
         writer = self._store.become_controller(self.broker_id)
         if writer is None:
             # Whoever won has set off our watch, which brings us back here.
             return
+        self._begin_reign(writer)
+
+    def _begin_reign(self, writer: ControllerWriter) -> None:
         self._epoch = writer.epoch
         self._active_broker_id = self.broker_id
         log.info("broker %d is elected controller with epoch %d", self.broker_id, writer.epoch)
         self._writer = writer
         channels = self._make_channels(writer.epoch, self._queue.put)
-        reign = Reign(self._store, writer, channels, self._settings, self._queue.put)
+        reign = Reign(
+            self._store, writer, channels, self._settings, self._queue.put, is_dead=self.lives.is_dead
+        )
         try:
             reign.start()
         except BaseException:
@@ -336,4 +362,5 @@ class Controller:
             epoch,
             request_timeout_ms=self._settings.request_timeout_ms,
             report=report,
+            lives=self.lives,
         )

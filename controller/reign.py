@@ -27,7 +27,7 @@ from barnabas.controller.request_batch import RequestBatch
 from barnabas.controller.topic_deletion import TopicDeletion
 from barnabas.controller.topic_loading import TopicLoader
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, TopicPartition
 
 log = logging.getLogger("barnabas.controller")
 state_change_log = logging.getLogger("barnabas.state_change")
@@ -44,7 +44,10 @@ class ControllerSettings:
 
 
 class Reign:
-    """See the module. `put` hands an event to the controller's queue, from any thread."""
+    """See the module. `put` hands an event to the controller's queue, from any thread.
+
+    ``is_dead`` says which registered lives this broker knows to be dead already; the channels know them too.
+    """
 
     def __init__(
         self,
@@ -53,6 +56,8 @@ class Reign:
         channels: BrokerChannels,
         settings: ControllerSettings,
         put: Callable[[Event], None],
+        *,
+        is_dead: Callable[[BrokerId, BrokerEpoch], bool] = lambda broker, broker_epoch: False,
     ) -> None:
         self.epoch = writer.epoch
         self.context = ControllerContext()
@@ -63,6 +68,7 @@ class Reign:
         self._channels = channels
         self._settings = settings
         self._put = put
+        self._is_dead = is_dead
         self._topics = TopicLoader(self.context, store, writer, lambda: put(events.AssignmentChange()))
         self._batch = RequestBatch(self.context, settings.inter_broker_listener_name)
         self._partitions = PartitionStateMachine(
@@ -84,6 +90,12 @@ class Reign:
         Reassignments and preferred elections under way will be resumed here too, before the deletions.
         """
         self.context.registrations = self._store.brokers(self._watch(events.BrokerChange()))
+        # The controller that was is registered still, though its death is what this reign begins with.
+        self.context.suspected = {
+            broker
+            for broker, registration in self.context.registrations.items()
+            if self._is_dead(broker, registration.broker_epoch) or self._endpoint(broker) is None
+        }
         changes = self._store.isr_changes(self._watch(events.IsrChangeNotified()))
         # Leadership is sent to every broker below: the answers say which replicas are lost.
         failures = self._store.log_dir_failures(self._watch(events.LogDirFailureNotified()))
@@ -92,9 +104,10 @@ class Reign:
         self._writer.delete_isr_changes(changes)
         self._writer.delete_log_dir_failures(failures)
         log.info(
-            "[controller epoch %d] loaded brokers %s and %d partitions of %d topics",
+            "[controller epoch %d] loaded brokers %s (dead: %s) and %d partitions of %d topics",
             self.epoch,
             sorted(self.context.registrations),
+            sorted(self.context.suspected) or "none",
             sum(map(len, self.context.assignments.values())),
             len(self.context.assignments),
         )
@@ -181,9 +194,12 @@ class Reign:
             self._bring_down(dead | bounced)
         for broker in fresh | bounced:
             self.context.registrations[broker] = current[broker]
+            if self._endpoint(broker) is None:
+                self.context.suspected.add(broker)
             self._connect(broker)
-        if fresh or bounced:
-            self._bring_up(fresh | bounced)
+        up = (fresh | bounced) - self.context.suspected
+        if up:
+            self._bring_up(up)
 
     def _suspected(self, event: events.BrokerSuspected) -> None:
         broker = event.broker
@@ -288,12 +304,15 @@ class Reign:
         # and if it is the controller itself, nobody else could tell them.
         self._channels.when_told(lambda: event.done(ErrorCode.NONE, remaining))
 
+    def _endpoint(self, broker: BrokerId) -> Endpoint | None:
+        """Where a registered broker is told; None for one that has no such listener and can lead nothing."""
+        return self.context.registrations[broker].endpoint(self._settings.inter_broker_listener_name)
+
     def _connect(self, broker: BrokerId) -> None:
-        registration = self.context.registrations[broker]
-        endpoint = registration.endpoint(self._settings.inter_broker_listener_name)
+        registration, endpoint = self.context.registrations[broker], self._endpoint(broker)
         if endpoint is None:
             log.error(
-                "broker %d has no listener %s and cannot be told anything",
+                "broker %d has no listener %s and cannot be told anything: it may not lead",
                 broker,
                 self._settings.inter_broker_listener_name,
             )

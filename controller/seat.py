@@ -93,28 +93,33 @@ class Seat:
             self._session.attempt(lambda zk: zk.delete_async(paths.CONTROLLER))
         return None
 
-    def vacate(self, seen: ControllerNode) -> bool:
-        """Take ``/controller`` away from a dead process; False when that node is no longer there.
+    def take_from(self, seen: ControllerNode, broker: BrokerId) -> ControllerWriter | None:
+        """Take the seat from a dead process in one transaction; None when its node is no longer there.
 
         The check of the epoch's version makes sure that no later controller's node is hit.
         """
-        _, version = self._epoch_and_version()
+        epoch, version = self._epoch_and_version()
+        fresh = ControllerEpoch(epoch + 1)
         if self.holder() != seen:
-            return False
+            return None
+        error, retried = self._claim(broker, fresh, version, is_taken=True)
+        if error is None:
+            return ControllerWriter(self._session, fresh, version + 1)
+        holder = self.holder()
+        is_ours = holder is not None and holder.session_id == self._session.session_id
+        if retried and is_ours and self._epoch_and_version() == (fresh, version + 1):
+            return ControllerWriter(self._session, fresh, version + 1)
+        return None
 
-        def start(zk: Any) -> Any:
-            transaction = zk.transaction()
-            transaction.check(paths.CONTROLLER_EPOCH, version)
-            transaction.delete(paths.CONTROLLER)
-            return transaction.commit_async()
-
-        return first_error(self._session.attempt(start).get()) is None
-
-    def _claim(self, broker: BrokerId, epoch: ControllerEpoch, version: int) -> tuple[Exception | None, bool]:
+    def _claim(
+        self, broker: BrokerId, epoch: ControllerEpoch, version: int, *, is_taken: bool = False
+    ) -> tuple[Exception | None, bool]:
         data = znodes.encode_controller(broker, _now_ms())
 
         def start(zk: Any) -> Any:
             transaction = zk.transaction()
+            if is_taken:
+                transaction.delete(paths.CONTROLLER)
             transaction.create(paths.CONTROLLER, data, ephemeral=True)
             transaction.set_data(paths.CONTROLLER_EPOCH, znodes.encode_epoch(epoch), version)
             return transaction.commit_async()

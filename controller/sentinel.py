@@ -1,10 +1,10 @@
 """Watches the process of the broker that is the controller, so that its death is seen at once.
 
 Every other broker keeps one idle connection to the controller's broker. When that process dies, its sockets
-are reset and its port refuses; the sentinel says so within milliseconds, where the session in ZooKeeper takes
-seconds to expire. What follows is safe even if the sentinel errs: whoever takes ``/controller`` away does so
-for that very node only, the next controller raises the epoch, and all that the old one still writes or says
-is fenced by it.
+are reset and its port refuses, or its host is gone; the sentinel says so within milliseconds or half a
+second, where the session in ZooKeeper takes long to expire. What counts as death is for `PeerLives` to say.
+What follows is safe even if it errs: whoever takes ``/controller`` away does so for that very node only, the
+next controller raises the epoch, and all that the old one still writes or says is fenced by it.
 
 One thread per broker, blocked in a read most of its life. A lost connection that can be made again (an idle
 close, a restart of the acceptor) means nothing.
@@ -19,18 +19,23 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from barnabas.controller.peer_lives import PeerLives, Sign
+from barnabas.controller.peer_probe import connect
 from barnabas.controller.threads import Threads
 from barnabas.controller.znodes import ControllerNode
-from barnabas.protocol.ids import Endpoint
+from barnabas.protocol.ids import BrokerEpoch, Endpoint
 
 log = logging.getLogger("barnabas.controller")
 
-_CONNECT_TIMEOUT_S: Final = 1.0
 _RETRY_S: Final = 0.25
+_SIGN_RETRY_S: Final = 0.1
 
 
-class _Target(NamedTuple):
+class Target(NamedTuple):
+    """A controller, and the life of its broker."""
+
     node: ControllerNode
+    broker_epoch: BrokerEpoch
     endpoint: Endpoint
 
 
@@ -41,14 +46,18 @@ class ControllerSentinel:
         self,
         on_gone: Callable[[ControllerNode], None],
         *,
+        lives: PeerLives,
         on_fatal: Callable[[BaseException], None],
         threads: Threads | None = None,
     ) -> None:
         self._threads = threads or Threads()
         self._on_gone = on_gone
+        self._lives = lives
         self._on_fatal = on_fatal
         self._changed = threading.Condition()
-        self._target: _Target | None = None
+        self._target: Target | None = None
+        # The controller that was declared dead last; its node stays until somebody takes it away.
+        self._gone: ControllerNode | None = None
         self._socket: socket.socket | None = None
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="controller-sentinel", daemon=True)
@@ -56,13 +65,16 @@ class ControllerSentinel:
     def start(self) -> None:
         self._threads.start(self._thread)
 
-    def watch(self, node: ControllerNode | None, endpoint: Endpoint | None) -> None:
-        """Watch the process behind a node from now on, or nobody. From any thread."""
-        target = None if node is None or endpoint is None else _Target(node, endpoint)
+    def watch(self, target: Target | None) -> None:
+        """Watch the process behind a controller from now on, or nobody. From any thread."""
         with self._changed:
-            if target != self._target:
-                self._target = target
-                self._interrupt()
+            if target == self._target:
+                return
+            if target is not None and target.node != self._gone:
+                # The dead do not become controllers.
+                self._lives.acted(target.node.broker_id, target.broker_epoch)
+            self._target = target
+            self._interrupt()
 
     def stop(self) -> None:
         """End the thread. Idempotent."""
@@ -89,27 +101,26 @@ class ControllerSentinel:
             log.critical("the controller's sentinel ends: %r", error, exc_info=True)
             self._on_fatal(error)
 
-    def _next_target(self) -> _Target | None:
+    def _next_target(self) -> Target | None:
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopping or self._target is not None)
             return None if self._is_stopping else self._target
 
-    def _watch_once(self, target: _Target) -> None:
-        """Connect and wait for the connection to end; only a refusal says that nobody is there."""
-        try:
-            connection = socket.create_connection(target.endpoint, timeout=_CONNECT_TIMEOUT_S)
-        except ConnectionRefusedError:
-            log.warning("controller %d at %s refuses connections", target.node.broker_id, target.endpoint)
-            self._on_gone(target.node)
-            self._pause(target)
-            return
-        except OSError as error:
-            log.info("controller %d at %s: %s", target.node.broker_id, target.endpoint, error)
-            self._pause(target)
+    def _watch_once(self, target: Target) -> None:
+        """Connect and wait for the connection to end."""
+        life = (target.node.broker_id, target.broker_epoch)
+        sign, connection = connect(target.endpoint, self._lives.address(*life))
+        if connection is None:
+            self._not_connected(target, sign)
             return
         with connection:
             connection.settimeout(None)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            try:
+                self._lives.reached(*life, connection.getpeername())
+            except OSError as error:
+                log.debug("the sentinel's connection was lost at once: %s", error)
+                self._lives.reached(*life)
             with self._changed:
                 if self._target != target or self._is_stopping:
                     return
@@ -127,6 +138,23 @@ class ControllerSentinel:
             # A broker that takes connections only to close them (max.connections) must not keep us spinning.
             self._pause(target)
 
-    def _pause(self, target: _Target) -> None:
+    def _not_connected(self, target: Target, sign: Sign) -> None:
+        node = target.node
+        if self._lives.seen(node.broker_id, target.broker_epoch, sign):
+            with self._changed:
+                is_news, self._gone = self._gone != node, node
+            log.log(
+                logging.WARNING if is_news else logging.DEBUG,
+                "controller %d at %s is taken for dead: it %s",
+                node.broker_id,
+                target.endpoint,
+                sign.value,
+            )
+            self._on_gone(node)
+        else:
+            log.info("controller %d at %s %s", node.broker_id, target.endpoint, sign.value)
+        self._pause(target, _RETRY_S if sign is Sign.SILENT else _SIGN_RETRY_S)
+
+    def _pause(self, target: Target, pause_s: float = _RETRY_S) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._is_stopping or self._target != target, _RETRY_S)
+            self._changed.wait_for(lambda: self._is_stopping or self._target != target, pause_s)

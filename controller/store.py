@@ -352,9 +352,9 @@ class ClusterStore:
         """Stand for election: None when another broker is the controller."""
         return self._seat.take(broker)
 
-    def depose_controller(self, seen: ControllerNode) -> bool:
-        """Take ``/controller`` away from a dead process; False when that node is no longer there."""
-        return self._seat.vacate(seen)
+    def depose_controller(self, seen: ControllerNode, broker: BrokerId) -> ControllerWriter | None:
+        """Become controller in the place of a dead process; None when its node is no longer there."""
+        return self._seat.take_from(seen, broker)
 
     def _highest_written_epoch(self) -> ControllerEpoch:
         assigned = self.topic_assignments(self.topics())

@@ -132,6 +132,11 @@ class Channel:
         return self._state is ChannelState.CONNECTED
 
     @property
+    def peer_address(self) -> tuple[Any, ...] | None:
+        """The address of the present connection."""
+        return None if self._connection is None else self._connection.peer_address
+
+    @property
     def is_closed(self) -> bool:
         return self._state is ChannelState.CLOSED
 

@@ -9,7 +9,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from barnabas.protocol.errors import ConnectionClosed, MalformedFrame
 from barnabas.protocol.frames import BufferPool, Frame, FrameReceiver
@@ -46,6 +46,11 @@ class Connection(asyncio.BufferedProtocol):
     def is_usable(self) -> bool:
         """Whether what is written may still reach the peer."""
         return self._transport is not None and not self._ended and not self._transport.is_closing()
+
+    @property
+    def peer_address(self) -> tuple[Any, ...] | None:
+        """The address that this is connected to, None when it is not."""
+        return None if self._transport is None else self._transport.get_extra_info("peername")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transport is one in all but name.

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from barnabas.controller import channels, events
-from barnabas.controller.channels import ControllerChannels, refuses
+from barnabas.controller.channels import ControllerChannels
+from barnabas.controller.peer_lives import PeerLives, Sign
+from barnabas.controller.peer_probe import look
 from barnabas.controller.request_batch import BrokerBatch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, Endpoint, TopicPartition
@@ -21,6 +24,7 @@ from barnabas.protocol.messages.inter_broker import (
 from tests.unit.controller.controlled_broker import ControlledBroker, wait_until
 
 ONE = BrokerId(1)
+NOWHERE = Endpoint("no-such-host.invalid", 1)
 LIFE = (ControllerEpoch(5), ONE, BrokerEpoch(77))
 
 
@@ -31,11 +35,13 @@ class Rig:
         self.broker = ControlledBroker()
         self.broker.broker_epoch = 77
         self.reports: list[events.ChannelEvent] = []
+        self.lives = PeerLives(time.monotonic)
         self.channels = ControllerChannels(
             BrokerId(0),
             ControllerEpoch(5),
             request_timeout_ms=request_timeout_ms,
             report=self.reports.append,
+            lives=self.lives,
         )
         self.channels.add_broker(ONE, BrokerEpoch(77), self.broker.endpoint)
 
@@ -161,16 +167,6 @@ def test_a_reset_and_a_port_that_refuses_is_a_suspicion(rig: Rig) -> None:
     assert rig.reports == [events.BrokerSuspected(*LIFE)]
 
 
-def test_a_broker_that_died_before_it_was_reached_is_suspected(rigs: list[Rig]) -> None:
-    rigs.append(Rig())
-    rig = rigs[-1].connected()
-    other = ControlledBroker()
-    other.die()
-    rig.channels.add_broker(BrokerId(2), BrokerEpoch(78), other.endpoint)
-    wait_until(lambda: rig.reports)
-    assert rig.reports == [events.BrokerSuspected(ControllerEpoch(5), BrokerId(2), BrokerEpoch(78))]
-
-
 def test_a_suspected_broker_that_answers_in_the_same_life_has_returned(rig: Rig) -> None:
     rig.broker.die()
     wait_until(lambda: rig.reports)
@@ -230,18 +226,65 @@ async def test_a_port_refuses_when_nobody_listens() -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         endpoint = Endpoint(*listener.getsockname())
-        assert not await refuses(endpoint)
-    assert await refuses(endpoint)
+        assert await look(endpoint, None) is Sign.ANSWERS
+    assert await look(endpoint, None) is Sign.REFUSES
 
 
-async def test_a_name_that_does_not_resolve_is_no_refusal() -> None:
-    assert not await refuses(Endpoint("no-such-host.invalid", 1))
+async def test_a_name_that_does_not_resolve_is_no_sign_by_itself() -> None:
+    assert await look(NOWHERE, None) is Sign.SILENT
+
+
+async def test_a_name_that_does_not_resolve_leaves_the_last_address_to_ask() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        address = listener.getsockname()
+        assert await look(NOWHERE, address) is Sign.ANSWERS
+    assert await look(NOWHERE, address) is Sign.REFUSES
+
+
+def test_one_that_was_never_reached_is_not_suspected_though_it_refuses(rigs: list[Rig]) -> None:
+    rig = Rig()
+    rigs.append(rig)
+    rig.connected()
+    rig.broker.die()
+    wait_until(lambda: rig.reports)
+    asked: list[object] = []
+    seen = rig.lives.seen
+    rig.lives.seen = lambda *what: asked.append(what) or seen(*what)
+    # Registered anew, and its port refuses from the beginning.
+    rig.channels.add_broker(ONE, BrokerEpoch(78), rig.broker.endpoint)
+    wait_until(lambda: len(asked) >= 3)
+    assert rig.reports == [events.BrokerSuspected(*LIFE)]
+
+
+def test_one_that_is_known_to_be_dead_is_suspected_from_the_beginning_until_it_answers(
+    rigs: list[Rig],
+) -> None:
+    rig = Rig()
+    rigs.append(rig)
+    rig.connected()
+    other = ControlledBroker()
+    try:
+        life = (BrokerId(2), BrokerEpoch(90))
+        rig.lives.reached(*life)
+        assert rig.lives.seen(*life, Sign.REFUSES)
+        rig.channels.add_broker(*life, other.endpoint)
+        wait_until(lambda: rig.reports)
+        assert rig.reports == [events.BrokerReturned(ControllerEpoch(5), *life)]
+        assert not rig.lives.is_dead(*life)
+    finally:
+        other.die()
 
 
 def test_a_bug_on_the_channels_thread_is_reported() -> None:
     reports: list[events.ChannelEvent] = []
     channels = ControllerChannels(
-        BrokerId(0), ControllerEpoch(5), request_timeout_ms=20_000, report=reports.append
+        BrokerId(0),
+        ControllerEpoch(5),
+        request_timeout_ms=20_000,
+        report=reports.append,
+        lives=PeerLives(time.monotonic),
     )
     channels.send([], BrokerBatch())  # the bug
     wait_until(lambda: reports)

@@ -8,6 +8,7 @@ import pytest
 
 from barnabas.controller import events
 from barnabas.controller.controller import Controller
+from barnabas.controller.peer_lives import Sign
 from barnabas.controller.reign import ControllerSettings
 from barnabas.controller.threads import Threads
 from barnabas.controller.znodes import ControllerNode
@@ -15,7 +16,7 @@ from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUn
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from tests.unit.controller.controlled_broker import wait_until
-from tests.unit.controller.fakes import FakeChannels, FakeWriter, FakeZooKeeper
+from tests.unit.controller.fakes import FakeChannels, FakeWriter, FakeZooKeeper, state
 
 OURS, THEIRS = 11, 22
 
@@ -60,11 +61,11 @@ class FakeStore(FakeZooKeeper):
     def give_up(self) -> None:
         self.node = None
 
-    def depose_controller(self, seen: ControllerNode) -> bool:
+    def depose_controller(self, seen: ControllerNode, broker: BrokerId) -> FakeWriter | None:
         if self.node != seen:
-            return False
+            return None
         self.node = None
-        return True
+        return self.become_controller(broker)
 
 
 class Clock(Threads):
@@ -225,6 +226,34 @@ def test_the_seat_of_a_dead_process_is_taken(desk: Desk) -> None:
     assert desk.store.node is not None
     desk.controller.process(events.ControllerGone(desk.store.node))
     assert desk.controller.is_active
+
+
+def test_a_reign_that_begins_with_a_death_moves_the_leaders_of_the_dead_at_once(desk: Desk) -> None:
+    tp = TopicPartition("t", 0)
+    desk.store.add_topic("t", {0: (2, 1)})
+    desk.store.states[tp] = state(2, (2, 1))
+    desk.store.take_over(2, THEIRS)
+    desk.look()
+    life = (BrokerId(2), desk.store.registrations[BrokerId(2)].broker_epoch)
+    desk.controller.lives.reached(*life)
+    assert desk.controller.lives.seen(*life, Sign.REFUSES)
+    assert desk.store.node is not None
+    desk.controller.process(events.ControllerGone(desk.store.node))
+    assert desk.controller.live_brokers == (1,)
+    assert (desk.store.states[tp].leader, desk.store.states[tp].isr) == (1, (1,))
+    desk.controller.process(events.BrokerReturned(desk.controller.epoch, *life))
+    assert desk.controller.live_brokers == (1, 2)
+
+
+def test_one_that_rests_leaves_the_seat_of_a_dead_process_to_others(desk: Desk) -> None:
+    desk.look()
+    desk.store.trouble = KeyError("a bug")
+    desk.look()
+    desk.store.trouble = None
+    desk.store.take_over(2, THEIRS)
+    assert desk.store.node is not None
+    desk.controller.process(events.ControllerGone(desk.store.node))
+    assert not desk.controller.is_active
 
 
 def test_a_word_about_a_controller_of_the_past_changes_nothing(desk: Desk) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from barnabas.controller import events
@@ -621,3 +623,17 @@ def test_a_broker_is_told_the_settings_with_the_time_of_their_writing() -> None:
     [topic] = request.topic_states
     assert [(config.name, config.value) for config in topic.configs] == [("retention.ms", "6")]
     assert topic.config_zxid == cluster.zookeeper.configs["t"].zxid
+
+
+def test_a_broker_that_nobody_can_tell_anything_may_not_lead() -> None:
+    cluster = cluster_with_topic()
+    deaf = cluster.zookeeper.registrations[BrokerId(2)]
+    cluster.zookeeper.unregister(2)
+    cluster.reign.handle(events.BrokerChange())
+    cluster.zookeeper.registrations[BrokerId(2)] = replace(
+        deaf, listeners=(deaf.listeners[0]._replace(name="OTHER"),), broker_epoch=BrokerEpoch(999)
+    )
+    cluster.reign.handle(events.BrokerChange())
+    assert cluster.reign.live_brokers == (1, 3)
+    # Nor for the next controller.
+    assert cluster.elect().live_brokers == (1, 3)

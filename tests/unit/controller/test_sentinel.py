@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from barnabas.controller.sentinel import ControllerSentinel
+from barnabas.controller.peer_lives import PeerLives
+from barnabas.controller.sentinel import ControllerSentinel, Target
 from barnabas.controller.znodes import ControllerNode
-from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint
 from tests.unit.controller.controlled_broker import ControlledBroker, wait_until
 
+LIFE = BrokerEpoch(5)
 NODE = ControllerNode(broker_id=BrokerId(1), session_id=7, czxid=8)
 
 
@@ -17,8 +21,12 @@ class Rig:
         self.broker = ControlledBroker()
         self.gone: list[ControllerNode] = []
         self.fatal: list[BaseException] = []
-        self.sentinel = ControllerSentinel(self.gone.append, on_fatal=self.fatal.append)
+        self.lives = PeerLives(time.monotonic)
+        self.sentinel = ControllerSentinel(self.gone.append, lives=self.lives, on_fatal=self.fatal.append)
         self.sentinel.start()
+
+    def watch(self, node: ControllerNode = NODE, endpoint: Endpoint | None = None) -> None:
+        self.sentinel.watch(Target(node, LIFE, endpoint or self.broker.endpoint))
 
 
 @pytest.fixture
@@ -31,7 +39,7 @@ def rig() -> Iterator[Rig]:
 
 
 def test_a_process_that_dies_is_seen(rig: Rig) -> None:
-    rig.sentinel.watch(NODE, rig.broker.endpoint)
+    rig.watch()
     wait_until(lambda: rig.broker.connections_made)
     assert rig.gone == []
     rig.broker.die()
@@ -39,14 +47,79 @@ def test_a_process_that_dies_is_seen(rig: Rig) -> None:
     assert rig.gone[0] == NODE
 
 
-def test_a_process_that_was_dead_already_is_seen(rig: Rig) -> None:
+def test_one_that_refuses_and_was_never_reached_is_not_taken_for_dead(rig: Rig) -> None:
     rig.broker.die()
-    rig.sentinel.watch(NODE, rig.broker.endpoint)
+    asked: list[object] = []
+    seen = rig.lives.seen
+    rig.lives.seen = lambda *what: asked.append(what) or seen(*what)
+    rig.watch()
+    wait_until(lambda: len(asked) >= 3)
+    assert rig.gone == []
+
+
+def test_one_that_others_here_have_reached_is_taken_for_dead_when_it_refuses(rig: Rig) -> None:
+    rig.broker.die()
+    rig.lives.reached(BrokerId(1), LIFE)
+    rig.watch()
     wait_until(lambda: rig.gone)
 
 
+@pytest.mark.parametrize("its_address", ["refuses", "is silent"])
+def test_a_host_whose_name_is_gone_with_it_is_taken_for_dead(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, its_address: str
+) -> None:
+    """As when a container dies: the engine takes its name and its address away."""
+    rig.watch()
+    wait_until(lambda: rig.broker.connections_made)
+    wait_until(lambda: rig.lives.address(BrokerId(1), LIFE))
+
+    def vanished(address: tuple[str, int], *_: object, **__: object) -> socket.socket:
+        if isinstance(address, Endpoint):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        assert address == rig.broker.endpoint
+        raise ConnectionRefusedError if its_address == "refuses" else TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", vanished)
+    rig.broker.die()
+    wait_until(lambda: rig.gone)
+    assert rig.lives.is_dead(BrokerId(1), LIFE)
+
+
+def test_a_name_that_is_gone_is_nothing_while_the_address_answers(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.watch()
+    wait_until(lambda: rig.lives.address(BrokerId(1), LIFE))
+    connect = socket.create_connection
+
+    def nameless(address: tuple[str, int], *rest: object, **more: object) -> socket.socket:
+        if isinstance(address, Endpoint):
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return connect(address, *rest, **more)
+
+    monkeypatch.setattr(socket, "create_connection", nameless)
+    made = rig.broker.connections_made
+    rig.broker.drop_connections()
+    wait_until(lambda: rig.broker.connections_made > made)
+    assert rig.gone == []
+
+
+def test_the_dead_do_not_become_controllers(rig: Rig) -> None:
+    """One that holds the seat again after its death was told was declared dead in error."""
+    rig.watch()
+    wait_until(lambda: rig.broker.connections_made)
+    rig.broker.die()
+    wait_until(lambda: rig.gone)
+    # The node of the dead is still there, and seen again: that changes nothing.
+    rig.sentinel.watch(None)
+    rig.watch()
+    assert rig.lives.is_dead(BrokerId(1), LIFE)
+    rig.watch(ControllerNode(broker_id=BrokerId(1), session_id=7, czxid=99))
+    assert not rig.lives.is_dead(BrokerId(1), LIFE)
+
+
 def test_a_lost_connection_that_can_be_made_again_means_nothing(rig: Rig) -> None:
-    rig.sentinel.watch(NODE, rig.broker.endpoint)
+    rig.watch()
     wait_until(lambda: rig.broker.connections_made)
     rig.broker.drop_connections()
     wait_until(lambda: rig.broker.connections_made >= 2)
@@ -54,9 +127,9 @@ def test_a_lost_connection_that_can_be_made_again_means_nothing(rig: Rig) -> Non
 
 
 def test_nobody_is_watched_once_that_is_asked_for(rig: Rig) -> None:
-    rig.sentinel.watch(NODE, rig.broker.endpoint)
+    rig.watch()
     wait_until(lambda: rig.broker.connections_made)
-    rig.sentinel.watch(None, None)
+    rig.sentinel.watch(None)
     rig.broker.die()
     rig.sentinel.stop()
     assert rig.gone == []
@@ -65,10 +138,10 @@ def test_nobody_is_watched_once_that_is_asked_for(rig: Rig) -> None:
 def test_another_controller_is_watched_in_its_place(rig: Rig) -> None:
     other = ControlledBroker()
     try:
-        rig.sentinel.watch(NODE, rig.broker.endpoint)
+        rig.watch()
         wait_until(lambda: rig.broker.connections_made)
         successor = ControllerNode(broker_id=BrokerId(2), session_id=9, czxid=10)
-        rig.sentinel.watch(successor, other.endpoint)
+        rig.watch(successor, other.endpoint)
         wait_until(lambda: other.connections_made)
         rig.broker.die()
         other.die()
@@ -79,7 +152,7 @@ def test_another_controller_is_watched_in_its_place(rig: Rig) -> None:
 
 
 def test_stopping_ends_a_sentinel_that_waits_for_a_word(rig: Rig) -> None:
-    rig.sentinel.watch(NODE, rig.broker.endpoint)
+    rig.watch()
     wait_until(lambda: rig.broker.connections_made)
     rig.sentinel.stop()
     assert not rig.sentinel._thread.is_alive()

@@ -1,0 +1,116 @@
+"""Who may be declared dead: by which signs and after how long, and never each other for ever."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import pytest
+
+from barnabas.controller.peer_lives import (
+    FIRST_HOLD_S,
+    MOST_ERRORS,
+    UNREACHABLE_S,
+    VANISHED_S,
+    PeerLives,
+    Sign,
+    of_all_addresses,
+    sign_of,
+)
+from barnabas.protocol.ids import BrokerEpoch, BrokerId
+
+ONE = BrokerId(1)
+LIFE, NEXT = BrokerEpoch(7), BrokerEpoch(8)
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.elsewhere: set[BrokerEpoch] = set()
+        self.lives = PeerLives(lambda: self.now_s, lambda broker, epoch: epoch in self.elsewhere)
+
+    def seen(self, sign: Sign, life: BrokerEpoch = LIFE) -> bool:
+        return self.lives.seen(ONE, life, sign)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def test_a_refusal_counts_only_after_a_connection_to_this_very_life(desk: Desk) -> None:
+    assert not desk.seen(Sign.REFUSES)
+    desk.lives.reached(ONE, LIFE)
+    assert desk.seen(Sign.REFUSES)
+    assert desk.lives.is_dead(ONE, LIFE)
+    assert not desk.seen(Sign.REFUSES, NEXT)
+    assert not desk.lives.is_dead(ONE, LIFE)
+
+
+def test_a_connection_that_others_in_this_process_had_counts_too(desk: Desk) -> None:
+    desk.elsewhere.add(LIFE)
+    assert desk.seen(Sign.REFUSES)
+
+
+@pytest.mark.parametrize(
+    ("sign", "needed_s"), [(Sign.UNREACHABLE, UNREACHABLE_S), (Sign.VANISHED, VANISHED_S)]
+)
+def test_a_host_that_is_gone_counts_after_a_while(desk: Desk, sign: Sign, needed_s: float) -> None:
+    desk.lives.reached(ONE, LIFE)
+    assert not desk.seen(sign)
+    desk.now_s += needed_s - 0.1
+    assert not desk.seen(sign)
+    desk.now_s += 0.1
+    assert desk.seen(sign)
+
+
+def test_a_time_out_is_no_sign_and_ends_the_while(desk: Desk) -> None:
+    desk.lives.reached(ONE, LIFE)
+    assert not desk.seen(Sign.UNREACHABLE)
+    desk.now_s += UNREACHABLE_S
+    assert not desk.seen(Sign.SILENT)
+    assert not desk.seen(Sign.UNREACHABLE)
+    desk.now_s += 3_600.0
+    assert not desk.seen(Sign.SILENT)
+
+
+def test_one_that_was_declared_dead_in_error_has_to_be_silent_for_longer_and_is_spared_in_the_end(
+    desk: Desk,
+) -> None:
+    """Two brokers that refuse each other would depose each other for ever otherwise."""
+    desk.lives.reached(ONE, LIFE)
+    waited = []
+    for _ in range(MOST_ERRORS):
+        began_s = desk.now_s
+        while not desk.seen(Sign.REFUSES):
+            desk.now_s += 1.0
+        waited.append(desk.now_s - began_s)
+        desk.lives.acted(ONE, LIFE)
+    assert waited == [0.0, *(FIRST_HOLD_S * 2**n for n in range(MOST_ERRORS - 1))]
+    assert not desk.seen(Sign.REFUSES)
+    desk.now_s += 1e9
+    assert not desk.seen(Sign.REFUSES)
+    # But the next life is another.
+    desk.lives.reached(ONE, NEXT)
+    assert desk.seen(Sign.REFUSES, NEXT)
+
+
+def test_what_is_said_of_an_earlier_life_changes_nothing(desk: Desk) -> None:
+    desk.lives.reached(ONE, NEXT, ("127.0.0.1", 1))
+    desk.lives.reached(ONE, LIFE, ("127.0.0.1", 2))
+    assert not desk.seen(Sign.REFUSES, LIFE)
+    assert not desk.lives.is_dead(ONE, NEXT)
+    assert desk.lives.address(ONE, NEXT) == ("127.0.0.1", 1)
+    assert desk.lives.address(ONE, LIFE) is None
+
+
+def test_errors_as_signs() -> None:
+    assert sign_of(ConnectionRefusedError()) is Sign.REFUSES
+    assert sign_of(OSError(errno.EHOSTUNREACH, "no route")) is Sign.UNREACHABLE
+    assert sign_of(OSError(errno.ENETUNREACH, "no network")) is Sign.UNREACHABLE
+    assert sign_of(socket.gaierror(socket.EAI_NONAME, "no name")) is Sign.SILENT
+    assert sign_of(TimeoutError()) is Sign.SILENT
+    assert of_all_addresses([Sign.REFUSES, Sign.REFUSES]) is Sign.REFUSES
+    assert of_all_addresses([Sign.REFUSES, Sign.UNREACHABLE]) is Sign.UNREACHABLE
+    assert of_all_addresses([Sign.REFUSES, Sign.SILENT]) is Sign.SILENT
+    assert of_all_addresses([]) is Sign.SILENT
