@@ -153,30 +153,32 @@ def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         position = following
 
 
-def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
+def check_batch(buffer: Buffer, position: int = 0, *, origin: int = 0) -> BatchHeader:
     """Check that a whole, undamaged batch stands at a position; returns its header.
 
+    `origin` is the byte of a file that the buffer begins with, for what the errors say.
     Raises CORRUPT_MESSAGE (cut short, impossible length, CRC, unknown attributes),
     UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0, 1 or unknown) or INVALID_RECORD (counts that do not agree).
     """
     header = parse_header(buffer, position)
-    _check_frame(header, position)
+    _check_frame(header, origin + position)
     following = position + LOG_OVERHEAD_BYTES + header.batch_length
+    at = origin + position
     if following > len(buffer):
         raise api_error(
             ErrorCode.CORRUPT_MESSAGE,
-            f"the batch at byte {position} ends at {following}, the data at {len(buffer)}",
+            f"the batch at byte {at} ends at {origin + following}, the data at {origin + len(buffer)}",
         )
     computed = crc32c(memoryview(buffer)[position + ATTRIBUTES_OFFSET : following])
     if computed != header.crc:
         raise api_error(
             ErrorCode.CORRUPT_MESSAGE,
-            f"the batch at byte {position} has CRC {header.crc:#010x}, its bytes have {computed:#010x}",
+            f"the batch at byte {at} has CRC {header.crc:#010x}, its bytes have {computed:#010x}",
         )
     if header.attributes & ~_KNOWN_ATTRIBUTES or header.attributes & COMPRESSION_MASK > _MAX_COMPRESSION:
         raise api_error(
             ErrorCode.CORRUPT_MESSAGE,
-            f"the batch at byte {position} has unknown attributes {header.attributes:#x}",
+            f"the batch at byte {at} has unknown attributes {header.attributes:#x}",
         )
     if header.record_count < 0 or header.last_offset_delta < header.record_count - 1:
         raise api_error(

@@ -1,31 +1,36 @@
-"""What the offset index and the time index share: fixed-size entries, sorted, in memory or mapped.
+"""What the offset index and the time index share: fixed-size entries, sorted, in memory or on disk.
 
 The index of the active segment grows in memory and goes to disk when its segment is sealed, closed or
-flushed; that of a sealed segment is a mapping of its file, made at the first lookup. So an idle partition has
-no index in memory and an empty index has no file. Only the log's writer changes an index; readers take one
-tuple of (buffer, count) and need no lock. An index can always be rebuilt from its segment.
+flushed; that of a sealed segment is searched in its file, a few small reads a lookup, of which the page cache
+is the cache: it costs no memory and no mapping. So an idle partition has no index in memory and an empty
+index has no file. Only the log's writer changes an index; readers take one tuple of (buffer, count) and need
+no lock. An index can always be rebuilt from its segment.
 """
 
 from __future__ import annotations
 
-import mmap
+import errno
+import os
 import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Final, Self
 
 from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
+from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, OpenFiles
 from barnabas.broker.log.storage_errors import storage_error
 
-Buffer = bytearray | mmap.mmap
-
+_BLOCK_ENTRIES: Final = 256
+"""So many are read at once, where an entry is among them."""
 _FORM_LOCK = threading.Lock()
-"""Held while an index changes its form (mapped, in memory), which a reader's first lookup may cause as well
-as the writer. Seldom and shortly, so one lock for all."""
+"""Held while an index changes its form (on disk, in memory), and while a reader's first lookup opens its
+file. Seldom and shortly, so one lock for all."""
+
+Entry = tuple[Any, ...]
+"""As the struct of the index unpacks it."""
 
 
 class IndexFile:
@@ -33,20 +38,49 @@ class IndexFile:
 
     entry: ClassVar[struct.Struct]
 
-    __slots__ = ("_count", "_files", "_is_gone", "_state", "base_offset", "is_dirty", "path")
+    __slots__ = (
+        "_count",
+        "_descriptor",
+        "_files",
+        "_is_gone",
+        "_open_files",
+        "_state",
+        "_written",
+        "base_offset",
+        "is_dirty",
+        "is_used",
+        "path",
+    )
 
     def __init__(
-        self, path: Path, base_offset: int, *, is_new: bool, files: FileSystem = FILE_SYSTEM
+        self,
+        path: Path,
+        base_offset: int,
+        *,
+        is_new: bool,
+        files: FileSystem = FILE_SYSTEM,
+        open_files: OpenFiles = OPEN_FILES,
     ) -> None:
         """An empty index, or the one whose file may be there. Raises LogDirFailure."""
         self.path = path
         self.base_offset = base_offset
         self._files = files
+        self._open_files = open_files
+        self.is_used = False
         self.is_dirty = False
         """Whether the memory holds what the file does not."""
         self._is_gone = False
-        self._state: tuple[Buffer, int] | None = (bytearray(), 0) if is_new else None
+        self._descriptor: Descriptor | None = None
+        self._written = 0
+        """How often the file was replaced, so that no reader keeps an old one open."""
+        self._state: tuple[bytearray, int] | None = (bytearray(), 0) if is_new else None
         self._count = 0 if is_new else self._count_on_disk()
+
+    def emptied(self) -> Self:
+        """A new one in the place of this."""
+        return type(self)(
+            self.path, self.base_offset, is_new=True, files=self._files, open_files=self._open_files
+        )
 
     @property
     def count(self) -> int:
@@ -64,23 +98,29 @@ class IndexFile:
             self.is_dirty = True
 
     def persist(self) -> None:
-        """Write the entries to the file, and remove the file when there are none. Raises LogDirFailure."""
+        """Write the entries to the file, and remove the file when there are none.
+
+        Raises as `storage_error` says.
+        """
         if self._state is None or not self.is_dirty:
             return
         buffer, count = self._state
         try:
             if count:
-                # A new file, never the old one in place: a reader may have that mapped.
+                # A new file, never the old one in place: a reader may look something up in that.
                 entries = memoryview(buffer)[: count * self.entry.size]
                 self._files.write_atomically(self.path, entries, durable=False)
             else:
                 self._files.unlink(self.path, missing_ok=True)
         except OSError as error:
             raise storage_error(self.path, error) from error
+        with _FORM_LOCK:
+            self._written += 1
+            self._descriptor = None
         self.is_dirty = False
 
     def seal(self) -> None:
-        """Persist, and let go of the memory; lookups map the file from now on. Raises LogDirFailure."""
+        """Persist, and let go of the memory; lookups read the file from now on. Raises as `persist`."""
         self.persist()
         with _FORM_LOCK:
             self._count = self.count
@@ -91,14 +131,25 @@ class IndexFile:
         with suppress(FileNotFoundError):
             self._files.fsync(self.path)
 
+    def let_go(self) -> None:
+        """Close the file until the next lookup."""
+        self._descriptor = None
+
+    def close(self) -> None:
+        """Let go of the file for good, or for long."""
+        self._descriptor = None
+        self._open_files.keep(self, 0)
+
     def remove(self) -> None:
         """Delete the file. Raises OSError."""
         self._is_gone = True
+        self.close()
         self._files.unlink(self.path, missing_ok=True)
 
     def abandon(self) -> None:
         """The log is gone: whoever still looks something up here finds nothing."""
         self._is_gone = True
+        self.close()
 
     def _count_on_disk(self) -> int:
         try:
@@ -108,38 +159,111 @@ class IndexFile:
         except OSError as error:
             raise storage_error(self.path, error, Operation.READ) from error
 
-    def _entries(self) -> tuple[Buffer, int]:
-        state = self._state
-        return self._map() if state is None else state
+    # Looking up
 
-    def _map(self) -> tuple[Buffer, int]:
+    def _last(self, *, may_wait: bool = True) -> Entry | None:
+        """The last entry, None when there is none. Raises as `_find`."""
+        state = self._state
+        if state is not None:
+            buffer, count = state
+            return self.entry.unpack_from(buffer, (count - 1) * self.entry.size) if count else None
+        if not self._count:
+            return None
+        # Asked once of each segment by retention, so the file is not kept open for it.
+        found = self._read(self._count - 1, self._count, may_wait=may_wait, keeps_open=False)
+        return self.entry.unpack_from(found) if found else None
+
+    def _find(self, target: int, field: int, *, may_wait: bool = True) -> Entry | None:
+        """The last entry of which a field is at most the target, None when there is none.
+
+        Raises NotCached unless it may wait for the disk, and what `storage_error` makes of an OSError.
+        """
+        state = self._state
+        if state is not None:
+            buffer, count = state
+            found = self._search(buffer, count, target, field)
+            return self.entry.unpack_from(buffer, (found - 1) * self.entry.size) if found else None
+        low, high = 0, self._count
+        size, unpack = self.entry.size, self.entry.unpack_from
+        while high - low > _BLOCK_ENTRIES:
+            middle = (low + high) // 2
+            block = self._read(middle, middle + 1, may_wait=may_wait)
+            if not block:
+                return None
+            if unpack(block)[field] <= target:
+                low = middle + 1
+            else:
+                high = middle
+        first = max(0, low - 1)
+        block = self._read(first, high, may_wait=may_wait) if high else b""
+        found = self._search(block, len(block) // size, target, field)
+        return unpack(block, (found - 1) * size) if found else None
+
+    def _search(self, buffer: bytearray | bytes, count: int, target: int, field: int) -> int:
+        """How many entries have a field of at most the target; most look at the end, so that comes first."""
+        size, unpack = self.entry.size, self.entry.unpack_from
+        if not count or unpack(buffer, (count - 1) * size)[field] <= target:
+            return count
+        return bisect_right(
+            range(count - 1), target, key=lambda index: int(unpack(buffer, index * size)[field])
+        )
+
+    def _all(self) -> tuple[bytearray | bytes, int]:
+        """All entries, and their number."""
+        state = self._state
+        if state is not None:
+            return state
+        found = self._read(0, self._count, may_wait=True) if self._count else b""
+        return found, len(found) // self.entry.size
+
+    def _read(self, first: int, end: int, *, may_wait: bool, keeps_open: bool = True) -> bytes | bytearray:
+        """The entries from `first` to before `end` in the file; none of an index that is gone.
+
+        A reader that still holds a segment which was deleted searches without.
+        """
+        size = self.entry.size
+        buffer = bytearray((end - first) * size)
+        try:
+            descriptor = self._descriptor or self._open(keeps_open)
+            self.is_used = True
+            count = descriptor.read_into(buffer, first * size, may_wait=may_wait)
+            if count < len(buffer):
+                raise OSError(errno.EIO, f"the index is shorter than its {self._count} entries")
+        except OSError as error:
+            if self._is_gone:
+                return b""
+            raise storage_error(self.path, error, Operation.READ) from error
+        return buffer
+
+    def _open(self, keeps_open: bool) -> Descriptor:
+        written = self._written
+        opened = self._open_files.opened(lambda: Descriptor(os.open(self.path, os.O_RDONLY)))
+        if not keeps_open:
+            return opened
         with _FORM_LOCK:
-            if self._state is not None:
-                return self._state
-            if not self._count:
-                return bytearray(), 0
-            try:
-                with open(self.path, "rb") as file:
-                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                if self._is_gone:
-                    # A reader that still holds a segment which retention has deleted: it searches without.
-                    return bytearray(), 0
-                cause = error if isinstance(error, OSError) else OSError(str(error))
-                raise storage_error(self.path, cause, Operation.READ) from error
-            self._state = mapped, min(self._count, len(mapped) // self.entry.size)
-            return self._state
+            is_current = self._written == written and not self._is_gone
+            if is_current:
+                self._descriptor = opened
+        if is_current:
+            self._open_files.keep(self, 1)
+        return opened
+
+    # Changing
+
+    def load(self) -> None:
+        """Have the entries in memory, so that adding one needs no disk. Raises as a lookup."""
+        self._growing()
 
     def _growing(self) -> tuple[bytearray, int]:
-        """The entries in memory, so that they can change; the mapping of others stays as it is."""
+        """The entries in memory, so that they can change."""
         state = self._state
-        if state is not None and isinstance(state[0], bytearray):
-            return state[0], state[1]
-        mapped, count = self._entries()
-        buffer = bytearray(memoryview(mapped)[: count * self.entry.size])
+        if state is not None:
+            return state
+        found, count = self._all()
         with _FORM_LOCK:
-            self._state = (buffer, count)
-        return buffer, count
+            self._state = bytearray(found), count
+            self._descriptor = None
+            return self._state
 
     def _append(self, *values: int) -> None:
         buffer, count = self._growing()
@@ -148,16 +272,11 @@ class IndexFile:
         self._state = (buffer, count + 1)
         self.is_dirty = True
 
-    def _keep_first(self, count: int) -> None:
-        buffer, before = self._entries()
+    def _keep_up_to(self, target: int, field: int) -> None:
+        """Keep the entries of which a field is at most the target."""
+        buffer, before = self._growing()
+        count = self._search(buffer, before, target, field)
         if count < before:
             with _FORM_LOCK:
-                self._state = (bytearray(memoryview(buffer)[: count * self.entry.size]), count)
+                self._state = (buffer[: count * self.entry.size], count)
             self.is_dirty = True
-
-    @staticmethod
-    def _search(count: int, target: int, key: Callable[[int], int]) -> int:
-        """How many entries have a key of at most the target; the last is tried first, as most look there."""
-        if not count or key(count - 1) <= target:
-            return count
-        return bisect_right(range(count - 1), target, key=key)

@@ -36,7 +36,8 @@ from barnabas.broker.log.partition_metadata import write_partition_metadata
 from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.recovery import load_producers
 from barnabas.broker.log.retention import count_expired
-from barnabas.broker.log.segment import ReadResult, Segment, TimestampAndOffset
+from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.segment_reader import ReadResult, TimestampAndOffset
 from barnabas.broker.log.storage_errors import disk_work, must_be_whole, storage_error
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -273,12 +274,14 @@ class Log:
         *,
         upper_bound_offset: int | None = None,
         min_one_batch: bool = True,
+        may_wait: bool = True,
     ) -> ReadResult:
         """Whole batches from the one that holds an offset on, out of one segment.
 
         None of them holds an offset at or above `upper_bound_offset` (default: the log's end). When the first
         is larger than `max_bytes` it comes alone, or, without `min_one_batch`, nothing comes. Raises
-        OFFSET_OUT_OF_RANGE naming the range, LogDirFailure.
+        OFFSET_OUT_OF_RANGE naming the range, NotCached rather than wait for the disk unless it `may_wait`,
+        and what `storage_error` makes of a disk that cannot be read.
         """
         log_end = self._bounds.end
         start = self._bounds.start
@@ -289,7 +292,7 @@ class Log:
             )
         upper = log_end if upper_bound_offset is None else min(upper_bound_offset, log_end)
         if start_offset < upper:
-            found = self._segments.read(start_offset, max_bytes, upper, min_one_batch)
+            found = self._segments.read(start_offset, max_bytes, upper, min_one_batch, may_wait)
             if found is not None:
                 return found
         return ReadResult(memoryview(b""), start_offset, start_offset, -1, -1)
@@ -381,8 +384,9 @@ class Log:
             self._check_open()
             segments = self._segments.all
             count = count_expired(
-                [segment.age() for segment in segments],
+                (segment.age() for segment in segments),
                 self.config,
+                log_bytes=self.size_bytes,
                 now_ms=now_ms,
                 high_watermark=high_watermark,
                 log_start_offset=self._bounds.start,

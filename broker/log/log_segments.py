@@ -6,8 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from barnabas.broker.log.batch_scan import iter_produced
-from barnabas.broker.log.segment import ReadResult, Segment, TimestampAndOffset
+from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.segment_reader import ReadResult, TimestampAndOffset
+from barnabas.broker.log.segment_scan import iter_produced
 from barnabas.protocol.record_batch import NO_TIMESTAMP, BatchHeader
 
 
@@ -27,11 +28,18 @@ class LogSegments(NamedTuple):
         return self.all[-1]
 
     def read(
-        self, start_offset: int, max_bytes: int, upper_bound_offset: int, min_one_batch: bool
+        self,
+        start_offset: int,
+        max_bytes: int,
+        upper_bound_offset: int,
+        min_one_batch: bool,
+        may_wait: bool,
     ) -> ReadResult | None:
         """As `Segment.read`, from the segment that holds the offset or the next that has something."""
         for segment in self.all[max(0, bisect_right(self.bases, start_offset) - 1) :]:
-            found = segment.read(start_offset, max_bytes, upper_bound_offset, min_one_batch)
+            found = segment.read(
+                start_offset, max_bytes, upper_bound_offset, min_one_batch, may_wait=may_wait
+            )
             if found is not None:
                 return found
         return None
@@ -53,5 +61,4 @@ class LogSegments(NamedTuple):
         for segment in self.all[max(0, bisect_right(self.bases, offset) - 1) :]:
             size = segment.size
             if size:
-                position = segment.offset_index.lookup(max(offset, segment.base_offset)).position
-                yield from iter_produced(segment.file.mapping(size), position, size, offset)
+                yield from iter_produced(segment.file, segment.position_before(offset), size, offset)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import ClassVar, NamedTuple
 
-from barnabas.broker.log.index_file import Buffer, IndexFile
+from barnabas.broker.log.index_file import Entry, IndexFile
 from barnabas.protocol.invariants import invariant
 
 
@@ -28,52 +28,47 @@ class OffsetIndex(IndexFile):
 
     def append(self, offset: int, position: int) -> None:
         """Add an entry above all others."""
-        last = self.last()
-        invariant(offset > last.offset or not self.count, "index entry %d does not follow %s", offset, last)
-        self._append(offset - self.base_offset, position)
+        last = self._last()
+        relative = offset - self.base_offset
+        invariant(last is None or relative > last[0], "index entry %d does not follow %s", offset, last)
+        self._append(relative, position)
 
-    def lookup(self, offset: int) -> OffsetPosition:
-        """The last entry with an offset of at most this one; (base offset, 0) when there is none."""
-        buffer, count = self._entries()
-        unpack = self.entry.unpack_from
-        found = self._search(
-            count, offset - self.base_offset, lambda index: int(unpack(buffer, index * 8)[0])
-        )
-        return self._entry_at(buffer, found - 1)
+    def lookup(self, offset: int, *, may_wait: bool = True) -> OffsetPosition:
+        """The last entry with an offset of at most this one; (base offset, 0) when there is none.
 
-    def lookup_position(self, position: int) -> OffsetPosition:
+        This and the others raise NotCached unless they may wait for the disk.
+        """
+        return self._as_entry(self._find(offset - self.base_offset, 0, may_wait=may_wait))
+
+    def lookup_position(self, position: int, *, may_wait: bool = True) -> OffsetPosition:
         """The last entry with a position of at most this one; (base offset, 0) when there is none."""
-        buffer, count = self._entries()
-        unpack = self.entry.unpack_from
-        found = self._search(count, position, lambda index: int(unpack(buffer, index * 8)[1]))
-        return self._entry_at(buffer, found - 1)
+        return self._as_entry(self._find(position, 1, may_wait=may_wait))
 
-    def last(self) -> OffsetPosition:
+    def last(self, *, may_wait: bool = True) -> OffsetPosition:
         """The last entry; (base offset, 0) when there is none."""
-        buffer, count = self._entries()
-        return self._entry_at(buffer, count - 1)
+        return self._as_entry(self._last(may_wait=may_wait))
 
     def entries(self) -> list[OffsetPosition]:
         """All entries, for tools and tests."""
-        buffer, count = self._entries()
-        return [self._entry_at(buffer, index) for index in range(count)]
+        buffer, count = self._all()
+        return [self._as_entry(self.entry.unpack_from(buffer, index * 8)) for index in range(count)]
 
     def truncate(self, position: int) -> None:
         """Drop the entries of batches that begin at or after a position."""
-        buffer, count = self._entries()
-        unpack = self.entry.unpack_from
-        self._keep_first(self._search(count, position - 1, lambda index: int(unpack(buffer, index * 8)[1])))
+        self._keep_up_to(position - 1, 1)
 
-    def is_sane(self, size_bytes: int) -> bool:
-        """Whether the last entry can belong to a segment of this size; a file of odd length is never sane."""
+    def has_whole_entries(self) -> bool:
+        """Whether the file has no odd length, which is never sane; its content is not looked at."""
         try:
-            on_disk = self.path.stat().st_size
+            return self.path.stat().st_size % self.entry.size == 0
         except FileNotFoundError:
             return self.count == 0
-        return on_disk % self.entry.size == 0 and (not self.count or self.last().position < size_bytes)
 
-    def _entry_at(self, buffer: Buffer, index: int) -> OffsetPosition:
-        if index < 0:
+    def is_sane(self, size_bytes: int, *, may_wait: bool = True) -> bool:
+        """Whether the last entry can belong to a segment of this size."""
+        return not self.count or self.last(may_wait=may_wait).position < size_bytes
+
+    def _as_entry(self, found: Entry | None) -> OffsetPosition:
+        if found is None:
             return OffsetPosition(self.base_offset, 0)
-        relative, position = self.entry.unpack_from(buffer, index * 8)
-        return OffsetPosition(self.base_offset + relative, position)
+        return OffsetPosition(self.base_offset + found[0], found[1])

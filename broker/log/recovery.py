@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from barnabas.broker.log.batch_scan import iter_headers
 from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.epoch_cache import EpochCache
 from barnabas.broker.log.file_system import FileSystem
@@ -32,9 +31,16 @@ from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.producer_snapshot import ProducerSnapshots
 from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.segment import Segment
-from barnabas.broker.log.storage_errors import CheckpointDamaged, CorruptLog, storage_error
+from barnabas.broker.log.segment_scan import Window, iter_headers
+from barnabas.broker.log.storage_errors import (
+    CheckpointDamaged,
+    CorruptLog,
+    LogDirFailure,
+    StorageCallFailed,
+    storage_error,
+)
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.record_batch import HEADER_BYTES, check_batch
+from barnabas.protocol.record_batch import HEADER_BYTES, check_batch, parse_header
 
 logger = logging.getLogger(__name__)
 
@@ -161,23 +167,31 @@ def _recover_segments(
 
 
 def _open_clean(segment: Segment, *, is_last: bool) -> bool:
-    """Trust the files of a segment if they agree with each other; False when it must be read instead."""
+    """Trust the files of a segment if they agree with each other; False when it must be read instead.
+
+    Only the last segment's are looked into: there may be thousands, and each looks into its own at first use.
+    """
     if not segment.size:
         segment.offset_index.clear()
         segment.time_index.clear()
         if is_last:
             segment.load_tail(segment.base_offset)
         return True
-    if not segment.offset_index.is_sane(segment.size) or not segment.time_index.is_sane():
+    if not segment.offset_index.has_whole_entries() or not segment.time_index.is_sane():
         return False
     if not segment.time_index.count:
         return False
     if is_last:
+        if not segment.offset_index.is_sane(segment.size):
+            return False
         try:
             segment.load_tail(segment.base_offset)
+        except (LogDirFailure, StorageCallFailed):
+            raise
         except ApiError as error:
             logger.warning("%s: the tail is not sound: %s", segment.file.path, error)
             return False
+        segment.trust_indexes()
     return True
 
 
@@ -185,13 +199,18 @@ def _walk(segment: Segment) -> _Walk:
     """Read a segment batch by batch, checking all, and build its indexes anew in memory."""
     segment.start_rebuild()
     size = segment.size
-    data = segment.file.view(0, size)
+    window = Window(segment.file, size)
     position = 0
     next_offset = segment.base_offset
     epochs: list[tuple[int, int]] = []
     while position < size:
+        at = window.cover(position, HEADER_BYTES)
+        if position + HEADER_BYTES <= size:
+            whole = parse_header(window.data, at).size_bytes
+            if HEADER_BYTES <= whole <= size - position:
+                at = window.cover(position, whole)
         try:
-            header = check_batch(data, position)
+            header = check_batch(window.data, at, origin=window.origin)
         except ApiError as error:
             return _Walk(position, next_offset, error, epochs)
         if header.base_offset != next_offset:
@@ -210,14 +229,17 @@ def _walk(segment: Segment) -> _Walk:
 
 def _cut_level(segment: Segment, position: int) -> int:
     """How loudly a cut is told: the unused tail of the last segment is no damage, every crash leaves one."""
-    head = segment.file.view(position, min(segment.size, position + HEADER_BYTES))
-    return logging.WARNING if any(head) else logging.INFO
+    if position >= segment.size:
+        return logging.INFO
+    window = Window(segment.file, segment.size)
+    at = window.cover(position, HEADER_BYTES)
+    return logging.WARNING if any(window.data[at : at + HEADER_BYTES]) else logging.INFO
 
 
 def _epoch_starts(segment: Segment) -> list[tuple[int, int]]:
     starts: list[tuple[int, int]] = []
     if segment.size:
-        for _, header in iter_headers(segment.file.mapping(segment.size), 0, segment.size):
+        for _, header in iter_headers(segment.file, 0, segment.size):
             if not starts or header.partition_leader_epoch > starts[-1][0]:
                 starts.append((header.partition_leader_epoch, header.base_offset))
     return starts

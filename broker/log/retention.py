@@ -7,7 +7,7 @@ jumps back deletes nothing, a timestamp in the future keeps its segment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from barnabas.broker.log.log_config import NO_LIMIT, LogConfig
@@ -23,14 +23,17 @@ class SegmentAge(NamedTuple):
 
 
 def count_expired(
-    segments: Sequence[SegmentAge],
+    segments: Iterable[SegmentAge],
     config: LogConfig,
     *,
+    log_bytes: int,
     now_ms: int,
     high_watermark: int,
     log_start_offset: int,
 ) -> int:
     """How many of the oldest segments are to be deleted: by log start, by age or by total size.
+
+    `segments` come oldest first, and are asked for no further than need be; `log_bytes` is the size of all.
 
     A topic that is compacted alone loses only what lies before its start.
     """
@@ -38,7 +41,7 @@ def count_expired(
     retention_ms = config.retention_ms if config.is_deleted_by_age else NO_LIMIT
     is_bounded = config.is_deleted_by_age and config.retention_bytes >= 0
     if is_bounded:
-        excess_bytes = sum(segment.size_bytes for segment in segments) - config.retention_bytes
+        excess_bytes = log_bytes - config.retention_bytes
     count = 0
     for segment in segments:
         if segment.next_offset > high_watermark or not segment.size_bytes:

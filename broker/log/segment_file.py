@@ -1,17 +1,19 @@
-"""The `.log` file of a segment: appended by `pwrite`, read through a mapping, extended ahead of it.
+"""The `.log` file of a segment: appended by `pwrite`, extended ahead, read through a mapping or by `preadv`.
 
 What holds:
 
-- Only bytes below `size` are ever read; they were written whole before `size` was published. The file on disk
-  is longer (a sparse tail, cut off when the segment is sealed), so a mapping never ends before its bytes and
-  there is no SIGBUS.
+- Only bytes below `size` are ever read; they were written whole before `size` was published. The file on
+  disk is longer (a sparse tail, cut off when the segment is sealed), so a mapping covers its bytes.
+- Mapped is only what this process has written of late (`is_hot`): it is in the page cache, where followers
+  and most consumers read. All else is read by `preadv` into memory of ours: a sector that cannot be read, or
+  a file that somebody has cut, is then an OSError and no SIGBUS, and waiting for the disk takes no lock.
 - A page that a reader may hold is never cut off while the file lives: `truncate` overwrites with zeros. Views
   keep their mapping, and with it the file's pages, alive after the file is closed or deleted.
 - A failed append leaves `size` as it was, and nothing behind it that could be taken for records later.
 
-One writer at a time (the log's lock); any number of readers without a lock. A file that is neither written
-nor read has no descriptor and no mapping. Storing into the mapping instead was measured at a fifth of the
-speed: each fresh page would be faulted in with the interpreter lock held.
+One writer at a time (the log's lock); any number of readers without a lock. Descriptor and mapping are kept
+between uses as far as `OpenFiles` lets them. Storing into the mapping instead of `pwrite` was measured at a
+fifth of the speed: each fresh page would be faulted in with the interpreter lock held.
 """
 
 from __future__ import annotations
@@ -20,14 +22,16 @@ import errno
 import logging
 import mmap
 import os
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
 from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
+from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, OpenFiles
 from barnabas.broker.log.storage_errors import LogGone, storage_error
-from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.invariants import invariant
 
 logger = logging.getLogger(__name__)
@@ -36,6 +40,8 @@ FIRST_STEP_BYTES: Final = 256 * 1024
 LAST_STEP_BYTES: Final = 64 * 1024 * 1024
 _ZEROS: Final = bytes(256 * 1024)
 _MAP_ATTEMPTS: Final = 4
+HOT_TAIL_BYTES: Final = 16 * 1024 * 1024
+"""How much of what was written last is read through a mapping."""
 
 
 class Gone(Enum):
@@ -48,18 +54,35 @@ class Gone(Enum):
 class SegmentFile:
     """The bytes of one segment; offsets mean nothing here."""
 
-    __slots__ = ("_capacity", "_descriptor", "_files", "_gone", "_map", "path", "size")
+    __slots__ = (
+        "_capacity",
+        "_descriptor",
+        "_files",
+        "_gone",
+        "_hot_from",
+        "_map",
+        "_open_files",
+        "is_used",
+        "path",
+        "size",
+    )
 
-    def __init__(self, path: Path, size: int, files: FileSystem = FILE_SYSTEM) -> None:
+    def __init__(
+        self, path: Path, size: int, files: FileSystem = FILE_SYSTEM, open_files: OpenFiles = OPEN_FILES
+    ) -> None:
         """A file that exists and holds `size` bytes of batches."""
         self.path = path
         self.size = size
         self._files = files
+        self._open_files = open_files
+        self.is_used = False
         self._capacity = 0
-        """How long the file is; known while it is open for writing."""
-        self._descriptor: int | None = None
+        """How long the file is; 0 while nothing was written to it."""
+        self._descriptor: Descriptor | None = None
         self._map: mmap.mmap | None = None
         self._gone: Gone | None = None
+        self._hot_from = size
+        """What lies before was not written by this process, or not since the segment was sealed."""
 
     @classmethod
     def create(cls, path: Path, files: FileSystem = FILE_SYSTEM) -> SegmentFile:
@@ -76,8 +99,13 @@ class SegmentFile:
         return cls(path, 0, files)
 
     @property
-    def is_open(self) -> bool:
-        return self._descriptor is not None
+    def is_written(self) -> bool:
+        """Whether something was written since the file was made, opened or released."""
+        return self._capacity > 0
+
+    def is_hot(self, position: int) -> bool:
+        """Whether the bytes from a position on are to be read through `mapping`."""
+        return position >= self._hot_from and position >= self.size - HOT_TAIL_BYTES
 
     def mapping(self, end: int) -> mmap.mmap:
         """A mapping of at least the first `end` bytes, `end` being above 0 and at most a published `size`.
@@ -85,6 +113,7 @@ class SegmentFile:
         Raises OFFSET_OUT_OF_RANGE when retention has deleted the file, LogGone when the log was deleted or
         closed, and what `storage_error` finds when it cannot be mapped.
         """
+        self.is_used = True
         mapped = self._map
         if mapped is not None and len(mapped) >= end:
             return mapped
@@ -92,11 +121,7 @@ class SegmentFile:
         for _ in range(_MAP_ATTEMPTS):
             self._check_there()
             try:
-                descriptor = os.open(self.path, os.O_RDONLY)
-                try:
-                    mapped = mmap.mmap(descriptor, os.fstat(descriptor).st_size, access=mmap.ACCESS_READ)
-                finally:
-                    os.close(descriptor)
+                mapped = self._open_files.opened(self._new_mapping)
             except ValueError:
                 # The file was cut to its size between the two calls; its new length will do.
                 continue
@@ -106,16 +131,40 @@ class SegmentFile:
             if len(mapped) < end:
                 break
             self._map = mapped
+            self._count_kept()
             return mapped
-        self._check_there()
-        short = OSError(errno.EIO, f"the file is shorter than the {end} bytes written")
-        raise storage_error(self.path, short, Operation.READ)
+        raise self._too_short(end)
 
-    def view(self, start: int, end: int) -> memoryview:
-        """The bytes from `start` to `end`, read-only, valid as long as they are held. Raises as `mapping`."""
-        if start >= end:
-            return memoryview(b"")
-        return memoryview(self.mapping(end))[start:end]
+    def read_into(self, buffer: memoryview, position: int, *, may_wait: bool = True) -> int:
+        """Fill the buffer with the bytes from a position on; how many came.
+
+        All of them, if it may wait for the disk; else those at the beginning that are in the page cache, and
+        NotCached when there is none. Raises besides as `mapping`.
+        """
+        self.is_used = True
+        done = 0
+        try:
+            descriptor = self._descriptor or self._open_to_read()
+            while done < len(buffer):
+                count = descriptor.read_into(buffer[done:], position + done, may_wait=may_wait)
+                done += count
+                if not may_wait:
+                    break
+                if not count:
+                    raise self._too_short(position + len(buffer))
+        except OSError as error:
+            self._check_there()
+            raise storage_error(self.path, error, Operation.READ) from error
+        if not done:
+            raise self._too_short(position + 1)
+        return done
+
+    def will_need(self, position: int, length: int) -> None:
+        """Have the system read ahead, without waiting for it; nothing is lost where it does not."""
+        descriptor = self._descriptor
+        if descriptor is not None and length > 0:
+            with suppress(OSError):
+                os.posix_fadvise(descriptor.number, position, length, os.POSIX_FADV_WILLNEED)
 
     def write(self, data: memoryview, size_limit: int) -> None:
         """Write behind the last byte, without publishing: that is `publish`. Raises LogDirFailure.
@@ -124,12 +173,10 @@ class SegmentFile:
         """
         end = self.size + len(data)
         try:
-            descriptor = self._descriptor
-            if descriptor is None:
-                descriptor = self._open()
+            descriptor = self._writable()
             if end > self._capacity:
                 self._extend(descriptor, end, size_limit)
-            self._files.write_all(descriptor, data, self.size)
+            self._files.write_all(descriptor.number, data, self.size)
         except OSError as error:
             self._drop_unpublished()
             raise storage_error(self.path, error) from error
@@ -149,12 +196,13 @@ class SegmentFile:
         if size >= before:
             return
         self.size = size
+        self._hot_from = min(self._hot_from, size)
         try:
-            descriptor = self._descriptor if self._descriptor is not None else self._open()
+            number = self._writable().number
             position = size
             while position < before:
                 zeros = _ZEROS[: before - position]
-                self._files.write_all(descriptor, zeros, position)
+                self._files.write_all(number, zeros, position)
                 position += len(zeros)
         except OSError as error:
             raise storage_error(self.path, error, Operation.CHANGE) from error
@@ -167,13 +215,15 @@ class SegmentFile:
         except OSError as error:
             raise storage_error(self.path, error, Operation.CHANGE) from error
         self._map = None
-        self.size = size
+        self.size = self._hot_from = size
 
     def cut_tail(self) -> None:
         """Cut the file to its size; only bytes that no reader ever saw go away. Raises LogDirFailure."""
-        if self._descriptor is not None and self._capacity != self.size:
+        if self._capacity > self.size:
+            descriptor = self._descriptor
+            is_open = descriptor is not None and descriptor.is_writable
             try:
-                self._files.truncate(self._descriptor, self.size)
+                self._files.truncate(descriptor.number if is_open and descriptor else self.path, self.size)
             except OSError as error:
                 raise storage_error(self.path, error, Operation.CHANGE) from error
             self._capacity = self.size
@@ -183,15 +233,20 @@ class SegmentFile:
         self._files.fsync(self.path)
 
     def release(self) -> None:
-        """Let go of the descriptor for writing; a later write opens it again."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+        """Nothing more will be written for now: let go of descriptor and mapping."""
+        self._capacity = 0
+        self._hot_from = self.size
+        self.close()
+
+    def let_go(self) -> None:
+        """Let go of descriptor and mapping until the next use; views that were handed out stay valid."""
+        self._map = None
+        self._descriptor = None
 
     def close(self) -> None:
-        """Let go of descriptor and mapping; views that were handed out stay valid."""
-        self._map = None
-        self.release()
+        """As `let_go`, for long."""
+        self.let_go()
+        self._open_files.keep(self, 0)
 
     def abandon(self) -> None:
         """As `close`, for good: whoever still wants to read is told that the log is gone (LogGone)."""
@@ -214,27 +269,55 @@ class SegmentFile:
         if self._gone is Gone.SEGMENT:
             raise api_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.path.name} has been deleted")
 
-    def _open(self) -> int:
-        descriptor = self._files.open(self.path, os.O_RDWR)
-        self._capacity = os.fstat(descriptor).st_size
-        self._descriptor = descriptor
+    def _too_short(self, end: int) -> ApiError:
+        """What to raise for a file that somebody has cut; raises what else is the reason."""
+        self._check_there()
+        short = OSError(errno.EIO, f"the file is shorter than the {end} bytes written")
+        return storage_error(self.path, short, Operation.READ)
+
+    def _new_mapping(self) -> mmap.mmap:
+        descriptor = self._descriptor or Descriptor(os.open(self.path, os.O_RDONLY))
+        length = os.fstat(descriptor.number).st_size
+        return mmap.mmap(descriptor.number, length, access=mmap.ACCESS_READ)
+
+    def _open_to_read(self) -> Descriptor:
+        self._check_there()
+        opened = self._open_files.opened(lambda: Descriptor(os.open(self.path, os.O_RDONLY)))
+        self._descriptor = opened
+        self._count_kept()
+        return opened
+
+    def _writable(self) -> Descriptor:
+        """Raises OSError."""
+        self.is_used = True
+        descriptor = self._descriptor
+        if descriptor is not None and descriptor.is_writable:
+            return descriptor
+        number = self._open_files.opened(lambda: self._files.open(self.path, os.O_RDWR))
+        descriptor = self._descriptor = Descriptor(number, is_writable=True)
+        self._capacity = os.fstat(number).st_size
+        self._count_kept()
         return descriptor
 
-    def _extend(self, descriptor: int, end: int, size_limit: int) -> None:
+    def _count_kept(self) -> None:
+        kept = (self._descriptor is not None) + (self._map is not None)
+        self._open_files.keep(self, 0 if self._gone else kept)
+
+    def _extend(self, descriptor: Descriptor, end: int, size_limit: int) -> None:
         capacity = max(FIRST_STEP_BYTES, self._capacity)
         while capacity < end:
             capacity += min(capacity, LAST_STEP_BYTES)
         capacity = max(end, min(capacity, size_limit))
-        self._files.truncate(descriptor, capacity)
+        self._files.truncate(descriptor.number, capacity)
         self._capacity = capacity
 
     def _drop_unpublished(self) -> None:
         """Remove what a failed write may have left: nobody has seen it, so it may be cut off."""
         descriptor, size = self._descriptor, self.size
-        if descriptor is None:
+        if descriptor is None or not descriptor.is_writable:
             return
         try:
-            self._files.truncate(descriptor, size)
+            self._files.truncate(descriptor.number, size)
             self._capacity = size
         except OSError as error:
             logger.error("%s: the rest of a failed write could not be removed: %s", self.path, error)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import ClassVar, NamedTuple
 
-from barnabas.broker.log.index_file import Buffer, IndexFile
+from barnabas.broker.log.index_file import Entry, IndexFile
 from barnabas.protocol.record_batch import NO_TIMESTAMP
 
 
@@ -34,27 +34,20 @@ class TimeIndex(IndexFile):
 
     def lookup_below(self, timestamp_ms: int) -> TimestampOffset:
         """The last entry older than this; all records up to its offset are older too."""
-        buffer, count = self._entries()
-        unpack = self.entry.unpack_from
-        found = self._search(count, timestamp_ms - 1, lambda index: int(unpack(buffer, index * 12)[0]))
-        return self._entry_at(buffer, found - 1)
+        return self._as_entry(self._find(timestamp_ms - 1, 0))
 
     def last(self) -> TimestampOffset:
         """The entry of the largest timestamp; (-1, base offset) when there is none."""
-        buffer, count = self._entries()
-        return self._entry_at(buffer, count - 1)
+        return self._as_entry(self._last())
 
     def entries(self) -> list[TimestampOffset]:
         """All entries, for tools and tests."""
-        buffer, count = self._entries()
-        return [self._entry_at(buffer, index) for index in range(count)]
+        buffer, count = self._all()
+        return [self._as_entry(self.entry.unpack_from(buffer, index * 12)) for index in range(count)]
 
     def truncate(self, offset: int) -> None:
         """Drop the entries that point at or behind an offset."""
-        buffer, count = self._entries()
-        unpack = self.entry.unpack_from
-        below = offset - self.base_offset - 1
-        self._keep_first(self._search(count, below, lambda index: int(unpack(buffer, index * 12)[1])))
+        self._keep_up_to(offset - self.base_offset - 1, 1)
 
     def is_sane(self) -> bool:
         """Whether the file has whole entries."""
@@ -63,8 +56,7 @@ class TimeIndex(IndexFile):
         except FileNotFoundError:
             return self.count == 0
 
-    def _entry_at(self, buffer: Buffer, index: int) -> TimestampOffset:
-        if index < 0:
+    def _as_entry(self, found: Entry | None) -> TimestampOffset:
+        if found is None:
             return TimestampOffset(NO_TIMESTAMP, self.base_offset)
-        timestamp_ms, relative = self.entry.unpack_from(buffer, index * 12)
-        return TimestampOffset(timestamp_ms, self.base_offset + relative)
+        return TimestampOffset(found[0], self.base_offset + found[1])

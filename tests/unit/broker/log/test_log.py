@@ -346,9 +346,12 @@ def test_views_survive_deletion_truncation_and_close(open_log: OpenLog) -> None:
     log.close(0)
     assert (bytes(deleted), bytes(kept)) == copies
     again = open_log(is_clean=True, log_start_offset=2)
-    view = again.read(2, 1 << 20).records
+    again.append_as_leader(batch(1, 4000), 0, 0)
+    copied, view = again.read(2, 1 << 20, upper_bound_offset=3).records, again.read(3, 1 << 20).records
+    assert bytes(copied) == copies[1]
     again.truncate_to(2)
     assert bytes(view) == bytes(len(view)), "truncated bytes are zeros, never a page that is gone"
+    assert bytes(copied) == copies[1]
 
 
 def test_a_reader_that_comes_too_late_gets_an_ordinary_error(open_log: OpenLog) -> None:

@@ -26,9 +26,11 @@ def expired(
     segments: list[SegmentAge] | None = None,
 ) -> int:
     config = LogConfig(retention_ms=ms, retention_bytes=size)
+    known = SEGMENTS if segments is None else segments
     return count_expired(
-        SEGMENTS if segments is None else segments,
+        known,
         config,
+        log_bytes=sum(segment.size_bytes for segment in known),
         now_ms=now,
         high_watermark=hw,
         log_start_offset=start,
@@ -75,5 +77,10 @@ def test_an_empty_active_segment_stays() -> None:
 def test_a_topic_that_is_only_compacted_loses_nothing_by_age_or_size() -> None:
     segments = [SegmentAge(10, 100, 0), SegmentAge(20, 100, 0)]
     config = LogConfig(retention_ms=1, retention_bytes=0, cleanup_policy=("compact",))
-    assert count_expired(segments, config, now_ms=1_000, high_watermark=20, log_start_offset=0) == 0
-    assert count_expired(segments, config, now_ms=1_000, high_watermark=20, log_start_offset=10) == 1
+    assert (
+        count_expired(segments, config, log_bytes=0, now_ms=1_000, high_watermark=20, log_start_offset=0) == 0
+    )
+    assert (
+        count_expired(segments, config, log_bytes=0, now_ms=1_000, high_watermark=20, log_start_offset=10)
+        == 1
+    )

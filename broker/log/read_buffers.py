@@ -1,0 +1,90 @@
+"""The memory that segment files are read into where they are not mapped: pooled, and bounded.
+
+A lease is a view; its memory returns to the pool by itself when the last view of it goes, wherever that is:
+records travel to a socket as views, and no one place knows when the last byte was sent. Memory that was
+touched before is what makes a read cheap, so the block that came back last is used first.
+
+When all blocks are out, for slow readers hold them, a lease is a small piece of memory of its own: everybody
+goes on, with smaller answers. Any thread; the way back takes no lock, for the collector may go it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+from collections import deque
+from typing import Any, Final
+
+SMALL_BYTES: Final = 64 * 1024
+LARGE_BYTES: Final = 1024 * 1024 + SMALL_BYTES
+"""A partition's share of a fetch as it is by default, and what comes before its first batch."""
+_BLOCKS: Final = {SMALL_BYTES: 64, LARGE_BYTES: 32}
+
+
+class _Blocks:
+    """All blocks of one size."""
+
+    def __init__(self, size: int, most: int) -> None:
+        self._lock = threading.Lock()
+        self._size = size
+        self._left = most
+        free = self._free = deque[mmap.mmap]()
+
+        def give_back(lease: Any) -> None:
+            free.append(lease.block)
+
+        # The object whose end is the lease's: views hold it, and it shares the block's memory.
+        array: Any = ctypes.c_ubyte * size
+        self._lease: Any = type("_Lease", (array,), {"__del__": give_back})
+
+    def lease(self) -> memoryview | None:
+        """A block, None when all are out."""
+        try:
+            block = self._free.pop()
+        except IndexError:
+            with self._lock:
+                if not self._left:
+                    return None
+                self._left -= 1
+            block = mmap.mmap(-1, self._size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        lease = self._lease.from_buffer(block)
+        lease.block = block
+        return memoryview(lease).cast("B")
+
+    @property
+    def free(self) -> int:
+        return self._left + len(self._free)
+
+
+class ReadBuffers:
+    """See the module. `blocks` is how many there may be of each size."""
+
+    def __init__(self, blocks: dict[int, int] = _BLOCKS) -> None:
+        self._blocks = {size: _Blocks(size, most) for size, most in sorted(blocks.items())}
+        self._largest = self._blocks[max(blocks)]
+
+    def lease(self, size: int) -> memoryview:
+        """Memory of at most so many bytes (1 or more), with any content.
+
+        It is shorter only than what is above the largest block, or, with all blocks out, above the smallest.
+        """
+        fitting = (blocks for block_size, blocks in self._blocks.items() if size <= block_size)
+        found = next(fitting, self._largest).lease()
+        if found is None:
+            return memoryview(bytearray(min(size, SMALL_BYTES)))
+        return found[:size]
+
+    def exactly(self, size: int) -> memoryview:
+        """As `lease`, never shorter: for one batch, which is read whole or not at all."""
+        found = self.lease(size)
+        return found if len(found) == size else memoryview(bytearray(size))
+
+    @property
+    def free(self) -> dict[int, int]:
+        """How many blocks of each size could be leased."""
+        return {size: blocks.free for size, blocks in self._blocks.items()}
+
+
+READ_BUFFERS: Final = ReadBuffers()
+"""The process's own."""

@@ -1,0 +1,237 @@
+"""Reads that go past the mapping: the same answers, and an error where a mapping would be SIGBUS."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.log import open_files
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.open_files import NotCached
+from barnabas.broker.log.read_buffers import LARGE_BYTES
+from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.record_batch import iter_batches
+
+from .conftest import OpenLog
+
+CONFIG = LogConfig(segment_bytes=1 << 20, index_interval_bytes=512)
+
+
+def filled(open_log: OpenLog, sizes: list[int], config: LogConfig = CONFIG) -> Log:
+    log = open_log(config)
+    for number, size in enumerate(sizes):
+        records = [(None, b"v" * size)] * (1 + number % 3)
+        log.append_as_leader(build_batch(records, timestamp_ms=number), 0, 0)
+    return log
+
+
+def cold(log: Log) -> None:
+    """As after a restart: nothing in the log was written by this process."""
+    for segment in log.segments:
+        segment.file._hot_from = segment.size
+
+
+def answers(log: Log, seed: int) -> list[tuple[int, bytes, int, int]]:
+    draw = random.Random(seed)
+    found = []
+    for _ in range(300):
+        start = draw.randrange(log.log_end_offset + 1)
+        bound = draw.randrange(log.log_end_offset + 1)
+        result = log.read(
+            start,
+            draw.choice([0, 1, 60, 500, 5_000, 50_000, 1 << 20]),
+            upper_bound_offset=bound,
+            min_one_batch=draw.random() < 0.7,
+        )
+        found.append((start, bytes(result.records), result.start_offset, result.next_offset))
+        assert [header.next_offset for _, header in iter_batches(result.records)][-1:] in (
+            [],
+            [result.next_offset],
+        )
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_cold_log_answers_as_a_hot_one(open_log: OpenLog, seed: int) -> None:
+    draw = random.Random(seed)
+    log = filled(open_log, [draw.choice([10, 200, 3_000, 40_000]) for _ in range(200)])
+    hot = answers(log, seed)
+    cold(log)
+    for in_mapping, copied in zip(hot, answers(log, seed), strict=True):
+        # It may stop earlier, for what it read begins at an index entry, but never with nothing.
+        assert copied[0] == in_mapping[0]
+        assert in_mapping[1].startswith(copied[1])
+        assert bool(copied[1]) == bool(in_mapping[1])
+        assert copied[2] == in_mapping[2]
+        assert copied[3] <= in_mapping[3]
+    for offset in range(0, log.log_end_offset, 17):
+        assert log.read(offset, 1).start_offset <= offset
+
+
+def test_reading_on_from_where_the_last_read_ended_gives_all_batches(open_log: OpenLog) -> None:
+    log = filled(open_log, [300] * 500, LogConfig(segment_bytes=40_000))
+    cold(log)
+    offset, parts = 0, []
+    while offset < log.log_end_offset:
+        found = log.read(offset, 7_000)
+        parts.append(bytes(found.records))
+        offset = found.next_offset
+    whole = b"".join(path.read_bytes()[: segment.size] for path, segment in in_order(log))
+    assert b"".join(parts) == whole
+
+
+def in_order(log: Log) -> list[tuple[Path, object]]:
+    return [(segment.file.path, segment) for segment in log.segments]
+
+
+def test_a_batch_larger_than_any_block_comes_whole(open_log: OpenLog) -> None:
+    config = LogConfig(segment_bytes=8 << 20, max_message_bytes=8 << 20)
+    log = filled(open_log, [3 * LARGE_BYTES, 10], config)
+    cold(log)
+    found = log.read(0, 1)
+    assert found.next_offset == 1
+    assert len(found.records) > 3 * LARGE_BYTES
+    assert len(log.read(0, 1, min_one_batch=False).records) == 0
+
+
+def test_a_hint_that_a_truncation_made_stale_is_not_believed(open_log: OpenLog) -> None:
+    log = filled(open_log, [100, 2_000, 100])
+    cold(log)
+    segment = log.segments[0]
+    stale = log.read(0, 200).next_offset
+    segment._read_hint = (stale, segment._read_hint[1] + 7)
+    assert log.read(stale, 1 << 20).start_offset == stale
+
+
+def test_who_may_not_wait_is_told_what_is_not_in_the_page_cache(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(open_log, [1_000] * 20)
+    cold(log)
+    real = os.preadv
+    cached = [0]
+
+    def preadv(descriptor: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
+        if flags:
+            if position >= cached[0]:
+                raise BlockingIOError(errno.EAGAIN, "not cached")
+            buffers = [buffers[0][: cached[0] - position]]
+        return real(descriptor, buffers, position)
+
+    monkeypatch.setattr(open_files, "preadv", preadv)
+    with pytest.raises(NotCached):
+        log.read(0, 5_000, may_wait=False)
+    cached[0] = 2_500
+    first = log.read(0, 5_000, may_wait=False)
+    assert 0 < len(first.records) <= 2_500
+    with pytest.raises(NotCached):
+        log.read(first.next_offset, 5_000, may_wait=False)
+    assert len(log.read(first.next_offset, 5_000).records) > 1_000
+
+
+@pytest.mark.parametrize("error_number", [errno.EOPNOTSUPP])
+def test_a_file_system_that_cannot_tell_is_taken_for_cold(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, error_number: int
+) -> None:
+    log = filled(open_log, [100])
+    cold(log)
+    real = os.preadv
+
+    def preadv(descriptor: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(error_number, os.strerror(error_number))
+        return real(descriptor, buffers, position)
+
+    monkeypatch.setattr(open_files, "preadv", preadv)
+    with pytest.raises(NotCached):
+        log.read(0, 100, may_wait=False)
+    assert len(log.read(0, 100).records) > 100
+
+
+def failing(error_number: int) -> Callable[..., int]:
+    def preadv(*_: object) -> int:
+        raise OSError(error_number, os.strerror(error_number))
+
+    return preadv
+
+
+@pytest.mark.parametrize(
+    ("error_number", "expected"), [(errno.EIO, LogDirFailure), (errno.ENOMEM, StorageCallFailed)]
+)
+def test_a_sector_that_cannot_be_read_is_an_error_of_the_reader(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, error_number: int, expected: type[ApiError]
+) -> None:
+    log = filled(open_log, [100] * 100)
+    cold(log)
+    monkeypatch.setattr(open_files, "preadv", failing(error_number))
+    for read in (lambda: log.read(0, 100), lambda: log.offset_for_timestamp(50)):
+        with pytest.raises(expected) as caught:
+            read()
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    monkeypatch.undo()
+    assert len(log.read(0, 100).records) > 0
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_sector_that_recovery_cannot_read_cuts_nothing(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, is_clean: bool
+) -> None:
+    log = filled(open_log, [100] * 10)
+    log.close(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(open_files, "preadv", failing(errno.EIO))
+        with pytest.raises(LogDirFailure):
+            open_log(CONFIG, is_clean=is_clean)
+    assert open_log(CONFIG, is_clean=is_clean).log_end_offset == log.log_end_offset
+
+
+CUT_FILE = """
+import os, sys
+from pathlib import Path
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.ids import TopicPartition
+
+folder = Path(sys.argv[1]) / "t-0"
+config = LogConfig(segment_bytes=300_000)
+log = Log.open(TopicPartition("t", 0), folder, config, now_ms=0)
+for _ in range(50):
+    log.append_as_leader(build_batch([(None, b"v" * 20_000)]), 0, 0)
+assert len(log.segments) > 3
+for part in (log.segments[0], log.segments[1]):
+    log.read(part.base_offset, 1 << 20)
+    os.truncate(part.file.path, 4096)
+for attempt in (
+    lambda: log.read(log.segments[0].base_offset + 1, 1 << 20),
+    lambda: log.read(log.segments[1].base_offset, 1 << 20),
+    lambda: log.truncate_to(log.segments[1].base_offset + 5),
+    lambda: log.offset_for_timestamp(1),
+):
+    try:
+        attempt()
+    except LogDirFailure as error:
+        print("refused:", error)
+print("alive")
+"""
+
+
+def test_a_file_that_somebody_cut_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    """Through a mapping, the first look behind the new end would end the process (SIGBUS)."""
+    ran = subprocess.run(
+        [sys.executable, "-c", CUT_FILE, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, f"exit {ran.returncode}: {ran.stderr}"
+    assert ran.stdout.splitlines()[-1] == "alive"
+    assert ran.stdout.count("refused:") >= 3

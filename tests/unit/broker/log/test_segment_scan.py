@@ -1,0 +1,79 @@
+"""Walks over a segment file: the quick one finds what the full one finds, and both end on whatever bytes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from barnabas.broker.log import segment_scan
+from barnabas.broker.log.batch_scan import find_batch
+from barnabas.broker.log.segment_file import SegmentFile
+from barnabas.broker.log.segment_scan import find_batch_in, iter_headers, iter_produced
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.record_batch import LENGTH_OFFSET, iter_batches, stamp
+
+from .producing import produced
+
+
+def segment(counts: list[tuple[int, bool]]) -> bytes:
+    data, offset = bytearray(), 0
+    for count, has_id in counts:
+        position = len(data)
+        ids = {} if has_id else {"producer_id": -1, "epoch": -1}
+        data += produced(offset if has_id else -1, count, **ids)
+        stamp(data, position, offset, 1)
+        offset += count
+    return bytes(data)
+
+
+@contextmanager
+def in_file(data: bytes) -> Iterator[SegmentFile]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "0.log"
+        path.write_bytes(data)
+        yield SegmentFile(path, len(data))
+
+
+@pytest.fixture(params=[64, 100, 1 << 18])
+def window_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows that hold hardly more than a header, and one that holds all."""
+    monkeypatch.setattr(segment_scan, "_WINDOW_BYTES", request.param)
+    monkeypatch.setattr(segment_scan, "_STEP_BYTES", min(request.param, 64))
+
+
+BATCHES = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=8)
+
+
+@pytest.mark.usefixtures("window_bytes")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(BATCHES, st.integers(0, 35))
+def test_walks_find_the_same_whatever_the_window(counts: list[tuple[int, bool]], offset: int) -> None:
+    data = segment(counts)
+    expected = list(iter_batches(data))
+    with in_file(data) as file:
+        assert list(iter_headers(file, 0, len(data))) == expected
+        assert list(iter_produced(file, 0, len(data), offset)) == [
+            header for _, header in expected if header.producer_id >= 0 and header.last_offset >= offset
+        ]
+        assert find_batch_in(file, 0, len(data), offset) == find_batch(data, 0, len(data), offset)
+
+
+def test_an_end_within_a_batch_and_an_impossible_length_are_damage() -> None:
+    data = segment([(1, True), (2, False), (1, True)])
+    ends = {0} | {position + header.size_bytes for position, header in iter_batches(data)}
+    for end in set(range(len(data))) - ends:
+        with in_file(data) as file, pytest.raises(ApiError) as caught:
+            list(iter_produced(file, 0, end, 0))
+        assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+    for length in (-(1 << 31), -12, 0, 48, 1 << 30):
+        broken = bytearray(data)
+        broken[LENGTH_OFFSET : LENGTH_OFFSET + 4] = length.to_bytes(4, signed=True)
+        for walk in (iter_headers, lambda file, at, end: iter_produced(file, at, end, 0)):
+            with in_file(broken) as file, pytest.raises(ApiError, match=str(length)):
+                list(walk(file, 0, len(broken)))
