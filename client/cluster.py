@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientClosed, NoBrokerReachable
+from barnabas.client.hedge_delay import HedgeDelay
 from barnabas.client.metadata import Leader, MetadataCache, Node, TopicInfo
 from barnabas.protocol.channel import Answer, Channel
 from barnabas.protocol.errors import (
@@ -47,7 +48,7 @@ FETCH_LANE: Final = "fetch"
 GROUP_LANE: Final = "group"
 """So have joins of a group, which are answered when all members have come."""
 
-_OVERTAKE_AFTER_S: Final = 0.3
+_LEAST_HEDGE_S: Final = 0.3
 _WATCH_INTERVAL_S: Final = 0.5
 
 
@@ -67,6 +68,7 @@ class Cluster:
         self._is_in_use = is_in_use
         self._may_create = may_create
         self._topics: set[str] = set()
+        self._hedge = HedgeDelay(_LEAST_HEDGE_S)
         self._asked: Counter[str] = Counter()
         """Topics that somebody asks about at this moment."""
         self._pool = BufferPool()
@@ -373,21 +375,24 @@ class Cluster:
         # A connection that lay idle may have been closed meanwhile: that says nothing about its broker.
         worth_asking_twice = {endpoint for endpoint, channel in self._control.items() if channel.is_connected}
         asked: dict[asyncio.Task[MetadataResponse], Endpoint] = {}
+        asked_at: dict[Endpoint, float] = {}
         reasons: dict[Endpoint, BaseException] = {}
         try:
             while upcoming or asked:
                 if upcoming:
                     endpoint = upcoming.popleft()
                     asked[asyncio.create_task(self._control_channel(endpoint).request(message))] = endpoint
+                    asked_at[endpoint] = time.monotonic()
                 done, _ = await asyncio.wait(
                     asked,
-                    timeout=_OVERTAKE_AFTER_S if upcoming else None,
+                    timeout=self._hedge.seconds if upcoming else None,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 for task in done:
                     endpoint = asked.pop(task)
                     error = task.exception()
                     if error is None:
+                        self._hedge.answered(time.monotonic() - asked_at[endpoint])
                         self._keep_only(endpoint)
                         return task.result()
                     if not isinstance(error, BarnabasError):

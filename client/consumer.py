@@ -278,6 +278,9 @@ class Consumer(ConsumerOffsets):
     async def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records, as soon as there are any; an empty list when none came in time.
 
+        In a group a rebalance happens here, whatever the timeout: it takes as long as the listener does, and
+        the commit before partitions go up to 5 s where the coordinator does not answer.
+
         At most ``max_records`` (default `max_poll_records`), in order within each partition. Raises
         OFFSET_OUT_OF_RANGE (with auto_offset_reset none), OffsetUnknown, CORRUPT_MESSAGE and their kind; the
         position then stays, and a `seek` goes on.

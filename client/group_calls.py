@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from barnabas.client.cluster import MAIN_LANE, Cluster
 from barnabas.client.group_membership import Api, Membership, Reaction, reaction_to
+from barnabas.client.hedge_delay import HedgeDelay
 from barnabas.protocol.backoff import Backoff
 from barnabas.protocol.errors import (
     BarnabasError,
@@ -31,7 +32,7 @@ from barnabas.protocol.schema import RequestOf
 
 R = TypeVar("R")
 
-_OVERTAKE_AFTER_S: Final = 0.5
+_LEAST_HEDGE_S: Final = 0.5
 
 
 class GroupCalls:
@@ -43,6 +44,7 @@ class GroupCalls:
         self._member = member
         self._failed: BrokerId | None = None
         """Whom to ask last the next time."""
+        self._hedge = HedgeDelay(_LEAST_HEDGE_S)
         self._looking = asyncio.Lock()
         """Held while the coordinator is looked for; a lock is fair, so nobody overtakes those who wait."""
 
@@ -89,6 +91,7 @@ class GroupCalls:
         upcoming = deque(sorted(nodes, key=lambda node_id: node_id == self._failed))
         request = FindCoordinatorRequest(coordinator_keys=[self.group_id])
         asked: dict[asyncio.Task[FindCoordinatorResponse], BrokerId] = {}
+        asked_at: dict[BrokerId, float] = {}
         failure: BarnabasError = api_error(
             ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker is known to be alive"
         )
@@ -97,15 +100,18 @@ class GroupCalls:
                 if upcoming:
                     node_id = upcoming.popleft()
                     asked[asyncio.create_task(self._cluster.request(node_id, request))] = node_id
+                    asked_at[node_id] = time.monotonic()
                 done, _ = await asyncio.wait(
                     asked,
-                    timeout=_OVERTAKE_AFTER_S if upcoming else None,
+                    timeout=self._hedge.seconds if upcoming else None,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 for task in done:
                     node_id = asked.pop(task)
                     try:
-                        return node_id, task.result()
+                        answer = task.result()
+                        self._hedge.answered(time.monotonic() - asked_at[node_id])
+                        return node_id, answer
                     except BarnabasError as error:
                         failure, self._failed = error, node_id
         finally:

@@ -221,10 +221,11 @@ class GroupSession:
         elif not self._is_cooperative:
             failure = await self._revoke(selection, assigned.owned(), remember=True)
         else:
-            await self.commits.automatic_now()
             unwanted = set()
             if selection.pattern is None:
                 unwanted = {tp for tp in assigned.owned() if tp.topic not in selection.topics}
+            if not unwanted:
+                await self.commits.automatic_now()
             failure = await self._revoke(selection, unwanted)
         if member.state is MemberState.UNJOINED and not member.has_lost_partitions:
             holdings = Holdings(assigned.owned(), set(self._remembered), self._held_generation)
@@ -264,7 +265,6 @@ class GroupSession:
         gone = assigned.owned() - joined.partitions
         failure: BaseException | None = None
         if gone:
-            await self.commits.automatic_now()
             failure = await self._revoke(selection, gone)
             if member.has_lost_partitions:
                 return failure

@@ -8,11 +8,11 @@ import uuid
 
 import pytest
 
-from barnabas.client import cluster as cluster_module
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import ClientClosed, ConnectionClosed, NoBrokerReachable
+from barnabas.client.hedge_delay import HedgeDelay
 from barnabas.client.metadata import Leader, MetadataCache
 from barnabas.client.producer import Producer
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
@@ -118,7 +118,7 @@ def config_of(cluster: FakeCluster, **settings: int) -> ClientConfig:
 @pytest.fixture
 def _nobody_is_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
     """However late an answer is, no second broker is asked because of that."""
-    monkeypatch.setattr(cluster_module, "_OVERTAKE_AFTER_S", 3_600.0)
+    monkeypatch.setattr(HedgeDelay, "seconds", 3_600.0)
 
 
 @pytest.mark.usefixtures("_nobody_is_overtaken")
