@@ -25,7 +25,7 @@ from barnabas.broker.controlled_shutdown import request_controlled_shutdown
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
-from barnabas.broker.handlers.dispatcher import Dispatcher, is_short
+from barnabas.broker.handlers.dispatcher import Dispatcher, is_short, lane_of
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.live_settings import LiveSettings
@@ -81,6 +81,7 @@ class Broker:
             settings=ServerSettings.from_config(config),
             on_fatal=on_fatal,
             is_short=is_short,
+            lane_of=lane_of,
             after_run=self._after_run,
         )
         self._store = ClusterStore(

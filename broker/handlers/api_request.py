@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from barnabas.broker.network.request import Request
+from barnabas.broker.network.request import Lane, Request
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.errors import MessageTooComplex, Unencodable
 from barnabas.protocol.schema import ApiKey
@@ -57,6 +57,11 @@ class ApiRequest:
     def must_be_short(self) -> bool:
         """Whether it runs on a network thread; a handler may then raise `NotShort`, if it did nothing yet."""
         return self._request.must_be_short
+
+    @property
+    def may_look_into_records(self) -> bool:
+        """Whether it runs where that keeps nobody else waiting; else a handler raises `NotShort`."""
+        return self._request.lane is Lane.RECORDS
 
     @property
     def peer_host(self) -> str:

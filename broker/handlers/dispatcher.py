@@ -14,7 +14,7 @@ from barnabas.broker.handlers import api_versions
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.registry import HANDLERS
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.network.request import Request
+from barnabas.broker.network.request import Lane, Request
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.codec_kafka import UnsupportedVersion
 from barnabas.protocol.errors import MalformedFrame
@@ -25,6 +25,9 @@ from barnabas.protocol.schema import APIS, ApiKey
 _NATIVE_KEY_AT: Final = 6
 _KAFKA_KEY_AT: Final = 1
 _SHORT: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA})
+_CONTROL: Final = frozenset(
+    {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN}
+)
 _SHORT_UP_TO_BYTES: Final = 32 * 1024
 """But for what is produced: more bytes are more records there, and more partitions elsewhere."""
 
@@ -43,6 +46,15 @@ def is_short(request: Request) -> bool:
     if key not in _SHORT or (size > _SHORT_UP_TO_BYTES and key != ApiKey.PRODUCE):
         return False
     return is_kafka or codec_msgpack.is_native(view)
+
+
+def lane_of(request: Request) -> Lane:
+    """Which workers run a request, not decoded yet; its handler may know better."""
+    view = request.frame.view
+    if len(view) <= _NATIVE_KEY_AT:
+        return Lane.GENERAL
+    key = view[_KAFKA_KEY_AT if view[0] == 0 else _NATIVE_KEY_AT]
+    return Lane.CONTROL if key in _CONTROL else Lane.GENERAL
 
 
 class Dispatcher:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.network.request import NotShort
+from barnabas.broker.network.request import Lane, NotShort
 from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
@@ -61,8 +61,8 @@ def handle(services: Services, request: ApiRequest) -> None:
             # Nobody waits for an answer; closing is the only way to tell, and makes the client look again.
             request.close_connection(f"acks=0 to {failed.partition}: {failed.error.name}: {failed.message}")
 
-    if request.must_be_short and services.replicas.would_take_long(batches):
-        raise NotShort
+    if not request.may_look_into_records and services.replicas.would_take_long(batches):
+        raise NotShort(Lane.RECORDS)
     services.replicas.append(body.acks, max(0, body.timeout_ms), batches, answer)
     request.release_frame()
 

@@ -4,7 +4,7 @@ Done before the partition's lock is taken, since it may take milliseconds, and o
 (`LogConfig.looks_into_records`): a compacted topic takes no record without a key, a topic with limits on
 timestamps none outside of them, and one with a `compression.type` of its own keeps every batch in that. And
 where a header claims a largest timestamp that would lead retention astray: then the records tell.
-Pure functions, any thread.
+Pure functions, any thread; what `is_quickly_prepared` does not call quick has workers of its own.
 
 Source: https://kafka.apache.org/documentation/#topicconfigs, KIP-467 (the errors by record), KIP-937 (the
 limits on timestamps).
@@ -13,9 +13,7 @@ limits on timestamps).
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -45,8 +43,6 @@ MAX_RECORDS: Final = 1_000_000
 MAX_FAULTS: Final = 1_000
 """How many records are named that are the reason why a batch is refused."""
 _QUICK_BYTES: Final = 16 * 1024
-_UNFOLDING: Final = threading.BoundedSemaphore(2)
-"""What is unfolded takes a multiple of what came; so many at once bound the memory of all."""
 _LENGTH_SIZE: Final = 4
 _CLAIM: Final = struct.Struct(">8xi15xqq")
 """Of a header: the length of what follows it, base and largest timestamp."""
@@ -135,13 +131,6 @@ def prepare_records(
     would unfold to more than `max_bytes`, MESSAGE_TOO_LARGE when it holds more than `MAX_RECORDS`, or takes
     more than `max.message.bytes` when it is repacked. One that takes more as it came stays as it is.
     """
-    with nullcontext() if is_quickly_prepared(view, config, now_ms) else _UNFOLDING:
-        return _prepared(name, view, config, now_ms, max_bytes)
-
-
-def _prepared(
-    name: TopicPartition, view: memoryview, config: LogConfig, now_ms: int, max_bytes: int
-) -> memoryview:
     parts: list[bytes | bytearray | memoryview] = []
     is_new = False
     demands = config.is_compacted or config.limits_timestamps

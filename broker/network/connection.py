@@ -25,11 +25,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from barnabas.broker.network.request import Buffers, NotShort, Request
+from barnabas.broker.network.request import Buffers, Lane, NotShort, Request
 from barnabas.broker.network.request_queue import RequestQueue
 from barnabas.broker.network.request_runner import RequestRunner
 from barnabas.protocol.errors import MalformedFrame
@@ -84,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         listener_name: str,
         *,
         owner: Owner,
-        queue: RequestQueue,
+        queues: Mapping[Lane, RequestQueue],
         runner: RequestRunner,
         pool: BufferPool,
         limits: ConnectionLimits,
@@ -95,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         self.listener_name = listener_name
         self.opened_ns = self.last_active_ns = time.monotonic_ns()
         self._owner = owner
-        self._queue = queue
+        self._queues = queues
         self._runner = runner
         self._limits = limits
         self._on_lost = on_lost
@@ -107,8 +107,9 @@ class Connection(asyncio.BufferedProtocol):
         self._close_reason = ""
         self._closing_when_idle = ""
         # The lock guards these. `_pending` (not yet run) is always a suffix of `_slots` (not yet sent); the
-        # queue counts it exactly while `_scheduled`.
+        # queue, that of the lane of the first of them, counts it exactly while `_scheduled`.
         self._lock = threading.Lock()
+        self._queue = queues[Lane.GENERAL]
         self._slots: deque[Request] = deque()
         self._pending: deque[Request] = deque()
         self._scheduled = False
@@ -153,6 +154,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._queue_full = self._queue.add(None, len(requests), self._owner.wake_for_room)
             elif self._may_run() and self._runner.is_short(self._pending[0]):
                 runs_here = self._scheduled = True
+                self._queue = self._queues[Lane.GENERAL]
                 self._queue_full = self._queue.add(None, len(self._pending), self._owner.wake_for_room)
             else:
                 self._queue_full = self._schedule_if_possible()
@@ -176,8 +178,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 with self._lock:
                     if not runner.is_short(self._pending[0]):
-                        # Counted already; only its turn is missing.
-                        self._queue.add(self, 0, self._owner.wake_for_room)
+                        self._queue_up_counted()
                         break
             self._owner.after_run_soon(runner)
         except BaseException as error:
@@ -191,11 +192,9 @@ class Connection(asyncio.BufferedProtocol):
         request.must_be_short = True
         try:
             self._runner.handle(request)
-        except NotShort:
+        except NotShort as elsewhere:
             request.must_be_short = False
-            with self._lock:
-                self._pending.appendleft(request)
-            self._queue_full = self._queue.add(self, 1, self._owner.wake_for_room)
+            self._queue_full = self.put_back(request, elsewhere.lane)
             return False
         return True
 
@@ -341,16 +340,27 @@ class Connection(asyncio.BufferedProtocol):
 
     def request_done(self) -> bool:
         with self._lock:
+            queue = self._queue
             scheduled = self._scheduled = bool(self._pending) and self._may_run()
             blocked = 0 if scheduled else len(self._pending)
             is_over = self._peer_has_ended and not scheduled
+            goes_on = scheduled and self._queue_of_next() is queue
+            if scheduled and not goes_on:
+                self._queue_up_counted()
         if is_over:
             self._owner.wake_for(self)
-        if not blocked:
-            return scheduled
-        # They wait for their own peer and must not keep others out of the queue.
-        self._queue.discount(blocked)
-        return False
+        if blocked:
+            # They wait for their own peer and must not keep others out of the queue.
+            queue.discount(blocked)
+        return goes_on
+
+    def put_back(self, request: Request, lane: Lane) -> bool:
+        """Queue the connection for that lane, with the request that was taken first; whether it is full."""
+        with self._lock:
+            request.lane = lane
+            self._pending.appendleft(request)
+            self._queue.add(None, 1, self._owner.wake_for_room)
+            return self._queue_up_counted()
 
     def answer(self, request: Request, buffers: Buffers) -> None:
         with self._lock:
@@ -404,4 +414,18 @@ class Connection(asyncio.BufferedProtocol):
         if self._scheduled or not self._pending or not self._may_run():
             return False
         self._scheduled = True
+        self._queue = self._queue_of_next()
         return self._queue.add(self, len(self._pending), self._owner.wake_for_room)
+
+    def _queue_up_counted(self) -> bool:
+        """Queue this connection, whose requests are counted already, where the first of them is to run."""
+        queue, before = self._queue_of_next(), self._queue
+        if queue is before:
+            return queue.add(self, 0, self._owner.wake_for_room)
+        self._queue = queue
+        is_full = queue.add(self, len(self._pending), self._owner.wake_for_room)
+        before.discount(len(self._pending))
+        return is_full
+
+    def _queue_of_next(self) -> RequestQueue:
+        return self._queues[self._runner.lane_of(self._pending[0])]

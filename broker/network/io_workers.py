@@ -1,4 +1,4 @@
-"""The `num.io.threads` workers that run the handlers.
+"""The workers that run the handlers: `num.io.threads` of them, and a few for each lane besides.
 
 A worker takes the connection whose turn it is, runs one of its requests, and goes on with the next one. An
 exception that escapes the handler is logged and costs its connection alone. An `InvariantViolation`, and
@@ -11,14 +11,15 @@ import logging
 import threading
 import time
 
-from barnabas.broker.network.request_queue import RequestQueue, Waiter
+from barnabas.broker.network.request import Lane, NotShort, Request
+from barnabas.broker.network.request_queue import RequestQueue, Runnable, Waiter
 from barnabas.broker.network.request_runner import RequestRunner
 
 logger = logging.getLogger(__name__)
 
 
 class IoWorkers:
-    """The pool of workers; they end when the queue is closed and empty.
+    """The workers of one lane; they end when its queue is closed and empty.
 
     A worker's run lasts while the connection it works for has more requests ready; `after_run` is called at
     the end of each, so that what several pipelined requests have in common can be done once for all of them.
@@ -30,11 +31,12 @@ class IoWorkers:
         runner: RequestRunner,
         *,
         threads: int,
+        lane: Lane = Lane.GENERAL,
     ) -> None:
         self._queue = queue
         self._runner = runner
         self._threads = [
-            threading.Thread(target=self._run, name=f"io-worker-{number}", daemon=True)
+            threading.Thread(target=self._run, name=f"{lane.value}-worker-{number}", daemon=True)
             for number in range(threads)
         ]
 
@@ -56,11 +58,10 @@ class IoWorkers:
             while (ready := queue.take(waiter)) is not None:
                 while True:
                     request = ready.take_request()
-                    if request is not None:
-                        runner.handle(request)
+                    was_run = request is None or self._was_run(ready, request)
                     # An idle worker keeps no frame alive.
                     del request
-                    if not ready.request_done():
+                    if not was_run or not ready.request_done():
                         runner.after_run()
                         break
                     before, ready = ready, queue.swap(ready)
@@ -69,3 +70,12 @@ class IoWorkers:
         except BaseException as error:
             logger.critical("%s died", threading.current_thread().name, exc_info=True)
             self._runner.on_fatal(error)
+
+    def _was_run(self, ready: Runnable, request: Request) -> bool:
+        """Run it, unless its handler says that it is for another lane: then its connection goes there."""
+        try:
+            self._runner.handle(request)
+        except NotShort as elsewhere:
+            ready.put_back(request, elsewhere.lane)
+            return False
+        return True

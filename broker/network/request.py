@@ -10,13 +10,28 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from enum import Enum
 from typing import Protocol
 
 from barnabas.protocol.frames import Frame
 
 
+class Lane(Enum):
+    """Which workers run a request; it waits behind none that another lane's workers run."""
+
+    GENERAL = "io"
+    RECORDS = "records"
+    """What looks into records may take seconds."""
+    CONTROL = "control"
+    """What the controller says waits behind no client."""
+
+
 class NotShort(Exception):
-    """Raised by a handler that has changed nothing yet: the request is for a worker, not for this thread."""
+    """Raised by a handler that has changed nothing yet: the request is for the workers of a lane instead."""
+
+    def __init__(self, lane: Lane = Lane.GENERAL) -> None:
+        super().__init__(lane)
+        self.lane = lane
 
 
 Buffers = Sequence[bytes | bytearray | memoryview]
@@ -49,6 +64,7 @@ class Request:
         "answered",
         "buffers",
         "frame",
+        "lane",
         "must_be_short",
         "received_ns",
         "size_bytes",
@@ -61,6 +77,8 @@ class Request:
         self.size_bytes = len(frame.view)
         self.must_be_short = False
         """Whether it runs on a network thread, where it may raise `NotShort`."""
+        self.lane: Lane | None = None
+        """Whose workers run it, as soon as that is asked."""
         # Both belong to the connection and are guarded by its lock.
         self.answered = False
         self.buffers: Buffers = ()

@@ -1,4 +1,4 @@
-"""The one queue between network threads and IO workers, bounded by `queued.max.requests`.
+"""The queue between network threads and the workers of one lane, bounded by `queued.max.requests`.
 
 What is queued are connections that have requests to run, each at most once, so that the requests of one
 connection run one at a time and in order while different connections run side by side. The bound counts
@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from barnabas.broker.network.request import Request
+from barnabas.broker.network.request import Lane, Request
 from barnabas.protocol.invariants import invariant
 
 
@@ -35,7 +35,11 @@ class Runnable(Protocol):
 
     @abstractmethod
     def request_done(self) -> bool:
-        """Whether another request may run at once; if not, the connection is queued again when one may."""
+        """Whether another request may run here at once; if not, the connection is queued when one may."""
+
+    @abstractmethod
+    def put_back(self, request: Request, lane: Lane) -> bool:
+        """The request that was taken is for that lane, and the connection is queued there."""
 
 
 class Waiter:

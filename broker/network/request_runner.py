@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from barnabas.broker.network.request import NotShort, Request
+from barnabas.broker.network.request import Lane, NotShort, Request
 from barnabas.protocol.invariants import InvariantViolation
 
 logger = logging.getLogger(__name__)
@@ -29,8 +29,13 @@ def _never(request: Request) -> bool:
     return False
 
 
+def _general(request: Request) -> Lane:
+    """Without anybody who can tell, all requests are of one kind."""
+    return Lane.GENERAL
+
+
 class RequestRunner:
-    """One per server. `is_short` and `after_run` as `SocketServer` has them."""
+    """One per server. `is_short`, `lane_of` and `after_run` as `SocketServer` has them."""
 
     def __init__(
         self,
@@ -38,12 +43,20 @@ class RequestRunner:
         *,
         on_fatal: Callable[[BaseException], None],
         is_short: Callable[[Request], bool] | None = None,
+        lane_of: Callable[[Request], Lane] | None = None,
         after_run: Callable[[], None] | None = None,
     ) -> None:
         self._process = process
         self.on_fatal = on_fatal
         self.is_short = is_short or _never
+        self._lane_of = lane_of or _general
         self.after_run = after_run or _nothing
+
+    def lane_of(self, request: Request) -> Lane:
+        """Whose workers run it, unless a handler has said another lane before."""
+        if request.lane is None:
+            request.lane = self._lane_of(request)
+        return request.lane
 
     def handle(self, request: Request) -> None:
         """Run the handler. Raises only what must end the broker, and `NotShort` where that is allowed."""

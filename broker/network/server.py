@@ -12,20 +12,26 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.broker.config_settings import BrokerConfig
 from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota
 from barnabas.broker.network.connection import Connection, ConnectionLimits
 from barnabas.broker.network.io_workers import IoWorkers
 from barnabas.broker.network.network_thread import NetworkThread
-from barnabas.broker.network.request import Request
+from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.network.request_queue import RequestQueue
 from barnabas.broker.network.request_runner import RequestRunner
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.frames import BufferPool
 
 logger = logging.getLogger(__name__)
+
+_LANE_THREADS: Final = {
+    # What is unfolded takes a multiple of what came: so many at once bound the memory of all.
+    Lane.RECORDS: 2,
+    Lane.CONTROL: 1,
+}
 
 
 class CannotBind(LocalError):
@@ -84,7 +90,8 @@ class ServerSettings:
 class SocketServer:
     """One per broker. `process` runs on the workers and answers each request once, then or later.
 
-    `is_short` tells which requests a network thread runs itself (none by default); it sees them undecoded.
+    `is_short` tells which requests a network thread runs itself (none by default), `lane_of` which workers
+    run the others (by default the general ones); both see them undecoded.
     `after_run` is called by a thread that has run all that one connection had ready. `on_fatal` is called
     from a thread of the server that dies; the broker must then go down.
     """
@@ -97,6 +104,7 @@ class SocketServer:
         settings: ServerSettings,
         on_fatal: Callable[[BaseException], None],
         is_short: Callable[[Request], bool] | None = None,
+        lane_of: Callable[[Request], Lane] | None = None,
         after_run: Callable[[], None] | None = None,
     ) -> None:
         self._addresses = list(listeners)
@@ -105,9 +113,15 @@ class SocketServer:
         self._numbers = itertools.count(1)
         self._pool = BufferPool()
         self._quota = ConnectionQuota(settings.max_connections, settings.max_connections_per_ip)
-        self._queue = RequestQueue(settings.queued_max_requests)
-        self._runner = RequestRunner(process, on_fatal=on_fatal, is_short=is_short, after_run=after_run)
-        self._workers = IoWorkers(self._queue, self._runner, threads=settings.num_io_threads)
+        self._queues = {lane: RequestQueue(settings.queued_max_requests) for lane in Lane}
+        self._runner = RequestRunner(
+            process, on_fatal=on_fatal, is_short=is_short, lane_of=lane_of, after_run=after_run
+        )
+        threads = {Lane.GENERAL: settings.num_io_threads, **_LANE_THREADS}
+        self._workers = [
+            IoWorkers(queue, self._runner, threads=threads[lane], lane=lane)
+            for lane, queue in self._queues.items()
+        ]
         self._bound: list[tuple[str, socket.socket]] = []
         self._ports: dict[str, int] = {}
         self._acceptor: Acceptor | None = None
@@ -127,7 +141,7 @@ class SocketServer:
     @property
     def queued_requests(self) -> int:
         """Requests received and not yet taken by a worker."""
-        return self._queue.queued
+        return sum(queue.queued for queue in self._queues.values())
 
     def set_connection_limits(self, max_connections: int, max_connections_per_ip: int) -> None:
         """Have other limits from now on; connections that are open stay. Any thread."""
@@ -167,7 +181,8 @@ class SocketServer:
             hand_over=self._hand_over,
             on_fatal=self._on_fatal,
         )
-        self._workers.start()
+        for workers in self._workers:
+            workers.start()
         for thread in self._network_threads:
             thread.start()
         self._acceptor.start()
@@ -187,8 +202,10 @@ class SocketServer:
         for thread in self._network_threads:
             stopped = thread.join(drain_timeout_ms / 1000 + 1.0) and stopped
         self._bound.clear()
-        self._queue.close()
-        stopped = self._workers.join(1.0) and stopped
+        for queue in self._queues.values():
+            queue.close()
+        for workers in self._workers:
+            stopped = workers.join(1.0) and stopped
         if not stopped:
             logger.error("the socket server stopped, but a thread of it hangs")
 
@@ -204,7 +221,7 @@ class SocketServer:
             host,
             listener_name,
             owner=thread,
-            queue=self._queue,
+            queues=self._queues,
             runner=self._runner,
             pool=self._pool,
             limits=settings.limits,

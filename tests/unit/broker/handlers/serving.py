@@ -16,7 +16,7 @@ from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import ConfigResource, GrownTopic, Services
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.broker.network.request import Buffers, Request
+from barnabas.broker.network.request import Buffers, NotShort, Request
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.slow_work import SlowWorkRefused
@@ -276,7 +276,12 @@ class Serving:
         version: int | None = None,
     ) -> Connection:
         connection = Connection(listener, request_type, version)
-        self._dispatch(Request(connection, Frame(memoryview(bytearray(payload))), 0))
+        request = Request(connection, Frame(memoryview(bytearray(payload))), 0)
+        try:
+            self._dispatch(request)
+        except NotShort as elsewhere:
+            request.lane = elsewhere.lane
+            self._dispatch(request)
         return connection
 
     def call(self, body: Any, listener: str = EXTERNAL, *, version: int | None = None) -> Any:

@@ -12,7 +12,7 @@ import pytest
 
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.broker.network.request import NotShort, Request
+from barnabas.broker.network.request import Lane, NotShort, Request
 from barnabas.protocol import codec_kafka
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression
@@ -239,6 +239,10 @@ def test_what_is_to_be_unfolded_or_flushed_is_not_for_a_network_thread(
     assert not connection.is_answered
     assert leading.managed.manager.partition(TP).log_end_offset == 0
     request.must_be_short = False
+    request.lane = Lane.GENERAL
+    with pytest.raises(NotShort) as elsewhere:
+        leading.process(request)
+    request.lane = elsewhere.value.lane
     leading.process(request)
     assert outcome(connection, 1).error_code == ErrorCode.NONE
     assert leading.managed.manager.partition(TP).log_end_offset == 1

@@ -6,6 +6,7 @@ import socket
 
 from barnabas.broker.network.connection import Connection, ConnectionLimits
 from barnabas.broker.network.network_thread import NetworkThread
+from barnabas.broker.network.request import Lane
 from barnabas.broker.network.request_queue import RequestQueue
 from barnabas.broker.network.request_runner import RequestRunner
 from barnabas.protocol.frames import BufferPool
@@ -32,7 +33,7 @@ def test_a_thread_ends_though_it_is_stopped_while_it_takes_a_connection_over() -
         "peer",
         "PLAINTEXT",
         owner=thread,
-        queue=RequestQueue(10),
+        queues={lane: RequestQueue(10) for lane in Lane},
         runner=RequestRunner(lambda request: request.respond_nothing(), on_fatal=died.append),
         pool=BufferPool(),
         limits=ConnectionLimits(),

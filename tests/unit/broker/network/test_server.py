@@ -13,12 +13,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from random import Random
 
 import pytest
 
 from barnabas.broker.config import config_from
 from barnabas.broker.network.connection import ConnectionLimits
-from barnabas.broker.network.request import NotShort, Request
+from barnabas.broker.network.request import Lane, NotShort, Request
 from barnabas.broker.network.server import CannotBind, ListenAddress, ServerSettings, SocketServer
 from barnabas.protocol.invariants import InvariantViolation
 from tests.waiting import DEADLINE_S, wait_for
@@ -149,6 +150,10 @@ def _some_short(request: Request) -> bool:
     return request.frame.view[-1] % 2 == 0
 
 
+def _lane_of(request: Request) -> Lane:
+    return Lane.CONTROL if bytes(request.frame.view).startswith(b"control") else Lane.GENERAL
+
+
 RUNS_ON = {"workers": None, "network threads": _all_short, "both": _some_short}
 
 
@@ -179,6 +184,7 @@ def _serving(is_short: Callable[[Request], bool] | None) -> Iterator[Serve]:
             settings=ServerSettings(**merged),
             on_fatal=fatal.append,
             is_short=is_short,
+            lane_of=_lane_of,
         )
         running.append(Served(server, fatal))
         server.start()
@@ -280,6 +286,52 @@ def test_a_request_that_proves_long_is_run_by_a_worker_in_its_turn(serve: Serve)
     client.send(*payloads)
     assert [client.receive() for _ in payloads] == payloads
     assert [payload for payload, _ in ran] == payloads
+    emptied(served)
+
+
+def test_each_request_is_run_by_the_workers_of_its_lane_in_its_turn(serve_by_workers: Serve) -> None:
+    _check_lanes(serve_by_workers)
+
+
+def test_lanes_and_network_threads_take_turns() -> None:
+    def is_short(request: Request) -> bool:
+        return bytes(request.frame.view[:1]) in b"sr"
+
+    for start in _serving(is_short):
+        _check_lanes(start)
+
+
+def _check_lanes(serve: Serve) -> None:
+    ran: dict[bytes, list[bytes]] = {}
+
+    def process(request: Request) -> None:
+        payload = bytes(request.frame.view)
+        thread = threading.current_thread().name
+        if payload.startswith(b"records"):
+            if request.lane is not Lane.RECORDS:
+                raise NotShort(Lane.RECORDS)
+            assert thread.startswith("records-worker")
+        elif payload.startswith(b"control"):
+            assert thread.startswith("control-worker")
+        elif payload.startswith(b"long"):
+            assert thread.startswith("io-worker")
+        ran.setdefault(payload.split()[1], []).append(payload)
+        echo(request)
+
+    served = serve(process, queued_max_requests=20)
+    sent = {}
+    for number in range(3):
+        random = Random(number)
+        kinds = [random.choice([b"short", b"long", b"records", b"control"]) for _ in range(400)]
+        sent[served.client()] = [b"%s %d %d" % (kind, number, turn) for turn, kind in enumerate(kinds)]
+    senders = [threading.Thread(target=client.send, args=payloads) for client, payloads in sent.items()]
+    for sender in senders:
+        sender.start()
+    for client, payloads in sent.items():
+        assert [client.receive() for _ in payloads] == payloads
+    assert sorted(ran.values()) == sorted(sent.values())
+    for sender in senders:
+        sender.join(DEADLINE_S)
     emptied(served)
 
 
