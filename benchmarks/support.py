@@ -163,8 +163,8 @@ def command_for(options: Options) -> Callable[[Path], list[str]]:
         words = broker_command(settings_file)
         if options.switch_interval_ms is not None:
             start = (
-                f"import sys; sys.setswitchinterval({options.switch_interval_ms / 1000}); "
-                "from barnabas.cli.main import main; sys.exit(main())"
+                "import sys; from barnabas.broker import process; from barnabas.cli.main import main; "
+                f"process.SWITCH_INTERVAL_S = {options.switch_interval_ms / 1000}; sys.exit(main())"
             )
             words = [words[0], "-c", start, *words[words.index("broker") :]]
         if options.pin:
