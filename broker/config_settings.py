@@ -86,7 +86,10 @@ class BrokerConfig:
 
     # The reactor
     num_network_threads: int = setting(
-        "num.network.threads", Integer(1, 64), 3, "Threads that own connections."
+        "num.network.threads",
+        Integer(1, 64),
+        1,
+        "Threads that own connections; with one interpreter lock each further one costs more than it earns.",
     )
     num_io_threads: int = setting("num.io.threads", Integer(1, 256), 8, "Threads that run the handlers.")
     queued_max_requests: int = setting(

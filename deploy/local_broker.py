@@ -30,8 +30,6 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "zookeeper.connection.timeout.ms": "18000",
     # When the whole cluster stops, the last broker asks in vain: it need not ask for seconds.
     "controlled.shutdown.retry.backoff.ms": "200",
-    # On few cores each further network thread costs more in handing the interpreter lock over than it earns.
-    "num.network.threads": "1",
     # Whoever tries a group out waits for nobody else.
     "group.initial.rebalance.delay.ms": "0",
 }

@@ -53,9 +53,9 @@ class ListenAddress(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings:
-    """What the server takes from the broker's settings; names and defaults are Kafka's."""
+    """What the server takes from the broker's settings, and their defaults."""
 
-    num_network_threads: int = 3
+    num_network_threads: int = 1
     num_io_threads: int = 8
     queued_max_requests: int = 500
     socket_listen_backlog_size: int = 50
