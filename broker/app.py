@@ -124,6 +124,7 @@ class Broker:
                 cluster_id=cluster_id,
                 config_of=topic_settings.log_config,
                 now_ms=wall_clock_ms(),
+                recovery_threads=config.num_recovery_threads_per_data_dir,
             )
             self._closing("logs", lambda: logs.close(wall_clock_ms()))
             replicas = self._start_replicas(logs, topic_settings)

@@ -137,6 +137,13 @@ class BrokerConfig:
         "Threads for retention, flushes, checkpoints and the removal of deleted logs.",
     )
 
+    num_recovery_threads_per_data_dir: int = setting(
+        "num.recovery.threads.per.data.dir",
+        _positive,
+        1,
+        "Threads per log dir that open the logs at the start and close them at the end.",
+    )
+
     # Topics
     num_partitions: int = setting(
         "num.partitions", _positive, 1, "Partitions of a topic that names no number."

@@ -71,10 +71,11 @@ class BarnabasReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return
         # Only in the workers: planning needs neither.
-        from barnabas.client.arrow import schema_of
+        from pyspark.sql.pandas.types import to_arrow_schema
+
         from barnabas.spark_connector.reader import read_range
 
-        schema = schema_of(field.name for field in self._schema.fields)
+        schema = to_arrow_schema(self._schema, timezone="UTC")
         with self._open_view(self._options.bootstrap_servers) as view:
             yield from read_range(
                 view, partition.range, schema, fail_on_data_loss=self._options.fail_on_data_loss

@@ -6,6 +6,7 @@ line, never half believed. One thread at a time writes a given file.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,8 @@ from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
 from barnabas.protocol.ids import Offset, TopicPartition
+
+logger = logging.getLogger(__name__)
 
 VERSION: Final = 0
 
@@ -89,6 +92,14 @@ class OffsetCheckpoint:
             found[key] = Offset(parse_number(offset, self.path))
         self._entries = dict(found)
         return found
+
+    def read_or_empty(self) -> dict[TopicPartition, Offset]:
+        """As `read`, but a damaged file counts as empty: it costs a longer recovery. Raises LogDirFailure."""
+        try:
+            return self.read()
+        except CheckpointDamaged as error:
+            logger.warning("counted as empty: %s", error)
+            return {}
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace the file, durably, unless it says so already; entries that are kept stay in it.

@@ -9,13 +9,14 @@ takes the epochs from the batches themselves; `flush` makes it durable.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.broker.log.checkpoint_file import encode_checkpoint, parse_checkpoint, parse_number
 from barnabas.broker.log.disk_verdicts import Operation
-from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, SyncState
 from barnabas.broker.log.log_files import EPOCH_CHECKPOINT
 from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
 from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
@@ -42,12 +43,13 @@ UNDEFINED = EpochEndOffset(NO_LEADER_EPOCH, NO_OFFSET)
 class EpochCache:
     """The epochs of one log, oldest first."""
 
-    __slots__ = ("_entries", "_files", "path")
+    __slots__ = ("_entries", "_files", "path", "sync_state")
 
     def __init__(self, folder: Path, files: FileSystem = FILE_SYSTEM) -> None:
         self.path = folder / EPOCH_CHECKPOINT
         self._files = files
         self._entries: tuple[EpochEntry, ...] = ()
+        self.sync_state = SyncState(is_synced=False)
 
     @classmethod
     def load(cls, folder: Path, files: FileSystem = FILE_SYSTEM) -> EpochCache:
@@ -137,23 +139,39 @@ class EpochCache:
         if tuple(kept) != self._entries:
             self._replace(tuple(kept))
 
+    def correct(self, batches: Sequence[tuple[int, int]], end_offset: int | None) -> None:
+        """Take over the (epoch, offset) that batches carry, in order, and forget what begins behind the end.
+
+        All that begins at or after the first of them follows from them alone. Raises LogDirFailure.
+        """
+        entries = self._entries
+        if batches:
+            entries = tuple(entry for entry in entries if entry.start_offset < batches[0][1])
+        for epoch, start_offset in batches:
+            if epoch > (entries[-1].epoch if entries else NO_LEADER_EPOCH):
+                kept = tuple(entry for entry in entries if entry.start_offset < start_offset)
+                entries = (*kept, EpochEntry(LeaderEpoch(epoch), Offset(start_offset)))
+        if end_offset is not None:
+            entries = tuple(entry for entry in entries if entry.start_offset <= end_offset)
+        if entries != self._entries:
+            self._replace(entries)
+
     def clear(self) -> None:
         """Forget everything. Raises LogDirFailure."""
         if self._entries:
             self._replace(())
 
-    def flush(self) -> None:
-        """Put the file safely on disk, if there is one. Needs no lock. Raises LogDirFailure.
+    def fsync(self) -> None:
+        """Force the file to disk, if there is one and that was not done; not its folder. Raises OSError.
 
-        It is not written anew: beside an epoch that begins meanwhile there would be two writers of one file.
+        Needs no lock. It is not written here: beside an epoch that begins meanwhile there would be two
+        writers of one file.
         """
         try:
-            self._files.fsync(self.path)
-            self._files.fsync(self.path.parent)
+            self.sync_state.sync(self.path, self._files)
         except FileNotFoundError:
+            # Nothing was ever written.
             return
-        except OSError as error:
-            raise storage_error(self.path, error, Operation.SYNC) from error
 
     def _replace(self, entries: tuple[EpochEntry, ...]) -> None:
         before = self._entries
@@ -163,3 +181,5 @@ class EpochCache:
         except OSError as error:
             self._entries = before
             raise storage_error(self.path, error) from error
+        finally:
+            self.sync_state.note_change()

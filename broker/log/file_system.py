@@ -6,13 +6,27 @@ does not go through it. Stateless; any thread. Each method raises OSError.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Final
 
 from barnabas.broker.log.log_files import TEMPORARY_SUFFIX
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def _reports_all_errors() -> bool:
+    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    is_new = found is not None and (int(found[1]), int(found[2])) >= (5, 8)
+    return sys.platform == "linux" and is_new and hasattr(_libc, "syncfs")
+
+
+_REPORTS_ALL_ERRORS: Final = _reports_all_errors()
 
 
 class FileSystem:
@@ -51,6 +65,22 @@ class FileSystem:
         finally:
             os.close(descriptor)
 
+    def sync_all(self, folder: Path) -> bool:
+        """Force all of the file system that a folder lies on to disk, or return False.
+
+        False where the system cannot, or would not say that a file could not be written (Linux before 5.8).
+        """
+        if not _REPORTS_ALL_ERRORS:
+            return False
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            if _libc.syncfs(descriptor):
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number))
+        finally:
+            os.close(descriptor)
+        return True
+
     def rename(self, source: Path, target: Path) -> None:
         """Give a file or folder another name; a file of that name is replaced."""
         os.replace(source, target)
@@ -81,6 +111,39 @@ class FileSystem:
         self.rename(temporary, path)
         if durable:
             self.fsync(path.parent)
+
+
+class SyncState:
+    """Whether the changes of a file are on disk, so that it is forced there only once.
+
+    Changes are counted: a sync vouches only for those that were made before it began, and one that comes
+    meanwhile does not take it for its own. One thread at a time changes the file, any may sync it.
+    """
+
+    __slots__ = ("_changes", "_synced")
+
+    def __init__(self, *, is_synced: bool) -> None:
+        self._changes = 0 if is_synced else 1
+        self._synced = 0
+
+    @property
+    def is_synced(self) -> bool:
+        return self._synced == self._changes
+
+    def note_change(self) -> None:
+        """The file has been changed; to be called after that."""
+        self._changes += 1
+
+    def note_synced(self) -> None:
+        """All changes are known to be on disk."""
+        self._synced = self._changes
+
+    def sync(self, path: Path, files: FileSystem) -> None:
+        """Force the file to disk if that was not done. Raises OSError."""
+        changes = self._changes
+        if changes != self._synced:
+            files.fsync(path)
+            self._synced = max(self._synced, changes)
 
 
 FILE_SYSTEM: Final = FileSystem()

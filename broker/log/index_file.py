@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from barnabas.broker.log.disk_verdicts import Operation
-from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, SyncState
 from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, OpenFiles
 from barnabas.broker.log.storage_errors import storage_error
 
@@ -50,6 +50,7 @@ class IndexFile:
         "is_dirty",
         "is_used",
         "path",
+        "sync_state",
     )
 
     def __init__(
@@ -69,6 +70,7 @@ class IndexFile:
         self.is_used = False
         self.is_dirty = False
         """Whether the memory holds what the file does not."""
+        self.sync_state = SyncState(is_synced=True)
         self._is_gone = False
         self._descriptor: Descriptor | None = None
         self._written = 0
@@ -110,6 +112,7 @@ class IndexFile:
                 # A new file, never the old one in place: a reader may look something up in that.
                 entries = memoryview(buffer)[: count * self.entry.size]
                 self._files.write_atomically(self.path, entries, durable=False)
+                self.sync_state.note_change()
             else:
                 self._files.unlink(self.path, missing_ok=True)
         except OSError as error:
@@ -127,9 +130,9 @@ class IndexFile:
             self._state = None
 
     def fsync(self) -> None:
-        """Put the file safely on disk, if there is one. Raises OSError."""
+        """Force the file to disk, if there is one and that was not done. Raises OSError."""
         with suppress(FileNotFoundError):
-            self._files.fsync(self.path)
+            self.sync_state.sync(self.path, self._files)
 
     def let_go(self) -> None:
         """Close the file until the next lookup."""

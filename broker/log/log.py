@@ -31,6 +31,7 @@ from barnabas.broker.log.log_appends import (
 from barnabas.broker.log.log_bounds import LogBounds
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_segments import LogSegments
+from barnabas.broker.log.log_sync import are_synced, sync_all
 from barnabas.broker.log.opened_log import OpenedLog, open_log_folder
 from barnabas.broker.log.partition_metadata import write_partition_metadata
 from barnabas.broker.log.producer_state import ProducerStates
@@ -421,24 +422,18 @@ class Log:
         with self.lock:
             segments = self._segments.all
             end = segments[-1].base_offset if sealed_only else self._bounds.end
-            before = self._bounds.recovery_point
             cuts = self._bounds.cuts
-        if end <= before:
-            return
+            if end <= self._bounds.recovery_point:
+                return
         try:
-            for segment in segments:
-                if before <= segment.next_offset and segment.base_offset < end:
-                    segment.fsync()
-            self._snapshots.fsync(before, end)
-            self._files.fsync(self.folder)
+            covered = [segment for segment in segments if segment.base_offset < end]
+            sync_all(covered, self._snapshots, self.epoch_cache, self.folder, self._files)
         except FileNotFoundError:
             # Retention or truncation removed a segment meanwhile; the next pass sees the log as it is now.
             return
         except OSError as error:
-            raise storage_error(
-                self.folder, error, Operation.SYNC, is_log_there=not self.is_closed
-            ) from error
-        self.epoch_cache.flush()
+            is_there = not self.is_closed
+            raise storage_error(self.folder, error, Operation.SYNC, is_log_there=is_there) from error
         with self.lock:
             # After a truncation meanwhile, what is below `end` now may have been written since.
             self._bounds.raise_recovery_point(end, cuts)
@@ -446,10 +441,7 @@ class Log:
 
     @property
     def must_flush(self) -> bool:
-        """Whether `flush.messages` records are not on disk. Whoever appends flushes before it says so.
-
-        That is not done by the append itself, which is under the partition's lock: a disk may take seconds.
-        """
+        """Whether `flush.messages` records are not on disk; who appended flushes then, without a lock."""
         return self._bounds.end - self._bounds.recovery_point >= self.config.flush_messages
 
     def is_flush_due(self, now_ms: int) -> bool:
@@ -459,26 +451,35 @@ class Log:
             and now_ms - self._last_flush_ms >= self.config.flush_ms
         )
 
-    def close(self, now_ms: int) -> None:
-        """Stop for good: indexes written, tails cut, all on disk. A second call does nothing.
+    def write_out(self) -> bool:
+        """Write what a clean stop leaves: indexes, files cut to their size, a snapshot of the producers.
 
-        Raises LogDirFailure.
+        Returns whether there was anything to write. Raises LogDirFailure.
+        """
+        with self.lock:
+            if self.is_closed:
+                return False
+            unsealed = [segment for segment in self._segments.all if segment.needs_seal]
+            for segment in unsealed:
+                segment.seal()
+            return self._snapshots.write(self._bounds.end, self.producers) or bool(unsealed)
+
+    @property
+    def is_synced(self) -> bool:
+        return are_synced(self._segments.all, self._snapshots, self.epoch_cache)
+
+    def close(self, now_ms: int, *, is_on_disk: bool = False) -> None:
+        """Stop for good: all is written out and on disk. A second call does nothing.
+
+        With `is_on_disk`, what was written out before has been forced to disk since. Raises LogDirFailure.
         """
         with self.lock:
             if self.is_closed:
                 return
-            unsealed = [segment for segment in self._segments.all if segment.needs_seal]
-            for segment in unsealed:
-                segment.seal()
-            has_snapshot = self._snapshots.write(self._bounds.end, self.producers)
-            self.flush(now_ms)
-            with disk_work(self.folder, Operation.SYNC):
-                # Also what a flush before had left out: indexes are on disk only now.
-                for segment in unsealed:
-                    segment.fsync()
-                if has_snapshot:
-                    self._snapshots.fsync(self._bounds.end, self._bounds.end)
-                    self._files.fsync(self.folder)
+            if self.write_out() or not (is_on_disk or self.is_synced):
+                with disk_work(self.folder, Operation.SYNC):
+                    sync_all(self._segments.all, self._snapshots, self.epoch_cache, self.folder, self._files)
+            self._bounds.raise_recovery_point(self._bounds.end, self._bounds.cuts)
             self.is_closed = True
             for segment in self._segments.all:
                 segment.close()

@@ -11,12 +11,14 @@ import fcntl
 import json
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from barnabas.broker.log.checkpoint_file import OffsetCheckpoint, encode_lines
 from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
+from barnabas.broker.log.log_files import DELETED_SUFFIX, parse_partition_name
 from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, TopicPartition
@@ -56,6 +58,23 @@ class CleanMark(NamedTuple):
         return json.dumps(found | ({"damaged": sorted(self.damaged)} if self.damaged else {}))
 
 
+class ScannedLog(NamedTuple):
+    """A partition's folder, and what the checkpoints and the last stop say of its log."""
+
+    key: TopicPartition
+    folder: Path
+    recovery_point: int
+    log_start_offset: int
+    is_clean: bool
+
+
+class ScannedDir(NamedTuple):
+    """What lies in a log dir: logs, and folders of deleted ones."""
+
+    logs: list[ScannedLog]
+    doomed: list[Path]
+
+
 class LogDir:
     """An owned log dir; `release` gives it back."""
 
@@ -65,6 +84,8 @@ class LogDir:
         self.recovery_points = OffsetCheckpoint(path / RECOVERY_POINT_CHECKPOINT, files)
         self.log_starts = OffsetCheckpoint(path / LOG_START_CHECKPOINT, files)
         self.high_watermarks = OffsetCheckpoint(path / HIGH_WATERMARK_CHECKPOINT, files)
+        self.log_count = 0
+        """How many logs of this dir are online; the manager's, under its lock."""
         self._lock_descriptor: int | None = lock_descriptor
 
     @classmethod
@@ -145,6 +166,32 @@ class LogDir:
             self._files.write_atomically(self.path / CLEAN_SHUTDOWN_FILE, text, durable=True)
         except OSError as error:
             raise storage_error(self.path, error) from error
+
+    def scan(self, is_stray: Callable[[Path], bool]) -> ScannedDir:
+        """Take the mark, and find the folders of logs. Raises LogDirFailure, StorageCallFailed."""
+        mark = self.take_clean_mark()
+        recovery_points = self.recovery_points.read_or_empty()
+        log_starts = self.log_starts.read_or_empty()
+        # So that its entries can be kept.
+        self.high_watermarks.read_or_empty()
+        try:
+            folders = sorted(path for path in self.path.iterdir() if path.is_dir())
+        except OSError as error:
+            raise storage_error(self.path, error, Operation.READ) from error
+        logs, doomed = [], []
+        for folder in folders:
+            key = parse_partition_name(folder.name)
+            if folder.name.endswith(DELETED_SUFFIX):
+                doomed.append(folder)
+            elif is_stray(folder):
+                continue
+            elif key is None:
+                logger.warning("%s is no partition's folder and is left alone", folder)
+            else:
+                is_clean = mark is not None and folder.name not in mark.damaged
+                start, point = log_starts.get(key, 0), recovery_points.get(key, 0)
+                logs.append(ScannedLog(key, folder, point, start, is_clean))
+        return ScannedDir(logs, doomed)
 
     def keep(self, key: TopicPartition) -> None:
         """Have the checkpoints go on saying what they say of a partition whose log could not be opened."""

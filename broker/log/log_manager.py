@@ -18,8 +18,9 @@ from barnabas.broker.log.disk_verdicts import Operation, Verdict, verdict
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.log.log_dir import CleanMark, LogDir
-from barnabas.broker.log.log_files import DELETED_SUFFIX, deleted_name, parse_partition_name
+from barnabas.broker.log.log_dir import CleanMark, LogDir, ScannedLog
+from barnabas.broker.log.log_files import deleted_name, parse_partition_name
+from barnabas.broker.log.log_pool import close_all, for_each
 from barnabas.broker.log.storage_errors import (
     CheckpointDamaged,
     CorruptLog,
@@ -41,8 +42,15 @@ ConfigOf = Callable[[str], LogConfig]
 class LogManager:
     """Made by `LogManager.open`; `close` is the clean stop."""
 
-    def __init__(self, dirs: Sequence[LogDir], config_of: ConfigOf, files: FileSystem = FILE_SYSTEM) -> None:
+    def __init__(
+        self,
+        dirs: Sequence[LogDir],
+        config_of: ConfigOf,
+        files: FileSystem = FILE_SYSTEM,
+        recovery_threads: int = 1,
+    ) -> None:
         self._files = files
+        self._recovery_threads = recovery_threads
         self._config_of = config_of
         # The order of locks: a log's, then this one, then the table's. Whoever writes checkpoints holds it
         # from asking the logs to the end of the writing, so that an older state never replaces a newer one.
@@ -71,11 +79,13 @@ class LogManager:
         config_of: ConfigOf,
         now_ms: int,
         files: FileSystem = FILE_SYSTEM,
+        recovery_threads: int = 1,
     ) -> LogManager:
         """Lock the log dirs and open every log in them, with recovery where the last stop was not clean.
 
         Raises InvalidConfiguration (a dir in use, foreign, or none usable). A dir whose disk fails is offline
-        from the start, while others are left; a damaged log is in `offline_partitions`.
+        from the start, while others are left; a damaged log is in `offline_partitions`. Each dir's logs are
+        opened, and closed in the end, by `recovery_threads` threads.
         """
         dirs: list[LogDir] = []
         failed: dict[Path, LogDirFailure] = {}
@@ -92,10 +102,9 @@ class LogManager:
             if not usable:
                 reasons = "; ".join(str(error) for error in failed.values()) or "none is given"
                 raise InvalidConfiguration(f"log.dirs: no usable folder: {reasons}")
-            manager = cls(usable, config_of, files)
+            manager = cls(usable, config_of, files, recovery_threads)
             manager.offline_dirs.update(failed)
-            for log_dir in usable:
-                manager._load_dir_or_fail(log_dir, now_ms)
+            for_each(usable, partial(manager._load_dir_or_fail, now_ms), len(usable), "log-dir")
             if not manager.has_online_dir:
                 # As Kafka does: a broker that holds nothing would only be in the way of its cluster.
                 reasons = "; ".join(str(error) for error in manager.offline_dirs.values())
@@ -183,8 +192,9 @@ class LogManager:
         """
         with self._lock:
             log = self._logs.pop(topic_partition, None)
-        if log is None:
-            return None
+            if log is None:
+                return None
+            self._dirs[log.folder.parent].log_count -= 1
         try:
             return self.strays.add(log, now_ms)
         except (LogDirFailure, StorageCallFailed) as failure:
@@ -214,6 +224,8 @@ class LogManager:
                 self._logs.pop(topic_partition, None)
                 self.offline_partitions.pop(topic_partition, None)
                 folder = self._damaged.pop(topic_partition, None) if log is None else log.folder
+                if log is not None:
+                    self._dirs[log.folder.parent].log_count -= 1
         if folder is None:
             return False
         config = self._config_of(topic_partition.topic) if log is None else log.config
@@ -322,7 +334,7 @@ class LogManager:
         """What `checkpoint_high_watermarks` saved; a damaged file counts as empty, and is reported."""
         found: dict[TopicPartition, Offset] = {}
         for log_dir in self._online_dirs():
-            saved = self._read_checkpoint(log_dir.high_watermarks.read)
+            saved = log_dir.high_watermarks.read_or_empty()
             # A dir that held the partition before may still name it.
             found |= {
                 key: mark for key, mark in saved.items() if self._folder_of(key) == log_dir.path / str(key)
@@ -347,84 +359,63 @@ class LogManager:
 
         A dir in which anything goes wrong gets no mark, so the next start recovers it.
         """
-        for log_dir in self._online_dirs():
-            try:
-                for log in self._logs_in(log_dir):
-                    log.close(now_ms)
-                self._write_checkpoints(log_dir)
-                log_dir.put_clean_mark(CleanMark(frozenset(map(str, self.offline_partitions))))
-            except LogDirFailure as failure:
-                self.fail_dir(failure)
-            except StorageCallFailed as failure:
-                logger.error("log dir %s is not closed cleanly: %s", log_dir.path, failure)
+        online = self._online_dirs()
+        for_each(online, partial(self._close_dir, now_ms), len(online), "log-dir")
         for log_dir in self._dirs.values():
             log_dir.release()
 
-    # Inside
-
-    def _load_dir_or_fail(self, log_dir: LogDir, now_ms: int) -> None:
+    def _close_dir(self, now_ms: int, log_dir: LogDir) -> None:
         try:
-            self._load_dir(log_dir, now_ms)
+            close_all(self._logs_in(log_dir), log_dir.path, self._files, self._recovery_threads, now_ms)
+            self._write_checkpoints(log_dir)
+            log_dir.put_clean_mark(CleanMark(frozenset(map(str, self.offline_partitions))))
         except LogDirFailure as failure:
             self.fail_dir(failure)
+        except StorageCallFailed as failure:
+            logger.error("log dir %s is not closed cleanly: %s", log_dir.path, failure)
+
+    # Inside
+
+    def _load_dir_or_fail(self, now_ms: int, log_dir: LogDir) -> None:
+        self._guarded_dir(partial(self._load_dir, log_dir, now_ms))
 
     def _load_dir(self, log_dir: LogDir, now_ms: int) -> None:
-        mark = log_dir.take_clean_mark()
-        recovery_points = self._read_checkpoint(log_dir.recovery_points.read)
-        log_starts = self._read_checkpoint(log_dir.log_starts.read)
-        self._read_checkpoint(log_dir.high_watermarks.read)
-        try:
-            folders = sorted(path for path in log_dir.path.iterdir() if path.is_dir())
-        except OSError as error:
-            raise storage_error(log_dir.path, error, Operation.READ) from error
-        for folder in folders:
-            key = parse_partition_name(folder.name)
-            if folder.name.endswith(DELETED_SUFFIX):
-                self._doomed[folder] = now_ms
-            elif self.strays.notice(folder):
-                continue
-            elif key is None:
-                logger.warning("%s is no partition's folder and is left alone", folder)
-            else:
-                is_clean = mark is not None and folder.name not in mark.damaged
-                self._load_log(
-                    key, folder, recovery_points.get(key, 0), log_starts.get(key, 0), is_clean, now_ms
-                )
+        found = log_dir.scan(self.strays.notice)
+        with self._lock:
+            self._doomed.update(dict.fromkeys(found.doomed, now_ms))
+        for_each(found.logs, partial(self._load_log, now_ms), self._recovery_threads, "log-recovery")
 
-    def _load_log(
-        self,
-        key: TopicPartition,
-        folder: Path,
-        recovery_point: int,
-        log_start_offset: int,
-        is_clean: bool,
-        now_ms: int,
-    ) -> None:
-        if key in self._logs:
-            raise InvalidConfiguration(
-                f"{key} lies in two log dirs: {self._logs[key].folder} and {folder}; remove one"
-            )
+    def _load_log(self, now_ms: int, found: ScannedLog) -> None:
+        key, folder = found.key, found.folder
         try:
             log = Log.open(
                 key,
                 folder,
                 self._config_of(key.topic),
                 now_ms=now_ms,
-                recovery_point=recovery_point,
-                log_start_offset=log_start_offset,
-                is_clean=is_clean,
+                recovery_point=found.recovery_point,
+                log_start_offset=found.log_start_offset,
+                is_clean=found.is_clean,
                 files=self._files,
             )
-            self._adopt(log)
+            with self._lock:
+                other = self._folder_of(key)
+                if other is not None:
+                    raise InvalidConfiguration(
+                        f"{key} lies in two log dirs: {other} and {folder}; remove one"
+                    )
+                self._adopt(log)
         except (CorruptLog, CheckpointDamaged, StorageCallFailed) as error:
             logger.error("%s stays offline: %s", key, error)
-            self.offline_partitions[key] = error
-            self._damaged[key] = folder
-            self._dirs[folder.parent].keep(key)
+            with self._lock:
+                self.offline_partitions[key] = error
+                self._damaged[key] = folder
+                self._dirs[folder.parent].keep(key)
 
     def _adopt(self, log: Log) -> None:
         log.on_bounds_lowered = self._save_lowered_bounds
         self._logs[log.topic_partition] = log
+        self._dirs[log.folder.parent].log_count += 1
 
     def _save_lowered_bounds(self, log: Log) -> None:
         """A checkpoint must never promise more than the log holds. Raises LogDirFailure to who truncates."""
@@ -445,16 +436,6 @@ class LogManager:
             if not log.is_closed:
                 raise
         return 0
-
-    def _read_checkpoint(
-        self, read: Callable[[], dict[TopicPartition, Offset]]
-    ) -> dict[TopicPartition, Offset]:
-        """A damaged checkpoint costs a longer recovery, never data: it counts as empty."""
-        try:
-            return read()
-        except CheckpointDamaged as error:
-            logger.warning("counted as empty: %s", error)
-            return {}
 
     def _guarded_dir(self, work: Callable[[], None]) -> None:
         """Run one dir's part of a pass; if its disk fails, it goes offline."""
@@ -510,10 +491,7 @@ class LogManager:
         return [log_dir for path, log_dir in self._dirs.items() if path not in self.offline_dirs]
 
     def _least_used_dir(self) -> LogDir:
-        counts = dict.fromkeys((log_dir.path for log_dir in self._online_dirs()), 0)
-        for log in self._logs.values():
-            if log.folder.parent in counts:
-                counts[log.folder.parent] += 1
-        if not counts:
+        online = self._online_dirs()
+        if not online:
             raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, "all log dirs are offline")
-        return self._dirs[min(counts, key=lambda path: counts[path])]
+        return min(online, key=lambda log_dir: log_dir.log_count)

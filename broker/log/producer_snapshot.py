@@ -100,12 +100,13 @@ def decode_snapshot(data: bytes, source: object) -> list[ProducerState]:
 class ProducerSnapshots:
     """The snapshot files of one partition's folder, by offset."""
 
-    __slots__ = ("_files", "_offsets", "folder")
+    __slots__ = ("_files", "_offsets", "_unsynced", "folder")
 
     def __init__(self, folder: Path, offsets: Iterable[int] = (), files: FileSystem = FILE_SYSTEM) -> None:
         self.folder = folder
         self._files = files
         self._offsets = sorted(offsets)
+        self._unsynced = set(self._offsets)
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -129,6 +130,7 @@ class ProducerSnapshots:
         except OSError as error:
             raise storage_error(path, error) from error
         insort(self._offsets, offset)
+        self._unsynced.add(offset)
         return True
 
     def load_newest(self) -> tuple[int, list[ProducerState]] | None:
@@ -162,14 +164,20 @@ class ProducerSnapshots:
         bases = set(segment_bases)
         self._remove([found for found in self._offsets[:-1] if found not in bases])
 
-    def fsync(self, start: int, end: int) -> None:
-        """Force those from `start` to `end`, both included, to disk, but not the folder; needs no lock.
+    @property
+    def is_synced(self) -> bool:
+        """Whether all are known to be on disk."""
+        return not self._unsynced
 
-        Raises OSError.
-        """
-        for offset in self.offsets:
-            if start <= offset <= end:
-                self._files.fsync(self.path(offset))
+    def note_synced(self) -> None:
+        """All that were found were forced to disk before."""
+        self._unsynced.clear()
+
+    def fsync(self) -> None:
+        """Force those to disk for which that was not done; not the folder. Needs no lock. Raises OSError."""
+        for offset in tuple(self._unsynced):
+            self._files.fsync(self.path(offset))
+            self._unsynced.discard(offset)
 
     def _remove(self, offsets: Iterable[int]) -> None:
         for offset in list(offsets):
@@ -179,3 +187,4 @@ class ProducerSnapshots:
             except OSError as error:
                 raise storage_error(path, error, Operation.CHANGE) from error
             self._offsets.remove(offset)
+            self._unsynced.discard(offset)

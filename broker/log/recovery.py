@@ -87,13 +87,10 @@ def recover_log(
         # The whole file was lost, so all batches are asked, not only those that recovery read.
         epochs = EpochCache(folder, files)
         scanned = [start for segment in kept for start in _epoch_starts(segment)]
-    elif scanned:
-        epochs.truncate_from_end(scanned[0][1])
-    for epoch, start_offset in scanned:
-        if epoch >= 0:
-            epochs.assign(epoch, start_offset)
-    if kept:
-        epochs.truncate_from_end(kept[-1].next_offset + 1)
+    epochs.correct(scanned, end if kept else None)
+    if is_clean:
+        epochs.sync_state.note_synced()
+        snapshots.note_synced()
     snapshots.remove_above(end)
     snapshots.remove_strays(segment.base_offset for segment in kept)
     return Recovered(kept, epochs, snapshots)
@@ -171,6 +168,7 @@ def _open_clean(segment: Segment, *, is_last: bool) -> bool:
 
     Only the last segment's are looked into: there may be thousands, and each looks into its own at first use.
     """
+    segment.file.sync_state.note_synced()
     if not segment.size:
         segment.offset_index.clear()
         segment.time_index.clear()

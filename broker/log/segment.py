@@ -287,8 +287,14 @@ class Segment(SegmentReader):
         self.file.cut_tail()
         self.file.release()
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether all files are known to be on disk as they are."""
+        parts = (self.file, self.offset_index, self.time_index)
+        return all(part.sync_state.is_synced for part in parts)
+
     def fsync(self) -> None:
-        """Force data and index files to disk; needs no lock. Raises OSError."""
+        """Force data and index files to disk where that was not done; needs no lock. Raises OSError."""
         self.file.fsync()
         self.offset_index.fsync()
         self.time_index.fsync()

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.broker.log.disk_verdicts import Operation
-from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, SyncState
 from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, OpenFiles
 from barnabas.broker.log.storage_errors import LogGone, storage_error
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -65,6 +65,7 @@ class SegmentFile:
         "is_used",
         "path",
         "size",
+        "sync_state",
     )
 
     def __init__(
@@ -73,6 +74,7 @@ class SegmentFile:
         """A file that exists and holds `size` bytes of batches."""
         self.path = path
         self.size = size
+        self.sync_state = SyncState(is_synced=False)
         self._files = files
         self._open_files = open_files
         self.is_used = False
@@ -180,6 +182,8 @@ class SegmentFile:
         except OSError as error:
             self._drop_unpublished()
             raise storage_error(self.path, error) from error
+        finally:
+            self.sync_state.note_change()
 
     def publish(self, size: int) -> None:
         """Let readers see the file up to here."""
@@ -206,6 +210,8 @@ class SegmentFile:
                 position += len(zeros)
         except OSError as error:
             raise storage_error(self.path, error, Operation.CHANGE) from error
+        finally:
+            self.sync_state.note_change()
 
     def cut_to(self, size: int) -> None:
         """Shorten a file that no reader has seen yet, as recovery does. Raises LogDirFailure."""
@@ -216,6 +222,7 @@ class SegmentFile:
             raise storage_error(self.path, error, Operation.CHANGE) from error
         self._map = None
         self.size = self._hot_from = size
+        self.sync_state.note_change()
 
     def cut_tail(self) -> None:
         """Cut the file to its size; only bytes that no reader ever saw go away. Raises LogDirFailure."""
@@ -227,10 +234,11 @@ class SegmentFile:
             except OSError as error:
                 raise storage_error(self.path, error, Operation.CHANGE) from error
             self._capacity = self.size
+            self.sync_state.note_change()
 
     def fsync(self) -> None:
-        """Force everything written to disk; needs no lock. Raises OSError."""
-        self._files.fsync(self.path)
+        """Force what was written to disk, unless that was done; needs no lock. Raises OSError."""
+        self.sync_state.sync(self.path, self._files)
 
     def release(self) -> None:
         """Nothing more will be written for now: let go of descriptor and mapping."""

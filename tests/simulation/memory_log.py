@@ -65,7 +65,7 @@ class MemoryEpochs(EpochCache):
     def _replace(self, entries: tuple[EpochEntry, ...]) -> None:
         self._entries = entries
 
-    def flush(self) -> None:
+    def fsync(self) -> None:
         return
 
 

@@ -42,7 +42,12 @@ class Managers:
         self._opened: list[LogManager] = []
 
     def open(
-        self, *, broker_id: int = 1, cluster_id: str = "cluster", paths: list[Path] | None = None
+        self,
+        *,
+        broker_id: int = 1,
+        cluster_id: str = "cluster",
+        paths: list[Path] | None = None,
+        **options: Any,
     ) -> LogManager:
         manager = LogManager.open(
             paths or self.paths,
@@ -50,6 +55,7 @@ class Managers:
             cluster_id=cluster_id,
             config_of=lambda topic: self.configs.get(topic, LogConfig()),
             now_ms=0,
+            **options,
         )
         self._opened.append(manager)
         return manager

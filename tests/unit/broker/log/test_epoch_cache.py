@@ -92,7 +92,7 @@ def test_every_change_is_in_the_file(cache: EpochCache) -> None:
     assert cache.path.read_text() == "0\n3\n1 0\n3 10\n4 25\n"
     assert EpochCache.load(cache.path.parent).entries == cache.entries
     cache.truncate_from_end(10)
-    cache.flush()
+    cache.fsync()
     assert EpochCache.load(cache.path.parent).entries == ((1, 0),)
     cache.clear()
     assert EpochCache.load(cache.path.parent).entries == ()
@@ -115,7 +115,7 @@ def test_the_file_may_be_flushed_while_epochs_begin(tmp_path: Path) -> None:
 
     def flush_often() -> None:
         while not is_done.is_set():
-            cache.flush()
+            cache.fsync()
 
     with ThreadPoolExecutor(2) as pool:
         flushing = [pool.submit(flush_often) for _ in range(2)]

@@ -1,0 +1,217 @@
+"""What is forced to disk, how often, and by whom: each file once, and many logs in one go."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.log import log_pool
+from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.storage_errors import CorruptLog
+from barnabas.protocol.ids import TopicId, TopicPartition
+from tests.unit.broker.slow_disk import SlowDisk
+from tests.waiting import DEADLINE_S
+
+from .conftest import Managers, OpenLog
+from .producing import produced
+
+TOPIC_ID = TopicId(uuid.uuid4())
+KEYS = [TopicPartition("t", number) for number in range(12)]
+MARK = ".kafka_cleanshutdown"
+
+
+class NotingDisk(FileSystem):
+    """Notes what is forced to disk, by name below the partition's folder."""
+
+    def __init__(self, *, syncs_all: bool = True) -> None:
+        self.synced: Counter[str] = Counter()
+        self.synced_all = 0
+        self.syncs_all = syncs_all
+        self.error: OSError | None = None
+
+    def fsync(self, file: int | Path) -> None:
+        if isinstance(file, Path):
+            self.synced[file.name] += 1
+        super().fsync(file)
+
+    def sync_all(self, folder: Path) -> bool:
+        self.synced_all += 1
+        if self.error is not None:
+            raise self.error
+        return self.syncs_all
+
+
+def write(manager: LogManager, *keys: TopicPartition) -> None:
+    for key in keys:
+        manager.get_or_create(key, TOPIC_ID, 0).append_as_leader(produced(0, 3), 1, 0)
+
+
+def test_a_clean_stop_forces_each_file_to_disk_once(open_log: OpenLog) -> None:
+    disk = NotingDisk()
+    log = open_log(LogConfig(segment_bytes=300, index_interval_bytes=0), files=disk)
+    for number in range(9):
+        log.append_as_leader(produced(number), 0, 0)
+    log.flush(0, sealed_only=True)
+    log.close(0)
+    names = {path.name for path in log.folder.iterdir() if path.name != "partition.metadata"}
+    # The folder is synced by both, as both may have written names into it.
+    assert disk.synced.pop(log.folder.name) == 2
+    assert disk.synced == dict.fromkeys(names, 1)
+
+
+def test_a_stop_of_a_log_that_nobody_wrote_to_forces_nothing(open_log: OpenLog) -> None:
+    log = open_log()
+    log.append_as_leader(produced(0), 0, 0)
+    log.close(0)
+    disk = NotingDisk()
+    open_log(files=disk, is_clean=True, recovery_point=1).close(0)
+    assert not disk.synced
+
+
+def test_an_append_is_not_vouched_for_by_a_sync_that_had_begun(open_log: OpenLog) -> None:
+    disk = SlowDisk()
+    log = open_log(files=disk)
+    log.append_as_leader(produced(0), 0, 0)
+    disk.is_slow = True
+    first = threading.Thread(target=log.flush, args=(0,), daemon=True)
+    first.start()
+    assert disk.began.wait(DEADLINE_S)
+    disk.began.clear()
+    log.append_as_leader(produced(1), 0, 0)
+    second = threading.Thread(target=log.flush, args=(0,), daemon=True)
+    second.start()
+    try:
+        assert disk.began.wait(DEADLINE_S), "the second flush relies on the first"
+        assert log.recovery_point == 0
+    finally:
+        disk.released.set()
+        first.join(DEADLINE_S)
+        second.join(DEADLINE_S)
+    assert log.recovery_point == 2
+
+
+def test_two_flushes_at_once_both_wait_for_the_disk(open_log: OpenLog) -> None:
+    disk = SlowDisk()
+    log = open_log(files=disk)
+    log.append_as_leader(produced(0), 0, 0)
+    disk.is_slow = True
+    ended: list[int] = []
+
+    def flush() -> None:
+        log.flush(0)
+        ended.append(log.recovery_point)
+
+    threads = [threading.Thread(target=flush, daemon=True) for _ in range(2)]
+    try:
+        for thread in threads:
+            disk.began.clear()
+            thread.start()
+            assert disk.began.wait(DEADLINE_S), "a flush did not wait for what another had only begun"
+        assert ended == []
+    finally:
+        disk.released.set()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+    assert ended == [1, 1]
+
+
+@pytest.mark.parametrize("syncs_all", [True, False])
+def test_many_logs_are_forced_to_disk_in_one_go_where_the_system_can(
+    managers: Managers, monkeypatch: pytest.MonkeyPatch, syncs_all: bool
+) -> None:
+    monkeypatch.setattr(log_pool, "_SYNC_ALL_FROM", len(KEYS))
+    disk = NotingDisk(syncs_all=syncs_all)
+    manager = managers.open(paths=managers.paths[:1], files=disk, recovery_threads=3)
+    write(manager, *KEYS)
+    disk.synced.clear()
+    manager.close(0)
+    assert disk.synced_all == 1
+    logs_synced = sum(count for name, count in disk.synced.items() if name.endswith(".log"))
+    assert logs_synced == (0 if syncs_all else len(KEYS))
+    again = managers.open(paths=managers.paths[:1], recovery_threads=3)
+    assert {log.topic_partition: log.recovery_point for log in again.all_logs()} == dict.fromkeys(KEYS, 3)
+
+
+def test_few_logs_are_forced_to_disk_by_file(managers: Managers) -> None:
+    disk = NotingDisk()
+    manager = managers.open(files=disk)
+    write(manager, *KEYS)
+    disk.synced.clear()
+    manager.close(0)
+    assert disk.synced_all == 0
+    assert disk.synced["00000000000000000000.log"] == len(KEYS)
+
+
+def test_a_disk_that_could_not_write_all_gets_no_clean_mark(
+    managers: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_pool, "_SYNC_ALL_FROM", 1)
+    disk = NotingDisk()
+    manager = managers.open(paths=managers.paths[:1], files=disk)
+    write(manager, *KEYS)
+    disk.error = OSError(errno.EIO, os.strerror(errno.EIO))
+    manager.close(0)
+    assert not (managers.paths[0] / MARK).exists()
+    assert {log.recovery_point for log in managers.open(paths=managers.paths[:1]).all_logs()} == {0}
+
+
+@pytest.mark.parametrize("end", ["close", "crash"])
+def test_several_threads_open_what_one_would(managers: Managers, end: str) -> None:
+    manager = managers.open(recovery_threads=4)
+    write(manager, *KEYS)
+    for key in KEYS[:2]:
+        log = manager.get(key)
+        assert log is not None
+        log.flush(0)
+    manager.checkpoint_pass(0)
+    if end == "crash":
+        managers.crash(manager)
+        for root in managers.paths:
+            for path in root.glob("t-[01]/*.log"):
+                data = bytearray(path.read_bytes())
+                data[70] ^= 1
+                path.write_bytes(data)
+    else:
+        manager.close(0)
+    again = managers.open(recovery_threads=4)
+    damaged = {key for key, error in again.offline_partitions.items() if isinstance(error, CorruptLog)}
+    assert damaged == (set(KEYS[:2]) if end == "crash" else set())
+    sound = {log.topic_partition: log.log_end_offset for log in again.all_logs()}
+    assert sound == dict.fromkeys(set(KEYS) - damaged, 3)
+
+
+def test_deleted_logs_make_room_for_new_ones(managers: Managers) -> None:
+    manager = managers.open()
+    write(manager, *KEYS)
+    emptied = managers.paths[0]
+    for log in manager.all_logs():
+        if log.folder.parent == emptied:
+            manager.delete(log.topic_partition, 0)
+    new = [manager.get_or_create(TopicPartition("new", number), TOPIC_ID, 0) for number in range(6)]
+    assert {log.folder.parent for log in new} == {emptied}
+
+
+def test_an_unclean_start_writes_the_epochs_only_where_they_change(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    for number in range(3):
+        log.append_as_leader(produced(number), number, 0)
+    written: list[str] = []
+    real = FileSystem.write_atomically
+
+    def noting(files: FileSystem, path: Path, data: memoryview | bytes, *, durable: bool) -> None:
+        written.append(path.name)
+        real(files, path, data, durable=durable)
+
+    monkeypatch.setattr(FileSystem, "write_atomically", noting)
+    assert open_log().epoch_cache.entries == log.epoch_cache.entries
+    assert "leader-epoch-checkpoint" not in written
