@@ -223,6 +223,7 @@ class Broker:
                 # out of: writes would wait for it until its session ends.
                 broker_epoch=lambda: LEAVING_BROKER_EPOCH if self._stopping else manager.broker_epoch,
                 note_error=manager.note_error,
+                fail=manager.fail_follower,
                 on_fatal=self._on_fatal,
             )
 

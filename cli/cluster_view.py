@@ -88,6 +88,7 @@ def _partition_json(view: PartitionView) -> dict[str, Any]:
                     "log_end_offset": found.log_end_offset,
                     "size_bytes": found.size_bytes,
                     "is_offline": found.is_offline,
+                    "failure": found.failure or None,
                 }
                 if (found := view.offsets.get(broker_id))
                 else {"log_start_offset": None, "high_watermark": None, "log_end_offset": None}

@@ -71,6 +71,11 @@ def find_problems(view: ClusterView, local: list[LocalBroker]) -> list[str]:
         name = f"{partition.topic}-{partition.partition}"
         if partition.leader < 0:
             problems.append(f"{name} has no leader")
+        problems += [
+            f"{name} on broker {broker_id}: {found.failure}"
+            for broker_id, found in sorted(partition.offsets.items())
+            if found.failure
+        ]
         missing = sorted(set(partition.replicas) - set(partition.isr))
         if missing:
             problems.append(f"{name}: not in sync: {', '.join(map(str, missing))}")
@@ -114,7 +119,7 @@ def _partition_row(view: PartitionView) -> tuple[object, ...]:
         found = view.offsets.get(broker_id)
         said = "? / ?" if found is None else f"{found.log_end_offset} / {found.high_watermark}"
         if found is not None and found.is_offline:
-            said = "offline"
+            said = "failed" if found.failure else "offline"
         replicas.append(f"{broker_id}: {said}")
     leader = str(view.leader) if view.leader >= 0 else "none"
     return (

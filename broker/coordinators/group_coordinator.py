@@ -349,6 +349,11 @@ class GroupCoordinator:
                     self._to_load.append(shard)
                     self._condition.wait(RETRY_MS / 1000)
             return
+        except Exception as error:  # noqa: BLE001 - whatever it is costs this partition's groups alone
+            # The same bytes would end the next coordinator too.
+            self._replicas.failed.note(shard.partition, error, "loading its groups")
+            shard.fail()
+            return
         if loaded is not None:
             for listener in self.loaded_listeners:
                 listener()

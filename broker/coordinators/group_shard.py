@@ -46,10 +46,11 @@ Removed = Callable[[ErrorCode], None]
 
 
 class ShardState(Enum):
-    """From each to the next, or from the first to the last."""
+    """From loading to serving, or to failed if it could not be loaded; from each to closed."""
 
     LOADING = "loading"
     SERVING = "serving"
+    FAILED = "failed"
     CLOSED = "closed"
 
 
@@ -149,9 +150,11 @@ class GroupShard:
         return self._state
 
     def check_serving(self) -> None:
-        """Raises COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR."""
+        """Raises COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR."""
         if self._state is ShardState.LOADING:
             raise api_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.partition} is being loaded")
+        if self._state is ShardState.FAILED:
+            raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.partition} could not be loaded")
         if self._state is ShardState.CLOSED:
             raise api_error(ErrorCode.NOT_COORDINATOR, f"{self.partition} is led by another broker now")
 
@@ -172,6 +175,12 @@ class GroupShard:
         for hosted, effects in loaded:
             self._happen(hosted, partial(_begun, effects))
         return True
+
+    def fail(self) -> None:
+        """It cannot be loaded, and nobody foresaw why: serve nobody until leadership changes."""
+        with self._lock:
+            if self._state is ShardState.LOADING:
+                self._state = ShardState.FAILED
 
     def fence(self) -> None:
         """Serve nobody from now on; `close` tells those who wait."""

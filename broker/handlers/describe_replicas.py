@@ -20,12 +20,18 @@ from barnabas.protocol.messages.describe_replicas import (
 def handle(services: Services, request: ApiRequest) -> None:
     body: DescribeReplicasRequest = request.body
     topics: dict[str, list[ReplicaDescription]] = {}
+    failures = services.replicas.failed.reasons()
     for partition in sorted(services.replicas.partitions(), key=lambda one: one.partition):
         if body.topics is None or partition.partition.topic in body.topics:
-            topics.setdefault(partition.partition.topic, []).append(_describe(partition))
+            described = _describe(partition, failures.pop(partition.partition, ""))
+            topics.setdefault(partition.partition.topic, []).append(described)
     for name, log_dir in sorted(services.replicas.offline_partitions().items()):
         if body.topics is None or name.topic in body.topics:
-            topics.setdefault(name.topic, []).append(_describe_offline(name, log_dir))
+            topics.setdefault(name.topic, []).append(_describe_offline(name, log_dir, failures.pop(name, "")))
+    for name, failure in sorted(failures.items()):
+        # It could not even be made.
+        if body.topics is None or name.topic in body.topics:
+            topics.setdefault(name.topic, []).append(_describe_offline(name, None, failure))
     request.respond(
         DescribeReplicasResponse(
             error_code=0,
@@ -36,7 +42,7 @@ def handle(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _describe(partition: Partition) -> ReplicaDescription:
+def _describe(partition: Partition, failure: str) -> ReplicaDescription:
     view = partition.view()
     return ReplicaDescription(
         partition_index=view.partition.partition,
@@ -51,10 +57,11 @@ def _describe(partition: Partition) -> ReplicaDescription:
         size_bytes=view.size_bytes,
         log_dir=str(partition.log.folder.parent),
         is_offline=view.role is Role.NONE,
+        failure=failure,
     )
 
 
-def _describe_offline(name: TopicPartition, log_dir: Path | None) -> ReplicaDescription:
+def _describe_offline(name: TopicPartition, log_dir: Path | None, failure: str) -> ReplicaDescription:
     """A replica whose disk failed: nothing but where it lay is known any more."""
     return ReplicaDescription(
         partition_index=name.partition,
@@ -69,4 +76,5 @@ def _describe_offline(name: TopicPartition, log_dir: Path | None) -> ReplicaDesc
         size_bytes=-1,
         log_dir="" if log_dir is None else str(log_dir),
         is_offline=True,
+        failure=failure,
     )

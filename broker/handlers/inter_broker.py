@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from barnabas.broker.handlers.api_request import ApiRequest
@@ -20,19 +21,27 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataResponse,
 )
 
+logger = logging.getLogger(__name__)
+
 
 def handle_leader_and_isr(services: Services, request: ApiRequest) -> None:
     body: LeaderAndIsrRequest = request.body
     if body.broker_epoch >= services.replicas.broker_epoch:
         # First: a leader that is deposed sends its clients away, and they ask here for the new one.
-        services.metadata.learn(body)
+        try:
+            services.metadata.learn(body)
+        except Exception:
+            # It only comes early: the UpdateMetadata that follows says the same.
+            logger.critical("leaders of a LeaderAndIsr were not learnt", exc_info=True)
     try:
         errors = services.replicas.become_leader_or_follower(body)
     except ApiError as error:
         request.respond(LeaderAndIsrResponse(error_code=int(error.code)))
         return
-    # The controller knows this life of the broker and has said what it leads: it may lead again.
-    services.replicas.fence.confirmed(BrokerEpoch(body.broker_epoch))
+    if body.topic_states or body.is_full:
+        # The controller knows this life of the broker and has said what it leads: it may lead again. One that
+        # only asks whether a suspect answers has said nothing.
+        services.replicas.fence.confirmed(BrokerEpoch(body.broker_epoch))
     request.respond(LeaderAndIsrResponse(error_code=0, partition_errors=errors))
 
 
@@ -54,6 +63,11 @@ def handle_update_metadata(services: Services, request: ApiRequest) -> None:
         services.metadata.update(body)
     except ApiError as error:
         request.respond(UpdateMetadataResponse(error_code=int(error.code)))
+        return
+    except Exception:
+        # Were the connection closed, the controller would say the same again and again, and nothing else.
+        logger.critical("an UpdateMetadata of %d topics was not taken", len(body.topic_states), exc_info=True)
+        request.respond(UpdateMetadataResponse(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR)))
         return
     request.respond(UpdateMetadataResponse(error_code=0))
 

@@ -34,6 +34,11 @@ def serve_metrics(
     Gauge(
         "barnabas_stray_logs", "Logs that belong to no known topic and are kept.", registry=registry
     ).set_function(lambda: len(replicas.logs.strays.all()))
+    Gauge(
+        "barnabas_failed_replicas",
+        "Replicas that an unforeseen error has put out of service, or their groups.",
+        registry=registry,
+    ).set_function(lambda: len(replicas.failed.reasons()))
     endpoint = MetricsEndpoint(
         config.metrics_host,
         config.metrics_port,

@@ -25,16 +25,19 @@ from barnabas.broker.clocks import wall_clock_ms
 from barnabas.broker.log.log import Log
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.followed import Followed
-from barnabas.broker.replication.leader_fetches import FetcherSettings, LeaderFetches
+from barnabas.broker.replication.leader_fetches import Fail, FetcherSettings, LeaderFetches
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import ApiError, LocalError
 from barnabas.protocol.frames import BufferPool
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, TopicPartition
+from barnabas.protocol.invariants import InvariantViolation
 
 logger = logging.getLogger(__name__)
 
 _MAX_FLUSHES: Final = 4
+_FIRST_REST_S: Final = 0.1
+_LONGEST_REST_S: Final = 5.0
 """How many leaders' fetches may wait for the disk at once; of the others each keeps one flush waiting."""
 
 
@@ -127,13 +130,15 @@ class FetcherManager:
         broker_epoch: Callable[[], BrokerEpoch],
         note_error: Callable[[ApiError], None],
         on_fatal: Callable[[BaseException], None],
+        fail: Fail | None = None,
     ) -> None:
-        """``note_error`` hears of what could not be appended, for it may be the disk."""
+        """``note_error`` and ``fail`` as `LeaderFetches` has them."""
         self.broker_id = broker_id
         self.settings = settings
         self.metadata = metadata
         self.broker_epoch = broker_epoch
         self.note_error = note_error
+        self.fail = fail
         self.pool = BufferPool()
         self._on_fatal = on_fatal
         self._table = FetcherTable(
@@ -226,6 +231,7 @@ class LeaderFetcher:
             manager.metadata,
             broker_epoch=manager.broker_epoch,
             note_error=manager.note_error,
+            fail=manager.fail,
         )
         self._manager = manager
         self._channel = Channel(
@@ -265,32 +271,51 @@ class LeaderFetcher:
             self._nudge = None
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
+        failures = 0
         while True:
-            self._changed.clear()
-            request, pause_s = self.fetches.next_request(loop.time())
-            if request is None:
-                await self._pause(pause_s)
-                continue
             try:
-                self._is_waiting = True
-                answer = await self._channel.request_frame(request)
-            except LocalError as error:
-                pause_s, suspected_s = self.fetches.failed(error)
-                if suspected_s:
-                    loop.call_later(suspected_s, self.fetches.end_suspicion)
-            else:
-                try:
-                    pause_s = self.fetches.answered(answer.body, loop.time(), wall_clock_ms())
-                finally:
-                    answer.frame.release()
+                await self._fetch_once()
+                failures = 0
+            except InvariantViolation:
+                raise
+            except Exception:
+                rest_s = min(_FIRST_REST_S * 2.0**failures, _LONGEST_REST_S)
+                failures += 1
+                logger.critical(
+                    "fetching from broker %d failed by an error that nobody foresaw; again in %.1f s",
+                    self.leader,
+                    rest_s,
+                    exc_info=True,
+                )
+                self.fetches.followed.begin_anew()
+                await asyncio.sleep(rest_s)
+
+    async def _fetch_once(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._changed.clear()
+        request, pause_s = self.fetches.next_request(loop.time())
+        if request is None:
+            await self._pause(pause_s)
+            return
+        try:
+            self._is_waiting = True
+            answer = await self._channel.request_frame(request)
+        except LocalError as error:
+            pause_s, suspected_s = self.fetches.failed(error)
+            if suspected_s:
+                loop.call_later(suspected_s, self.fetches.end_suspicion)
+        else:
+            try:
+                pause_s = self.fetches.answered(answer.body, loop.time(), wall_clock_ms())
             finally:
-                self._is_waiting = False
-            unflushed = self.fetches.take_unflushed()
-            if unflushed:
-                await self._manager.flush(unflushed)
-            if pause_s:
-                await asyncio.sleep(pause_s)
+                answer.frame.release()
+        finally:
+            self._is_waiting = False
+        unflushed = self.fetches.take_unflushed()
+        if unflushed:
+            await self._manager.flush(unflushed)
+        if pause_s:
+            await asyncio.sleep(pause_s)
 
     async def _pause(self, seconds: float | None) -> None:
         """Wait for a change of the partitions, or for a while."""

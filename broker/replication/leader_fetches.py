@@ -23,6 +23,7 @@ from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.followed import Followed, FollowedPartitions, NextFetch
 from barnabas.broker.replication.following import apply_answer
+from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import (
     ApiError,
     ConnectionClosed,
@@ -31,7 +32,7 @@ from barnabas.protocol.errors import (
     LocalError,
 )
 from barnabas.protocol.fetch_epochs import FINAL_EPOCH, NO_SESSION
-from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, TopicPartition
+from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchRequest, FetchResponse
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,9 @@ _QUIET_ERRORS: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
+
+
+Fail = Callable[[Partition, LeaderEpoch, Exception], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +97,12 @@ class LeaderFetches:
         *,
         broker_epoch: Callable[[], BrokerEpoch],
         note_error: Callable[[ApiError], None],
+        fail: Fail | None = None,
     ) -> None:
-        """``note_error`` hears of what could not be appended, for it may be the disk."""
+        """``note_error`` hears of what could not be appended, for it may be the disk.
+
+        ``fail`` puts a follower out of service for an error that nobody foresaw; without it that is raised.
+        """
         self.leader = leader
         self.followed = FollowedPartitions(settings.refresh_ms, settings.backoff_ms)
         self._broker_id = broker_id
@@ -102,6 +110,7 @@ class LeaderFetches:
         self._metadata = metadata
         self._current_broker_epoch = broker_epoch
         self._note_error = note_error
+        self._fail = fail
         # Whether the loss of the connection has been said; once is enough.
         self._is_lost = False
         # Whether its port refused since it last answered.
@@ -224,6 +233,12 @@ class LeaderFetches:
         except UnexpectedAppendOffset as error:
             # The log moved on meanwhile; the next fetch asks from where it ends now.
             self._rest(name, followed, ErrorCode.OFFSET_OUT_OF_RANGE, now, str(error))
+        except Exception as error:
+            if self._fail is None:
+                raise
+            # Asked for again, it would be answered the same: the other partitions go on without it.
+            self.followed.remove(name)
+            self._fail(followed.partition, followed.leader_epoch, error)
         else:
             self.followed.applied(name, followed)
             if followed.partition.log.must_flush:

@@ -28,6 +28,7 @@ from barnabas.broker.replication.appending import (
     append_checked,
 )
 from barnabas.broker.replication.disk_failures import DiskFailures
+from barnabas.broker.replication.failed_replicas import FailedReplicas
 from barnabas.broker.replication.fence import Fence
 from barnabas.broker.replication.fetcher import FetcherManager
 from barnabas.broker.replication.fetching import (
@@ -168,6 +169,15 @@ class ReplicaManager:
     def offline_partitions(self) -> dict[TopicPartition, Path | None]:
         """The replicas that are lost because of their disk, and the log dir of each where it is known."""
         return {name: self.logs.dir_of_offline(name) for name in self.logs.offline_partitions.copy()}
+
+    @property
+    def failed(self) -> FailedReplicas:
+        """Those that an unforeseen error has put out of service."""
+        return self._roles.failed
+
+    def fail_follower(self, partition: Partition, leader_epoch: LeaderEpoch, error: Exception) -> None:
+        """Put a follower of that epoch out of service, and nothing else."""
+        self._roles.fail_follower(partition, leader_epoch, error)
 
     def note_error(self, error: ApiError) -> None:
         """Have the log dir taken offline if the error is the failure of a disk. Any thread, with any lock."""

@@ -18,6 +18,7 @@ from typing import Protocol
 from barnabas.broker.clocks import wall_clock_ms
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.replication.failed_replicas import FailedReplicas
 from barnabas.broker.replication.fetcher import FollowedLeader
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
@@ -87,6 +88,7 @@ class RoleChanges:
         self._controller_epoch = ControllerEpoch(-1)
         self._broker_epoch = BrokerEpoch(-1)
         self._high_watermarks = logs.load_high_watermarks()
+        self.failed = FailedReplicas()
 
     @property
     def broker_epoch(self) -> BrokerEpoch:
@@ -132,6 +134,12 @@ class RoleChanges:
                         self._note_error(error)
                         errors.append(_partition_error(name, error.code))
                         continue
+                    except Exception as error:  # noqa: BLE001 - whatever it is costs this replica alone
+                        self._fail(name, error, f"the role of leader epoch {state.leader_epoch}")
+                        errors.append(_partition_error(name, ErrorCode.KAFKA_STORAGE_ERROR))
+                        continue
+                    if role is not Role.NONE:
+                        self.failed.clear(name)
                     if isinstance(role, FollowedLeader):
                         follow[name] = role
                     elif role is Role.LEADER:
@@ -143,6 +151,19 @@ class RoleChanges:
         for name in named:
             self._role_changed(name)
         return errors
+
+    def _fail(self, name: TopicPartition, error: Exception, what: str) -> None:
+        self.failed.note(name, error, what)
+        self._release(name, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def fail_follower(self, partition: Partition, leader_epoch: LeaderEpoch, error: Exception) -> None:
+        """Put a follower of that epoch out of service: what its leader sent could not be taken over."""
+        name = partition.partition
+        with self._lock:
+            if self._partitions.get(name) is not partition or partition.leader_epoch != leader_epoch:
+                return
+            self._fail(name, error, f"following in leader epoch {leader_epoch}")
+        self._role_changed(name)
 
     def _take_role(
         self,
@@ -220,6 +241,8 @@ class RoleChanges:
             except ApiError as error:
                 logger.warning("%s could not be set aside: %s", name, error)
                 self._note_error(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is costs this replica alone
+                self._fail(name, error, "setting it aside")
         return strays
 
     def _set_aside(self, name: TopicPartition) -> None:
@@ -278,6 +301,10 @@ class RoleChanges:
             logger.warning("%s could not be removed: %s", name, error)
             self._note_error(error)
             return error.code
+        except Exception as error:  # noqa: BLE001 - whatever it is costs this replica alone
+            self._fail(name, error, "stopping it")
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        self.failed.clear(name)
         state_change_logger.info("broker %d: %s %s", self.broker_id, name, "deleted" if delete else "stopped")
         return ErrorCode.NONE
 
@@ -293,11 +320,11 @@ class RoleChanges:
                 self._high_watermarks.pop(name, None)
             self._logs.delete(name, wall_clock_ms(), topic_id)
 
-    def _release(self, name: TopicPartition) -> None:
+    def _release(self, name: TopicPartition, refusal: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         self._fetchers.unfollow([name])
         partition = self._partitions.get(name)
         if partition is not None:
-            partition.set_offline()
+            partition.set_offline(refusal)
 
     # Lost disks.
 

@@ -20,7 +20,10 @@ from barnabas.protocol.schema import (
 
 @message
 class ReplicaDescription:
-    """One replica on the broker that answers; ``isr`` is known to the leader alone and empty elsewhere."""
+    """One replica on the broker that answers; ``isr`` is known to the leader alone and empty elsewhere.
+
+    ``failure`` says what an unforeseen error has stopped: the replica, or what this broker coordinates by it.
+    """
 
     partition_index: int = int32()
     leader_id: int = int32()
@@ -34,6 +37,7 @@ class ReplicaDescription:
     size_bytes: int = int64()
     log_dir: str = string(default="")
     is_offline: bool = boolean(default=False)
+    failure: str = string(default="")
 
 
 @message

@@ -55,7 +55,7 @@ from tests.simulation.disk import (
 )
 from tests.simulation.fetchers import SimFetchers
 from tests.simulation.requests import SimRequest
-from tests.simulation.truth import Truth
+from tests.simulation.truth import Truth, Violation
 from tests.simulation.zookeeper import LISTENER, Door, SimIsrStore, SimWriter, SimZooKeeper
 
 TOPIC_ID = TopicId(uuid.UUID(int=7))
@@ -455,6 +455,10 @@ class World:
     def check(self) -> None:
         """Raises Violation when an invariant is broken."""
         self.truth.check()
+        for broker in self.brokers.values():
+            # A broker would contain what this raises; here it is a finding.
+            if broker.is_up and (failed := broker.replicas.failed.reasons()):
+                raise Violation(f"replicas of broker {broker.id} failed: {failed}")
 
     @property
     def is_whole(self) -> bool:

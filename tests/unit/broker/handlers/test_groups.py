@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 
 from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.coordinators import group_coordinator
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
 from barnabas.broker.coordinators.group_records import from_bytes, to_bytes
+from barnabas.broker.coordinators.group_shard import ShardState
 from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from barnabas.deploy.process import wait_until
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest
 from barnabas.protocol.messages.find_coordinator import CoordinatorType, FindCoordinatorRequest
 from barnabas.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from barnabas.protocol.messages.join_group import (
@@ -197,6 +200,26 @@ def records(serving: Serving) -> list[Record]:
 
 
 # Where groups are
+
+
+def test_groups_that_cannot_be_loaded_fail_their_partition_until_leadership_changes(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving.partitions_in_zookeeper = 1
+    learn(serving)
+    serving.call(find("g"))
+    with monkeypatch.context() as patch:
+        patch.setattr(group_coordinator, "groups_of", lambda *_: 1 / 0)
+        lead(serving)
+        work(serving)
+    assert serving.call(join()).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    answer = serving.call(DescribeReplicasRequest(topics=[OFFSETS_TOPIC]))
+    assert "loading its groups: ZeroDivisionError" in answer.topics[0].replicas[0].failure
+    lead(serving, epoch=1, leader=2)
+    lead(serving, epoch=2)
+    work(serving)
+    assert serving.managed.manager.failed.reasons() == {}
+    assert serving.groups._shards[0].state is ShardState.SERVING
 
 
 @pytest.mark.parametrize("version", [None, 0, 1, 2, 3, 4])

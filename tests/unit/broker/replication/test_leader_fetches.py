@@ -9,8 +9,10 @@ import pytest
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.replication import leader_fetches
 from barnabas.broker.replication.followed import Followed
 from barnabas.broker.replication.leader_fetches import Failed, FetcherSettings, LeaderFetches
+from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import (
     ApiError,
     ConnectionClosed,
@@ -95,6 +97,26 @@ def test_a_partition_that_fails_rests_and_is_asked_for_again(follower: Follower)
     assert [error.code for error in follower.noted] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert follower.fetches.next_request(0.0) == (None, 0.01)
     assert follower.fetches.next_request(0.02).request is not None
+
+
+def test_a_partition_that_fails_by_an_error_nobody_foresaw_is_asked_for_no_longer(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[tuple[Partition, LeaderEpoch, str]] = []
+
+    def poisoned(*_: object, **__: object) -> None:
+        raise KeyError("a bug")
+
+    follower.follow()
+    follower.fetches._fail = lambda partition, epoch, error: failed.append((partition, epoch, repr(error)))
+    follower.fetches.next_request(0.0)
+    monkeypatch.setattr(leader_fetches, "apply_answer", poisoned)
+    assert follower.fetches.answered(answer(), 0.0, 0) == 0.0
+    assert failed == [(follower.partition, 0, "KeyError('a bug')")]
+    # The session goes on for the others; this partition is forgotten by it.
+    request = follower.fetches.next_request(0.0).request
+    assert request is None or request.topics == []
+    assert follower.fetches.followed.asked(TP) is None
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import Endpoint, Offset, TopicId, TopicPartition
+from barnabas.protocol.ids import Endpoint, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 from tests.simulation.memory_log import MemoryLogs
 from tests.unit.broker.replication.building import TOPIC_ID, TP, TWO, Managed, led_by, refused, state
@@ -84,6 +85,45 @@ def test_a_known_state_changes_nothing(managed: Managed) -> None:
     assert managed.fetchers.followed == {}
     managed.tell(state(leader=2, epoch=1))
     assert managed.fetchers.followed[TP].leader_epoch > before.leader_epoch
+
+
+def test_an_error_that_nobody_foresaw_fails_its_partition_alone_until_the_role_changes(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def poisoned(self: Partition, state: object, now_ms: float) -> bool:
+        raise KeyError("a bug")
+
+    managed.tell(state(), second(leader=2))
+    with monkeypatch.context() as patch:
+        patch.setattr(Partition, "make_leader", poisoned)
+        assert managed.tell(state(epoch=1), second(leader=3, epoch=1)) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert managed.manager.partition(TP).role is Role.NONE
+    assert managed.manager.failed.reasons() == {TP: "the role of leader epoch 1: KeyError('a bug')"}
+    # The other one has its role, and the next word of the controller is tried anew.
+    assert managed.fetchers.followed[SECOND].broker_id == 3
+    assert managed.tell(state(epoch=2)) == []
+    assert managed.manager.partition(TP).is_leader
+    assert managed.manager.failed.reasons() == {}
+
+
+def test_a_replica_that_cannot_be_made_is_failed(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryLogs, "get_or_create", lambda *_, **__: 1 / 0)
+    assert managed.tell(state()) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert list(managed.manager.failed.reasons()) == [TP]
+    managed.stop_replica(-2, delete=True)
+    assert managed.manager.failed.reasons() == {}
+
+
+def test_a_follower_that_fails_is_followed_no_longer_unless_its_epoch_has_passed(managed: Managed) -> None:
+    managed.tell(state(leader=2), second(leader=2))
+    partition = managed.manager.partition(TP)
+    managed.tell(state(leader=2, epoch=1))
+    managed.manager.fail_follower(partition, LeaderEpoch(0), KeyError("of the past"))
+    assert partition.role is Role.FOLLOWER
+    managed.manager.fail_follower(partition, LeaderEpoch(1), KeyError("a bug"))
+    assert partition.role is Role.NONE
+    assert list(managed.fetchers.followed) == [SECOND]
+    assert "following in leader epoch 1" in managed.manager.failed.reasons()[TP]
 
 
 def test_a_replaced_controller_is_refused_as_a_whole(managed: Managed) -> None:
