@@ -99,6 +99,23 @@ class ControllerContext:
             return brokers
         return {broker for broker in brokers if Replica(tp, broker) not in self.failed_replicas}
 
+    def bounced(self, state: LeadershipState) -> set[BrokerId]:
+        """Members of an ISR that live another life by now than the one in which they got into it."""
+        return {
+            broker
+            for broker, epoch in state.broker_epochs.items()
+            if broker in state.isr and self.broker_epoch(broker) not in (NO_BROKER_EPOCH, epoch)
+        }
+
+    def broker_epochs(
+        self, state: LeadershipState, leader: BrokerId, isr: Collection[BrokerId]
+    ) -> dict[BrokerId, BrokerEpoch]:
+        """The lives to be stored with the ISR that follows a state; a new leader is in its present one."""
+        found = {broker: state.broker_epochs.get(broker, self.broker_epoch(broker)) for broker in isr}
+        if self.broker_epoch(leader) != NO_BROKER_EPOCH:
+            found[leader] = self.broker_epoch(leader)
+        return {broker: epoch for broker, epoch in found.items() if epoch != NO_BROKER_EPOCH}
+
     def replicas_of(self, tp: TopicPartition) -> tuple[BrokerId, ...]:
         """The assignment in its order; empty for an unknown partition."""
         return self.assignments.get(tp.topic, {}).get(tp.partition, ())

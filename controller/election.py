@@ -32,15 +32,22 @@ def elect_offline(
     isr: Sequence[BrokerId],
     live: Collection[BrokerId],
     *,
+    bounced: Collection[BrokerId] = (),
     allow_unclean: bool,
 ) -> Election | None:
     """For a partition whose leader is gone: the first live replica of the ISR.
 
-    With `allow_unclean` any live replica may lead when none of the ISR lives; it is then alone in the ISR.
+    Those that have `bounced` are in another life than the one in which they got into the ISR, and what they
+    had then may be gone with their disk. Such a one leads when no other member of the ISR lives, alone: the
+    others join again by what they have. With `allow_unclean` any live replica may lead after that.
     """
+    trusted = [member for member in isr if member in live and member not in bounced]
+    for replica in replicas:
+        if replica in trusted:
+            return Election(replica, tuple(trusted))
     for replica in replicas:
         if replica in live and replica in isr:
-            return Election(replica, tuple(member for member in isr if member in live))
+            return Election(replica, (replica,))
     if allow_unclean:
         for replica in replicas:
             if replica in live:

@@ -91,7 +91,9 @@ class PartitionStateMachine:
             if state is None:
                 found = PartitionState.NEW
             else:
-                found = PartitionState.ONLINE if state.leader in live else PartitionState.OFFLINE
+                # One that leads in another life than it was elected in may have lost what it led with.
+                leads = state.leader in live and state.leader not in self._context.bounced(state)
+                found = PartitionState.ONLINE if leads else PartitionState.OFFLINE
             self._context.partition_states[tp] = found
 
     def trigger_online(self) -> None:
@@ -141,6 +143,7 @@ class PartitionStateMachine:
                 isr=election.isr,
                 controller_epoch=self._writer.epoch,
                 partition_epoch=0,
+                broker_epochs={broker: self._context.broker_epoch(broker) for broker in election.isr},
             )
         if not first:
             return
@@ -190,7 +193,8 @@ class PartitionStateMachine:
             if election is None:
                 self._log_failure(tp, f"no live replica in its ISR {list(state.isr)}, {kind.value}")
             else:
-                elected[tp] = state.with_leader(election.leader, election.isr, self._writer.epoch)
+                epochs = self._context.broker_epochs(state, election.leader, election.isr)
+                elected[tp] = state.with_leader(election.leader, election.isr, self._writer.epoch, epochs)
         if not elected:
             return {}
         updates = self._writer.update_partition_states(elected)
@@ -202,15 +206,14 @@ class PartitionStateMachine:
 
     def _choose(self, tp: TopicPartition, state: LeadershipState, kind: ElectionKind) -> Election | None:
         replicas = self._context.replicas_of(tp)
+        bounced = self._context.bounced(state)
         if kind is ElectionKind.CONTROLLED_SHUTDOWN:
-            return elect_for_controlled_shutdown(
-                replicas,
-                state.isr,
-                self._context.eligible(tp, self._context.live_or_shutting_down),
-                self._context.shutting_down,
-            )
+            able = self._context.eligible(tp, self._context.live_or_shutting_down) - bounced
+            return elect_for_controlled_shutdown(replicas, state.isr, able, self._context.shutting_down)
         live = self._context.eligible(tp, self._context.live_brokers)
-        return elect_offline(replicas, state.isr, live, allow_unclean=self._allow_unclean(tp.topic))
+        return elect_offline(
+            replicas, state.isr, live, bounced=bounced, allow_unclean=self._allow_unclean(tp.topic)
+        )
 
     def _check_epoch(self, tp: TopicPartition, state: LeadershipState) -> None:
         if state.controller_epoch > self._writer.epoch:

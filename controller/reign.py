@@ -125,6 +125,14 @@ class Reign:
         self._partitions.trigger_online()
         self._flush()
         self._replicas.move([one for one in kept if one.broker not in live], ReplicaState.OFFLINE)
+        # Those that came back while nobody was controller join again by what they have.
+        bounced = self._kept(
+            Replica(tp, broker)
+            for tp, state in self.context.leadership.items()
+            for broker in self.context.bounced(state)
+        )
+        self._replicas.leave_isr(bounced)
+        self._replicas.move(bounced, ReplicaState.ONLINE)
         self._deletion.resume()
         self._flush()
 

@@ -84,7 +84,7 @@ class ReplicaStateMachine:
             self._tell_leadership([r for r, state in before.items() if state is not ReplicaState.NEW])
         elif target is ReplicaState.OFFLINE:
             self._batch.add_stop_replica(before, delete=False)
-            self._leave_isr(before)
+            self.leave_isr(before)
         elif target is ReplicaState.DELETION_STARTED:
             self._batch.add_stop_replica(before, delete=True)
 
@@ -93,7 +93,8 @@ class ReplicaStateMachine:
             if replica.tp in self._context.leadership:
                 self._batch.add_leader_and_isr([replica.broker], replica.tp)
 
-    def _leave_isr(self, replicas: Collection[Replica]) -> None:
+    def leave_isr(self, replicas: Collection[Replica]) -> None:
+        """Take the replicas out of the ISRs that they are in; what the replicas themselves are stays."""
         leaving: dict[TopicPartition, set[BrokerId]] = {}
         for replica in replicas:
             # Of a topic that goes away nobody needs an ISR any more.
@@ -131,7 +132,8 @@ class ReplicaStateMachine:
         leader, isr = without_replicas(brokers, state.leader, state.isr, NO_BROKER)
         if (leader, isr) == (state.leader, state.isr):
             return None
-        return state.with_leader(leader, isr, self._writer.epoch)
+        epochs = {broker: epoch for broker, epoch in state.broker_epochs.items() if broker in isr}
+        return state.with_leader(leader, isr, self._writer.epoch, epochs)
 
     def _left_isr(self, tp: TopicPartition, state: LeadershipState, gone: set[BrokerId]) -> None:
         former = self._context.leadership[tp]

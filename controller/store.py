@@ -243,12 +243,16 @@ class ClusterStore:
         ReplicaNotRegistered is raised. An earlier attempt can then not go in any more either: it was bound to
         the same registrations, and a life that is over does not come back.
         """
+        # Of the state that is replaced, or the compare-and-set fails.
+        before = self.partition_states([tp]).get(tp)
+        known = {} if before is None else before.broker_epochs
         state = LeadershipState(
             leader=leader,
             leader_epoch=leader_epoch,
             isr=isr,
             controller_epoch=controller_epoch,
             partition_epoch=expected_partition_epoch,
+            broker_epochs={broker: epoch for broker, epoch in {**known, **joining}.items() if broker in isr},
         )
         path, data = paths.partition_state(tp), znodes.encode_partition_state(state)
         is_registered = True

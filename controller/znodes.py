@@ -82,22 +82,32 @@ class TopicAssignment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeadershipState:
-    """``…/partitions/<p>/state``. `leader` is -1 when there is none, `partition_epoch` the node's version."""
+    """``…/partitions/<p>/state``. `leader` is -1 when there is none, `partition_epoch` the node's version.
+
+    `broker_epochs` says in which life each member of the ISR got there; where one is missing it is not known.
+    They are no part of what the state is, and Kafka ignores them.
+    """
 
     leader: BrokerId
     leader_epoch: LeaderEpoch
     isr: tuple[BrokerId, ...]
     controller_epoch: ControllerEpoch
     partition_epoch: int
+    broker_epochs: Mapping[BrokerId, BrokerEpoch] = field(default_factory=dict, compare=False)
 
     def with_leader(
-        self, leader: BrokerId, isr: tuple[BrokerId, ...], controller_epoch: ControllerEpoch
+        self,
+        leader: BrokerId,
+        isr: tuple[BrokerId, ...],
+        controller_epoch: ControllerEpoch,
+        broker_epochs: Mapping[BrokerId, BrokerEpoch],
     ) -> LeadershipState:
         """What the controller writes next: one leader epoch on, still at the version that was read."""
         return replace(
             self,
             leader=leader,
             isr=isr,
+            broker_epochs=broker_epochs,
             leader_epoch=LeaderEpoch(self.leader_epoch + 1),
             controller_epoch=controller_epoch,
         )
@@ -205,6 +215,7 @@ def encode_partition_state(state: LeadershipState) -> bytes:
             "leader_epoch": state.leader_epoch,
             "isr": list(state.isr),
         }
+        | ({"isr_broker_epochs": _by_text(state.broker_epochs)} if state.broker_epochs else {})
     )
 
 
@@ -217,6 +228,10 @@ def decode_partition_state(path: str, data: bytes, version: int) -> LeadershipSt
             isr=tuple(BrokerId(broker) for broker in _int32s(body["isr"])),
             controller_epoch=ControllerEpoch(_int32(body["controller_epoch"])),
             partition_epoch=version,
+            broker_epochs={
+                BrokerId(int(broker)): BrokerEpoch(int(epoch))
+                for broker, epoch in body.get("isr_broker_epochs", {}).items()
+            },
         )
 
 
@@ -404,6 +419,10 @@ def _load(path: str, data: bytes) -> dict[str, Any]:
         if not isinstance(body, dict):
             raise ValueError("not a JSON object")
         return body
+
+
+def _by_text(epochs: Mapping[BrokerId, BrokerEpoch]) -> dict[str, int]:
+    return {str(broker): int(epoch) for broker, epoch in sorted(epochs.items())}
 
 
 def _bracketed(host: str) -> str:

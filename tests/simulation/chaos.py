@@ -7,7 +7,7 @@ each kind of fault, so that some histories are nearly calm and others are storms
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from barnabas.protocol.errors import ConnectionClosed, ConnectionRefused, RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId, Offset
@@ -47,6 +47,8 @@ FAULTS = {
     "shut_down": 0.6,
     "power_loss": 0.8,
 }
+UNSEEN_FAULTS = {"restart_unseen": 1.0}
+"""What happens between two controllers, in histories of their own."""
 CURES = {
     "restart": 3.0,
     "rejoin": 3.0,
@@ -63,7 +65,7 @@ LOST = (ConnectionClosed, ConnectionRefused, RequestTimedOutLocally)
 class Chaos:
     """One history."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, faults: Mapping[str, float] = FAULTS) -> None:
         self.random = random.Random(seed)
         brokers = self.random.choice((3, 3, 3, 4, 5))
         self.world = World(
@@ -74,7 +76,7 @@ class Chaos:
         self.ids = list(self.world.brokers)
         self.trace: list[str] = []
         weights = WORK | NUISANCES
-        for fault, weight in FAULTS.items():
+        for fault, weight in faults.items():
             weights[fault] = weight * self.random.choice((0.0, 0.2, 0.5, 2.0))
         for cure, weight in CURES.items():
             weights[cure] = weight * self.random.choice((0.5, 1.0, 2.0))
@@ -227,6 +229,33 @@ class Chaos:
         world.zookeeper.unregister(broker.id)
         while world.control():
             continue
+
+    def restart_unseen(self) -> None:
+        """A broker restarts between two controllers and loses what it did not flush, or its whole disk.
+
+        Another one in sync is well, and has been so since it got there.
+        """
+        broker, world = self._any(), self.world
+        while world.control():
+            world.check()
+        state, registered = world.state, world.zookeeper.registrations
+        others = [
+            one
+            for one in state.isr
+            if one != broker.id
+            and one in registered
+            and registered[one].broker_epoch == state.broker_epochs.get(one)
+        ]
+        if not broker.is_up or not others:
+            return
+        if self.random.random() < 0.5:
+            broker.crash(power_loss=self.random)
+        else:
+            broker.crash()
+            broker.wipe()
+        world.messages = [message for message in world.messages if message.source != broker.id]
+        broker.start()
+        world.elect_controller()
 
     # Cures
 

@@ -17,6 +17,7 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.role_changes import RoleChanges
 from barnabas.controller import replica_state
+from barnabas.controller.context import ControllerContext
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_BROKER_EPOCH
 from tests.simulation.zookeeper import SimZooKeeper
@@ -171,6 +172,11 @@ def followers_ends_outlive_a_missed_epoch(setattr_: SetAttr) -> None:
         begin_epoch(self, *args, knows_ends=bool(self._states), **kwargs)
 
     setattr_(Followers, "begin_epoch", trusting)
+
+
+def lives_of_the_isr_are_not_compared(setattr_: SetAttr) -> None:
+    """As in Kafka: who restarts while nobody is controller stays in sync, whatever it has lost."""
+    setattr_(ControllerContext, "bounced", lambda self, state: set())
 
 
 def one_of_a_lost_isr_is_kept(setattr_: SetAttr) -> None:

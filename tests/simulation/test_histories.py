@@ -411,6 +411,56 @@ def a_follower_that_ends_where_the_leader_starts() -> None:
     _end(world)
 
 
+def a_member_loses_its_disk_between_two_controllers() -> None:
+    """Nobody sees it go: the next controller finds it registered, as if it had been there all the time."""
+    world = World(3)
+    world.produce(A)
+    world.settle()
+    world.brokers[B].crash()
+    world.brokers[B].wipe()
+    world.brokers[B].start()
+    world.elect_controller()
+    world.check()
+    assert (world.state.leader, set(world.state.isr)) == (A, {A, C})
+    _tell(world, A, B, C)
+    _die(world, A)
+    assert (world.state.leader, set(world.state.isr)) == (C, {C})
+    _end(world)
+    assert [entry.value for entry in world.truth.committed] == [0]
+
+
+def a_leader_loses_its_tail_between_two_controllers() -> None:
+    """It would go on leading in the same epoch, and have the others truncate what it has acknowledged."""
+    world = World(3)
+    world.produce(A)
+    world.settle()
+    world.brokers[A].crash()
+    world.brokers[A].wipe()
+    world.brokers[A].start()
+    world.elect_controller()
+    world.check()
+    assert (world.state.leader, world.state.leader_epoch, set(world.state.isr)) == (B, 1, {B, C})
+    _end(world)
+    assert [entry.value for entry in world.truth.committed] == [0]
+
+
+def all_restart_between_two_controllers() -> None:
+    """Who restarted with all that it had is the last choice, but a choice: nothing is lost."""
+    world = World(3)
+    world.produce(A)
+    world.settle()
+    for broker in world.brokers.values():
+        broker.crash()
+        world.zookeeper.unregister(broker.id)
+    for broker in world.brokers.values():
+        broker.start()
+    world.elect_controller()
+    world.check()
+    assert (world.state.leader, world.state.leader_epoch, set(world.state.isr)) == (A, 1, {A})
+    _end(world)
+    assert [entry.value for entry in world.truth.committed] == [0]
+
+
 HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_stale_high_watermark: (mutations.followers_cut_to_their_high_watermark,),
     a_fast_double_failover: (mutations.no_history_is_compared,),
@@ -428,6 +478,9 @@ HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_follower_that_ends_where_the_leader_starts: (mutations.a_log_that_lies_before_the_leaders_is_kept,),
     a_leader_that_misses_an_epoch_of_another: (mutations.followers_ends_outlive_a_missed_epoch,),
     everybody_in_sync_goes_at_once: (mutations.one_of_a_lost_isr_is_kept,),
+    a_member_loses_its_disk_between_two_controllers: (mutations.lives_of_the_isr_are_not_compared,),
+    a_leader_loses_its_tail_between_two_controllers: (mutations.lives_of_the_isr_are_not_compared,),
+    all_restart_between_two_controllers: (),
 }
 
 

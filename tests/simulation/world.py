@@ -340,7 +340,7 @@ class World:
     def move_leadership(self, broker: BrokerId) -> None:
         """Another member of the ISR leads and the one before stays in sync, as after a preferred election."""
         reign: Any = self.reign
-        wanted = self.state.with_leader(broker, self.state.isr, reign.epoch)
+        wanted = self.state.with_leader(broker, self.state.isr, reign.epoch, self.state.broker_epochs)
         reign.context.leadership.update(reign._writer.update_partition_states({TP: wanted}).written)
         reign._batch.add_leader_and_isr(reign.context.live_brokers, TP)
         reign._flush()

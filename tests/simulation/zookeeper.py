@@ -200,6 +200,11 @@ class SimIsrStore:
             isr=tuple(in_sync_replicas),
             controller_epoch=controller_epoch,
             partition_epoch=partition_epoch,
+            broker_epochs={
+                broker: epoch
+                for broker, epoch in {**self._zookeeper.states[partition].broker_epochs, **joining}.items()
+                if broker in in_sync_replicas
+            },
         )
         fits = self._zookeeper.are_registered(joining)
         found = self._zookeeper.set_state(partition, wanted) if fits else None

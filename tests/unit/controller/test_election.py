@@ -41,6 +41,21 @@ def test_an_offline_election_takes_the_first_live_member_of_the_isr(
 
 
 @pytest.mark.parametrize(
+    ("isr", "live", "bounced", "expected"),
+    [
+        (ids(1, 2, 3), ids(1, 2, 3), ids(1), Election(BrokerId(2), ids(2, 3))),
+        (ids(1, 2), ids(1, 2, 3), ids(1, 2), Election(BrokerId(1), ids(1))),
+        (ids(1, 2), ids(1, 3), ids(1), Election(BrokerId(1), ids(1))),
+        (ids(2), ids(1, 2, 3), ids(2), Election(BrokerId(2), ids(2))),
+    ],
+)
+def test_a_member_that_lives_another_life_is_the_last_choice(
+    isr: tuple[BrokerId, ...], live: tuple[BrokerId, ...], bounced: tuple[BrokerId, ...], expected: Election
+) -> None:
+    assert elect_offline(ids(1, 2, 3), isr, live, bounced=bounced, allow_unclean=True) == expected
+
+
+@pytest.mark.parametrize(
     ("isr", "stopping", "expected"),
     [
         (ids(1, 2, 3), ids(1), Election(BrokerId(2), ids(2, 3))),

@@ -80,6 +80,38 @@ def test_a_topic_that_was_unreadable_is_taken_up_when_its_node_is_mended() -> No
     assert cluster.reign.context.unreadable_topics == set()
 
 
+def restart(cluster: Cluster, *brokers: int) -> None:
+    """They register anew; nobody tells the controller, if there is one."""
+    cluster.zookeeper.unregister(*brokers)
+    cluster.zookeeper.register(*brokers)
+
+
+def test_a_leader_that_restarted_before_a_takeover_is_replaced_and_a_follower_leaves_the_isr() -> None:
+    cluster = cluster_with_topic()
+    restart(cluster, 1)
+    cluster.elect()
+    assert cluster.zookeeper.states[T0] == state(2, (2, 3), epoch=1, version=1, controller_epoch=2)
+    assert cluster.zookeeper.states[T1] == state(2, (2, 3), epoch=1, version=1, controller_epoch=2)
+    for broker in (1, 2, 3):
+        told = cluster.channels.leadership(broker)[T0]
+        assert (told.leader, told.leader_epoch, told.isr) == (2, 1, [2, 3])
+        told = cluster.channels.leadership(broker)[T1]
+        assert (told.leader, told.leader_epoch, told.isr) == (2, 1, [2, 3])
+        assert cluster.channels.metadata(broker)[T1].isr == [2, 3]
+    # That is said once: another takeover finds nothing to do.
+    cluster.elect()
+    assert cluster.zookeeper.states[T0].leader_epoch == 1
+
+
+def test_when_all_have_restarted_before_a_takeover_the_first_leads_and_the_others_join_again() -> None:
+    cluster = cluster_with_topic()
+    restart(cluster, 1, 2, 3)
+    cluster.elect()
+    assert cluster.zookeeper.states[T0] == state(1, (1,), epoch=1, version=1, controller_epoch=2)
+    assert cluster.zookeeper.states[T1] == state(2, (2,), epoch=1, version=1, controller_epoch=2)
+    assert cluster.zookeeper.states[T0].broker_epochs == {1: cluster.epoch_of(1)}
+
+
 def test_a_new_partition_is_led_by_its_first_live_replica() -> None:
     cluster = Cluster(2, 3)
     cluster.elect()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -75,6 +76,17 @@ def test_a_partition_state_reads_back_and_is_kafkas() -> None:
     data = znodes.encode_partition_state(written)
     assert data == b'{"controller_epoch":5,"leader":1,"version":1,"leader_epoch":3,"isr":[1,2]}'
     assert znodes.decode_partition_state("/s", data, 8) == written
+
+
+def test_a_partition_state_tells_the_lives_of_its_isr() -> None:
+    written = replace(
+        state(1, (1, 2)), broker_epochs={BrokerId(1): BrokerEpoch(7), BrokerId(2): BrokerEpoch(9)}
+    )
+    data = znodes.encode_partition_state(written)
+    assert json.loads(data)["isr_broker_epochs"] == {"1": 7, "2": 9}
+    assert znodes.decode_partition_state("/s", data, 0).broker_epochs == written.broker_epochs
+    by_kafka = b'{"controller_epoch":5,"leader":1,"version":1,"leader_epoch":3,"isr":[1,2]}'
+    assert znodes.decode_partition_state("/s", by_kafka, 0).broker_epochs == {}
 
 
 def test_the_rest_reads_back() -> None:
