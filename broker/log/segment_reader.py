@@ -36,6 +36,8 @@ NO_HINT: Final = (-1, -1)
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LEAST_READ_BYTES: Final = 16 * 1024
 """A read of less costs as much."""
+_MOST_COPIED_BYTES: Final = 64 * 1024
+"""A caller that may not wait is not made to copy more either: 1 MB takes up to half a millisecond."""
 
 
 class ReadResult(NamedTuple):
@@ -228,7 +230,10 @@ class SegmentReader:
                     raise impossible(position, size - position, size)
                 return None
             wanted = max(max_bytes + self._index_interval_bytes, _LEAST_READ_BYTES)
-            data = READ_BUFFERS.lease(min(wanted, size - position))
+            wanted = min(wanted, size - position)
+            if wanted > _MOST_COPIED_BYTES and not may_wait:
+                raise NotCached
+            data = READ_BUFFERS.lease(wanted)
             count = self.file.read_into(data, position, may_wait=may_wait)
             if is_hint and (count < HEADER_BYTES or _BASE_OFFSET.unpack_from(data)[0] != start_offset):
                 return None

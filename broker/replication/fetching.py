@@ -10,7 +10,7 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from barnabas.broker.purgatory import DelayedOperation
 from barnabas.broker.replication.partition import Partition
@@ -96,12 +96,18 @@ class FetchOutcome(NamedTuple):
 
 
 class FetchResult(NamedTuple):
-    """All partitions of a fetch. ``is_urgent`` says that something other than records must be told now."""
+    """All partitions of a fetch. ``is_urgent`` says that something other than records must be told now.
+
+    ``is_cold``, that records of some could not be read without waiting: `read_cold` reads them.
+    """
 
     outcomes: list[FetchOutcome]
     bytes_read: int
     is_urgent: bool
+    is_cold: bool = False
 
+
+_MAX_COLD_BYTES: Final = 4 * 1024 * 1024
 
 PartitionOf = Callable[[TopicPartition], Partition]
 NoteError = Callable[[ApiError], None]
@@ -110,35 +116,79 @@ NoteError = Callable[[ApiError], None]
 def read_all(
     partition_of: PartitionOf, note_error: NoteError, params: FetchParams, items: Sequence[FetchItem]
 ) -> FetchResult:
-    """Read every partition, each within its own limit and all within the request's.
+    """Read every partition, each within its own limit and all within the request's, and wait for no disk.
 
     The first batch found is returned whole even when it exceeds both, so that a reader never gets stuck.
     ``note_error`` hears of what could not be read, for it may be the disk.
     """
     outcomes = []
     bytes_read = 0
-    is_urgent = False
+    is_urgent = is_cold = False
     for item in items:
-        partition = None
-        try:
-            partition = _find(partition_of, item)
-            read = partition.read(
-                current_leader_epoch=item.current_leader_epoch,
-                fetch_offset=item.fetch_offset,
-                last_fetched_epoch=item.last_fetched_epoch,
-                max_bytes=max(0, min(item.max_bytes, params.max_bytes - bytes_read)),
-                for_follower=params.is_follower,
-                min_one_batch=bytes_read == 0,
-            )
-        except ApiError as error:
-            note_error(error)
-            outcomes.append(FetchOutcome(item, error.code, None, _log_start(partition, error)))
+        outcome = _read_one(partition_of, note_error, params, item, bytes_read, may_wait=False)
+        outcomes.append(outcome)
+        read = outcome.read
+        if read is None:
             is_urgent = True
             continue
         bytes_read += len(read.records)
         is_urgent = is_urgent or read.diverging is not None
-        outcomes.append(FetchOutcome(item, ErrorCode.NONE, read))
+        is_cold = is_cold or read.is_cold
+    return FetchResult(outcomes, bytes_read, is_urgent, is_cold)
+
+
+def read_cold(
+    partition_of: PartitionOf, note_error: NoteError, params: FetchParams, found: FetchResult, turn: int
+) -> FetchResult:
+    """Read what `read_all` could not, waiting for the disk.
+
+    What comes is memory of ours, so an answer holds no more of it than `_MAX_COLD_BYTES`; ``turn`` says with
+    which of the cold partitions to begin, so that each comes first at times.
+    """
+    outcomes = list(found.outcomes)
+    cold = [index for index, outcome in enumerate(outcomes) if outcome.read and outcome.read.is_cold]
+    begin = turn % len(cold) if cold else 0
+    bytes_read, is_urgent, left = found.bytes_read, found.is_urgent, _MAX_COLD_BYTES
+    for index in cold[begin:] + cold[:begin]:
+        before = outcomes[index]
+        if left <= 0:
+            break
+        outcome = _read_one(partition_of, note_error, params, before.item, bytes_read, may_wait=True)
+        outcomes[index] = outcome
+        if outcome.read is None:
+            is_urgent = True
+            continue
+        bytes_read += len(outcome.read.records)
+        left -= len(outcome.read.records)
+        is_urgent = is_urgent or outcome.read.diverging is not None
     return FetchResult(outcomes, bytes_read, is_urgent)
+
+
+def _read_one(
+    partition_of: PartitionOf,
+    note_error: NoteError,
+    params: FetchParams,
+    item: FetchItem,
+    bytes_read: int,
+    *,
+    may_wait: bool,
+) -> FetchOutcome:
+    partition = None
+    try:
+        partition = _find(partition_of, item)
+        read = partition.read(
+            current_leader_epoch=item.current_leader_epoch,
+            fetch_offset=item.fetch_offset,
+            last_fetched_epoch=item.last_fetched_epoch,
+            max_bytes=max(0, min(item.max_bytes, params.max_bytes - bytes_read)),
+            for_follower=params.is_follower,
+            min_one_batch=bytes_read == 0,
+            may_wait=may_wait,
+        )
+    except ApiError as error:
+        note_error(error)
+        return FetchOutcome(item, error.code, None, _log_start(partition, error))
+    return FetchOutcome(item, ErrorCode.NONE, read)
 
 
 def refusing_to_wait(found: FetchResult) -> FetchResult:
@@ -154,7 +204,7 @@ def refusing_to_wait(found: FetchResult) -> FetchResult:
         for one in found.outcomes
     ]
     is_urgent = found.is_urgent or any(one.error != ErrorCode.NONE for one in outcomes)
-    return FetchResult(outcomes, found.bytes_read, is_urgent)
+    return found._replace(outcomes=outcomes, is_urgent=is_urgent)
 
 
 def _find(partition_of: PartitionOf, item: FetchItem) -> Partition:
@@ -225,7 +275,7 @@ class DelayedFetch(DelayedOperation):
         if not grown:
             return False
         found = read_all(self._partition_of, self._note_error, self._params, items)
-        return found.is_urgent or found.bytes_read >= self._params.min_bytes
+        return found.is_urgent or found.is_cold or found.bytes_read >= self._params.min_bytes
 
     def on_complete(self) -> None:
         self._answer(read_all(self._partition_of, self._note_error, self._params, self._source.items()))

@@ -21,6 +21,7 @@ from typing import Final
 
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_appends import first_base_offset
+from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.replication import fencing, rules
 from barnabas.broker.replication.followers import Followers
 from barnabas.broker.replication.isr import CommittedIsr, IsrState, PendingExpand, PendingIsr, PendingShrink
@@ -226,6 +227,7 @@ class Partition:
         max_bytes: int,
         for_follower: bool,
         min_one_batch: bool,
+        may_wait: bool = True,
     ) -> PartitionRead:
         """Read for a consumer (below the high watermark) or for a follower (to the end).
 
@@ -249,9 +251,16 @@ class Partition:
         bound = log_end_offset if for_follower else high_watermark
         records = _EMPTY
         if fetch_offset < bound and (max_bytes > 0 or min_one_batch):
-            records = self.log.read(
-                fetch_offset, max_bytes, upper_bound_offset=bound, min_one_batch=min_one_batch
-            ).records
+            try:
+                records = self.log.read(
+                    fetch_offset,
+                    max_bytes,
+                    upper_bound_offset=bound,
+                    min_one_batch=min_one_batch,
+                    may_wait=may_wait,
+                ).records
+            except NotCached:
+                return PartitionRead(_EMPTY, high_watermark, log_start_offset, log_end_offset, is_cold=True)
         return PartitionRead(records, high_watermark, log_start_offset, log_end_offset)
 
     def latest_offset(self, current_leader_epoch: int) -> Offset:

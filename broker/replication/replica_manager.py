@@ -27,6 +27,7 @@ from barnabas.broker.replication.appending import (
     Unacknowledged,
     append_checked,
 )
+from barnabas.broker.replication.cold_reads import ColdReads
 from barnabas.broker.replication.disk_failures import DiskFailures
 from barnabas.broker.replication.failed_replicas import FailedReplicas
 from barnabas.broker.replication.fence import Fence
@@ -100,6 +101,7 @@ class ReplicaManager:
         self._to_wake: deque[TopicPartition] = deque()
         # The long poll of each follower; bounded by the number of brokers.
         self._parked: dict[BrokerId, DelayedFetch] = {}
+        self.cold_reads = ColdReads(self.partition, self.note_error, on_fatal=on_fatal)
         self.isr_changes = IsrChanges(
             isr_store,
             now_ms=now_ms,
@@ -125,6 +127,7 @@ class ReplicaManager:
     def start(self) -> None:
         self.isr_changes.start()
         self.disk_failures.start()
+        self.cold_reads.start()
         self._fetchers.start()
 
     def stop(self) -> None:
@@ -132,6 +135,7 @@ class ReplicaManager:
         self._fetchers.stop()
         self.isr_changes.stop()
         self.disk_failures.stop()
+        self.cold_reads.stop()
         for purgatory in (
             self.produce_purgatory,
             self.follower_purgatory,
@@ -375,11 +379,19 @@ class ReplicaManager:
             found = self._note_progress(params, found)
         elif self.fence.reason is not None:
             found = refusing_to_wait(found)
-        if found.is_urgent or not watched or params.max_wait_ms <= 0 or found.bytes_read >= params.min_bytes:
+        if found.is_cold or found.is_urgent or not watched or params.max_wait_ms <= 0:
+            self.cold_reads.finish(params, found, answer)
+            return
+        if found.bytes_read >= params.min_bytes:
             answer(found)
             return
         delayed = DelayedFetch(
-            int(self._now_ms()) + params.max_wait_ms, params, source, self.partition, self.note_error, answer
+            int(self._now_ms()) + params.max_wait_ms,
+            params,
+            source,
+            self.partition,
+            self.note_error,
+            lambda found: self.cold_reads.finish(params, found, answer),
         )
         purgatory = self.consumer_purgatory
         if params.is_follower:
@@ -424,7 +436,7 @@ class ReplicaManager:
                     self.isr_changes.submit(partition, pending)
         for name in moved:
             self._high_watermark_moved(name)
-        return FetchResult(outcomes, found.bytes_read, is_urgent)
+        return found._replace(outcomes=outcomes, is_urgent=is_urgent)
 
     # What the controller says; see `RoleChanges`.
 

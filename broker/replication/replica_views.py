@@ -33,13 +33,17 @@ class LeaderAppend(NamedTuple):
 
 
 class PartitionRead(NamedTuple):
-    """What a fetch of one partition found. ``diverging`` is set instead of records (KIP-595)."""
+    """What a fetch of one partition found. ``diverging`` is set instead of records (KIP-595).
+
+    ``is_cold`` says that there are records which the caller could not read without waiting for the disk.
+    """
 
     records: memoryview
     high_watermark: Offset
     log_start_offset: Offset
     log_end_offset: Offset
     diverging: EpochEnd | None = None
+    is_cold: bool = False
 
 
 class FollowerProgress(NamedTuple):

@@ -186,7 +186,13 @@ class MemoryLog:
             self._note(entry, offset)
 
     def read(
-        self, start_offset: int, max_bytes: int, *, upper_bound_offset: int, min_one_batch: bool
+        self,
+        start_offset: int,
+        max_bytes: int,
+        *,
+        upper_bound_offset: int,
+        min_one_batch: bool,
+        may_wait: bool = True,
     ) -> MemoryRead:
         count = max(max_bytes // RECORD.size, 1 if min_one_batch else 0)
         end = min(upper_bound_offset, start_offset + count)

@@ -1,0 +1,216 @@
+"""Fetches of what is not in the page cache: begun without waiting, finished by a thread that may wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.open_files import NotCached
+from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.replication import fetching
+from barnabas.broker.replication.cold_reads import ColdReads
+from barnabas.broker.replication.fetching import FetchItem, FetchParams, FetchResult, read_all
+from barnabas.broker.replication.replica_views import PartitionRead
+from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
+from tests.waiting import DEADLINE_S
+
+NAMES = [TopicPartition("t", number) for number in range(3)]
+PARAMS = FetchParams(
+    replica_id=BrokerId(-1), replica_epoch=BrokerEpoch(-1), max_wait_ms=0, min_bytes=1, max_bytes=10_000
+)
+
+
+class Reader:
+    """A partition of which the test says whether it can be read at once."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.is_cold = True
+        self.error: ApiError | None = None
+        self.waited_on: list[str] = []
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.is_waiting = threading.Event()
+
+    def read(
+        self,
+        *,
+        fetch_offset: Offset,
+        max_bytes: int,
+        min_one_batch: bool,
+        may_wait: bool,
+        **_: Any,
+    ) -> PartitionRead:
+        end = self.log.log_end_offset
+        if self.is_cold and not may_wait:
+            return PartitionRead(memoryview(b""), end, Offset(0), end, is_cold=True)
+        if may_wait:
+            self.waited_on.append(threading.current_thread().name)
+            self.is_waiting.set()
+            self.may_go_on.wait(DEADLINE_S)
+        if self.error is not None:
+            raise self.error
+        found = self.log.read(fetch_offset, max_bytes, min_one_batch=min_one_batch)
+        return PartitionRead(found.records, end, Offset(0), end)
+
+
+class Rig:
+    def __init__(self, folder: Path, **bounds: int) -> None:
+        self.readers: dict[TopicPartition, Reader] = {}
+        self.noted: list[ApiError] = []
+        self.answered: list[FetchResult] = []
+        self.news = threading.Condition()
+        for name in NAMES:
+            log = Log.open(name, folder / str(name), LogConfig(), now_ms=0)
+            for _ in range(10):
+                log.append_as_leader(build_batch([(None, b"v" * 1_000)]), 0, 0)
+            self.readers[name] = Reader(log)
+        self.find: Any = self.readers.__getitem__
+        self.cold_reads = ColdReads(self.find, self.noted.append, on_fatal=raise_it, **bounds)
+
+    def fetch(self, *names: TopicPartition, params: FetchParams = PARAMS) -> FetchResult:
+        items = [FetchItem(name, -1, Offset(0), -1, Offset(-1), 5_000) for name in names]
+        found = read_all(self.find, self.noted.append, params, items)
+        self.cold_reads.finish(params, found, self.answer)
+        return found
+
+    def answer(self, found: FetchResult) -> None:
+        with self.news:
+            self.answered.append(found)
+            self.news.notify()
+
+    def wait_for(self, count: int) -> list[FetchResult]:
+        with self.news:
+            assert self.news.wait_for(lambda: len(self.answered) >= count, DEADLINE_S)
+        return self.answered
+
+
+def raise_it(error: BaseException) -> None:
+    raise error
+
+
+def sizes(found: FetchResult) -> list[int]:
+    return [len(outcome.read.records) if outcome.read else -1 for outcome in found.outcomes]
+
+
+@pytest.fixture
+def make_rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
+    made: list[Rig] = []
+
+    def make(*, is_running: bool = True, **bounds: int) -> Rig:
+        rig = Rig(tmp_path, **bounds)
+        if is_running:
+            rig.cold_reads.start()
+        made.append(rig)
+        return rig
+
+    yield make
+    for rig in made:
+        for reader in rig.readers.values():
+            reader.may_go_on.set()
+        rig.cold_reads.stop()
+        for reader in rig.readers.values():
+            reader.log.abandon()
+
+
+def test_what_is_hot_is_answered_at_once_by_the_thread_that_asks(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig()
+    for reader in rig.readers.values():
+        reader.is_cold = False
+    rig.fetch(*NAMES)
+    assert len(rig.answered) == 1
+    assert all(reader.waited_on == [] for reader in rig.readers.values())
+
+
+def test_what_is_cold_is_read_by_another_thread_and_answered_with_the_rest(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig()
+    rig.readers[NAMES[1]].is_cold = False
+    begun = rig.fetch(*NAMES)
+    assert begun.is_cold
+    assert sizes(begun)[0] == 0 < sizes(begun)[1]
+    (found,) = rig.wait_for(1)
+    assert not found.is_cold
+    assert min(sizes(found)) >= 0
+    assert found.bytes_read == sum(sizes(found)) <= PARAMS.max_bytes
+    for name in (NAMES[0], NAMES[2]):
+        assert rig.readers[name].waited_on[0].startswith("cold-read-")
+    assert rig.readers[NAMES[1]].waited_on == []
+
+
+def test_a_disk_that_does_not_answer_holds_up_its_own_readers_alone(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(threads=2)
+    rig.readers[NAMES[0]].may_go_on.clear()
+    rig.readers[NAMES[2]].is_cold = False
+    rig.fetch(NAMES[0])
+    rig.fetch(NAMES[1])
+    rig.fetch(NAMES[2])
+    assert {found.outcomes[0].item.partition for found in rig.wait_for(2)} == {NAMES[1], NAMES[2]}
+    rig.readers[NAMES[0]].may_go_on.set()
+    assert rig.wait_for(3)[2].outcomes[0].item.partition == NAMES[0]
+
+
+def test_where_too_many_wait_a_fetch_is_answered_without_what_is_cold(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(threads=1, max_waiting=2)
+    first = rig.readers[NAMES[0]]
+    first.may_go_on.clear()
+    rig.fetch(NAMES[0])
+    assert first.is_waiting.wait(DEADLINE_S)
+    for _ in range(2):
+        rig.fetch(NAMES[1])
+    assert rig.answered == []
+    rig.fetch(NAMES[1])
+    assert sizes(rig.answered[0]) == [0]
+    first.may_go_on.set()
+    assert [sizes(found)[0] > 0 for found in rig.wait_for(4)] == [False, True, True, True]
+
+
+def test_a_sector_that_cannot_be_read_is_the_answer_for_its_partition(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig()
+    failure = LogDirFailure(Path("/logs/t-0"), OSError(5, "Input/output error"))
+    rig.readers[NAMES[0]].error = failure
+    rig.fetch(*NAMES[:2])
+    (found,) = rig.wait_for(1)
+    assert [outcome.error for outcome in found.outcomes] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+    assert sizes(found)[1] > 0
+    assert rig.noted == [failure]
+
+
+def test_a_leader_that_was_deposed_while_the_disk_was_read_says_so(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig()
+    rig.readers[NAMES[0]].error = api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, "others lead")
+    rig.fetch(NAMES[0])
+    (found,) = rig.wait_for(1)
+    assert found.is_urgent
+    assert found.outcomes[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_an_answer_holds_only_so_much_and_each_partition_comes_first_at_times(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "_MAX_COLD_BYTES", 1_000)
+    rig = make_rig(is_running=False)
+    for _ in range(3):
+        rig.fetch(*NAMES)
+    assert [[size > 0 for size in sizes(found)].index(True) for found in rig.answered] == [0, 1, 2]
+    assert all([size > 0 for size in sizes(found)].count(True) == 1 for found in rig.answered)
+
+
+def test_a_log_says_that_it_is_cold_rather_than_wait(tmp_path: Path) -> None:
+    log = Log.open(NAMES[0], tmp_path / "t-0", LogConfig(), now_ms=0)
+    log.append_as_leader(build_batch([(None, b"v" * 200_000)]), 0, 0)
+    assert len(log.read(0, 1 << 20, may_wait=False).records) > 200_000, "what was just written is hot"
+    log.segments[0].file._hot_from = log.segments[0].size
+    with pytest.raises(NotCached):
+        log.read(0, 1 << 20, may_wait=False)
+    assert log.read(0, 1 << 20).records.readonly
+    log.abandon()
