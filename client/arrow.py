@@ -9,7 +9,7 @@ A builder belongs to one thread at a time; what it returns is immutable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -44,9 +44,9 @@ _NEEDED: Final = {
 _MAX_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
 
 
-def record_schema(*, include_headers: bool = True) -> pa.Schema:
-    """All columns, in the order of Spark's Kafka source."""
-    return pa.schema([field for name, field in _FIELDS.items() if include_headers or name != "headers"])
+def schema_of(columns: Iterable[str]) -> pa.Schema:
+    """These columns, in this order. Raises KeyError for one that does not exist."""
+    return pa.schema([_FIELDS[name] for name in columns])
 
 
 class ArrowBuilder:

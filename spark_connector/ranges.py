@@ -43,6 +43,9 @@ def choose_partitions(options: SourceOptions, topics: Mapping[str, Sequence[int]
     if options.topic_pattern is not None:
         matches = re.compile(options.topic_pattern).fullmatch
         named = [topic for topic in topics if matches(topic)]
+        if not named:
+            hint = did_you_mean(options.topic_pattern, topics) if topics else "; the cluster has none"
+            logger.warning("no topic matches subscribePattern %r%s", options.topic_pattern, hint)
     else:
         named = list(options.topics or {tp.topic: None for tp in options.partitions or ()})
     for topic in named:

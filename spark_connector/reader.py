@@ -76,13 +76,20 @@ def _buffers(
 
 
 def _behind_gap(view: LogView, tp: TopicPartition, reached: int, end: int, fail_on_data_loss: bool) -> int:
-    """Where to go on after the broker no longer held `reached`."""
+    """Where to go on after the broker no longer held `reached`.
+
+    That is the end of the read where the log does not reach so far any more: its topic was deleted and
+    created again, or an unclean election has cut it.
+    """
     first = view.log_start_offsets([tp])[tp]
-    text = f"{tp} no longer holds offset {reached}, it starts at {first}"
-    if fail_on_data_loss or first <= reached:
+    if first <= reached:
+        text, going_on_at = f"{tp} no longer reaches offset {reached}", end
+    else:
+        text, going_on_at = f"{tp} no longer holds offset {reached}, it starts at {first}", first
+    if fail_on_data_loss:
         raise data_loss(text)
-    logger.warning("%s; %d offsets of this read are skipped", text, min(first, end) - reached)
-    return first
+    logger.warning("%s; %d offsets of this read are skipped", text, min(going_on_at, end) - reached)
+    return going_on_at
 
 
 def _freeze_imports_once() -> None:

@@ -71,11 +71,10 @@ class BarnabasReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return
         # Only in the workers: planning needs neither.
-        from pyspark.sql.pandas.types import to_arrow_schema
-
+        from barnabas.client.arrow import schema_of
         from barnabas.spark_connector.reader import read_range
 
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = schema_of(field.name for field in self._schema.fields)
         with self._open_view(self._options.bootstrap_servers) as view:
             yield from read_range(
                 view, partition.range, schema, fail_on_data_loss=self._options.fail_on_data_loss

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
+from barnabas.client.arrow import schema_of
+from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector import BarnabasSource, reader
 from barnabas.spark_connector.options import parse_options
@@ -193,6 +194,48 @@ def test_a_range_that_is_gone_altogether_is_skipped_when_loss_is_allowed(
     view.retention[T0] = [12]
     rows = read_all(view, failOnDataLoss="false")
     assert [row["offset"] for row in rows] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_log_that_has_become_shorter_is_data_loss_as_well(
+    view: Any, numbered: Numbered, caplog: pytest.LogCaptureFixture, fails: str
+) -> None:
+    """After the read was planned its topic was deleted and created again, or an unclean election cut it."""
+    view.write("t", 0, numbered(12))
+    options = parse_options({"bootstrap.servers": "a:1", "subscribe": "t", "failOnDataLoss": fails})
+    made = BarnabasReader(options, ddl("offset long"), view)
+    (part,) = made.partitions()
+    del view.logs[T0][1:]
+
+    def refuse(_: TopicPartition, start: int, end: int) -> Iterator[memoryview]:
+        for batch in view.logs[T0]:
+            if start < 3:
+                yield batch
+        raise api_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"{start} is above the log end offset")
+
+    view.read = refuse
+    if fails == "true":
+        with pytest.raises(ApiError, match=r"t-0 no longer reaches offset 3.*failOnDataLoss"):
+            list(made.read(part))
+    else:
+        rows = [row for batch in made.read(part) for row in batch.to_pylist()]
+        assert [row["offset"] for row in rows] == [0, 1, 2]
+        assert "9 offsets of this read are skipped" in caplog.text
+
+
+def test_a_pattern_that_matches_nothing_is_said(view: Any, caplog: pytest.LogCaptureFixture) -> None:
+    view.write("flights", 0, [b"x"])
+    options = parse_options({"bootstrap.servers": "a:1", "subscribePattern": "fligths"})
+    assert BarnabasReader(options, ddl("topic string"), view).partitions() == []
+    assert "no topic matches subscribePattern 'fligths'; did you mean 'flights'?" in caplog.text
+
+
+def test_the_columns_have_the_arrow_types_that_spark_expects() -> None:
+    """Without Spark's private function for it, whose arguments differ from one version to the next."""
+    schema = source_schema(include_headers=True)
+    ours = schema_of(field.name for field in schema.fields)
+    sparks = to_arrow_schema(schema, timezone="UTC")
+    assert [(field.name, field.type) for field in ours] == [(field.name, field.type) for field in sparks]
 
 
 def test_batches_stay_within_rows_and_bytes(
