@@ -13,6 +13,7 @@ buffers of the connections, since a proxy that may not pass on does not read eit
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
@@ -37,7 +38,11 @@ class Links:
         self._brokers = brokers
         self._cut: set[tuple[str, str]] = set()
         self._mended = asyncio.Event()
-        self._servers: list[asyncio.Server] = []
+        self._servers: dict[str, asyncio.Server] = {}
+        self._ends: dict[str, tuple[Endpoint, Endpoint]] = {}
+        """For each target where its proxy listens, and where it listens itself."""
+        self._reserved: list[socket.socket] = []
+        self._open: dict[str, set[asyncio.StreamWriter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._errors: list[BaseException] = []
         self._loop = asyncio.new_event_loop()
@@ -57,9 +62,14 @@ class Links:
         self.cut(one, other)
         self.cut(other, one)
 
+    def refuse(self, target: int | str) -> None:
+        """From now on a target seems dead: its connections are reset, and its port refuses."""
+        self._run(self._refuse(str(target)))
+
     def mend(self) -> None:
-        """All links work again."""
+        """All links work again, and nobody refuses."""
         self._call(self._mend)
+        self._run(self._accept_all())
 
     def close(self) -> None:
         """End the proxies; raises what one of them failed of."""
@@ -93,9 +103,30 @@ class Links:
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._spawn(self._carry(target, endpoint, reader, writer))
 
-        server = await asyncio.start_server(connected, _HOST, 0)
-        self._servers.append(server)
-        return Endpoint(_HOST, server.sockets[0].getsockname()[1])
+        if target not in self._ends:
+            self._ends[target] = self._reserve(), endpoint
+        before = self._ends[target][0]
+        self._servers[target] = await asyncio.start_server(connected, *before, reuse_port=True)
+        return before
+
+    def _reserve(self) -> Endpoint:
+        """A port that stays ours while a proxy refuses: a socket that is bound to it and never listens."""
+        reserved = socket.socket()
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind((_HOST, 0))
+        self._reserved.append(reserved)
+        return Endpoint(_HOST, reserved.getsockname()[1])
+
+    async def _refuse(self, target: str) -> None:
+        server = self._servers.pop(target, None)
+        if server is not None:
+            server.close()
+        for writer in self._open.get(target, set()):
+            writer.transport.abort()
+
+    async def _accept_all(self) -> None:
+        for target in self._ends.keys() - self._servers.keys():
+            await self._place(target, self._ends[target][1])
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -116,10 +147,13 @@ class Links:
         # give up and connect anew would be ever more.
         source = await asyncio.to_thread(self._source, peer[1], local[1]) if peer is not None else CLIENT
         opened = [writer]
+        ends = self._open.setdefault(target, set())
+        ends.add(writer)
         try:
             await self._passable(source, target)
             there, onward = await asyncio.open_connection(*endpoint)
             opened.append(onward)
+            ends.add(onward)
             async with asyncio.TaskGroup() as pumps:
                 pumps.create_task(self._pump(reader, onward, source, target))
                 pumps.create_task(self._pump(there, writer, target, source))
@@ -128,6 +162,7 @@ class Links:
             return
         finally:
             for one in opened:
+                ends.discard(one)
                 one.transport.abort()
 
     async def _pump(
@@ -154,13 +189,15 @@ class Links:
 
     async def _close(self) -> None:
         self._mend()
-        for server in self._servers:
+        for server in self._servers.values():
             server.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for server in self._servers:
+        for server in self._servers.values():
             await server.wait_closed()
+        for reserved in self._reserved:
+            reserved.close()
         await asyncio.get_running_loop().shutdown_default_executor()
         # What was aborted is closed in the loop's next turn.
         await asyncio.sleep(0.01)

@@ -1,9 +1,11 @@
 """Does one bad thing after another to a cluster, chosen by chance from a seed, and heals it in the end.
 
 Faults: brokers killed, stopped, paused and started again, ZooKeeper killed and paused, ``/controller``
-deleted, a leader cut off from its followers and then killed, in any order and on top of each other; all
-brokers may be away at once. What was done stands in
-`steps`. A broker that ends though nobody ended it is a fault of its own.
+deleted, a broker's session closed by its id, admin paths deleted with all below them, a leader cut off from
+its followers and then killed, in any order and on top of each other; all brokers may be away at once. From a
+cluster that is well: a broker that loses what it has not forced to disk, and one with a bit flipped in a log,
+which is repaired from its leader. What was done is in `steps`. A broker that ends though nobody ended it is a
+fault of its own.
 
 One thread; `run` blocks. How long a fault lasts is part of the fault, so it is a wait and no condition.
 """
@@ -20,22 +22,36 @@ from kazoo.exceptions import NoNodeError
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ZooKeeper
 
-from ..cluster.tools import ClusterView, eventually
+from ..cluster.tools import ClusterView, close_session, eventually
+from .disk_faults import cut_power, flip_a_bit, partition_folders
+from .sessions import session_password
 
 _START_TIMEOUT_S = 40.0
 _SERVES = " serves {"
+_STAYS_OFFLINE = " stays offline: "
+_ADMIN_PATHS = (
+    "/admin/delete_topics",
+    "/admin",
+    "/isr_change_notification",
+    "/log_dir_event_notification",
+    "/config/changes",
+)
 
 
 class Nemesis:
     """See the module. The cluster must have a ZooKeeper of its own."""
 
-    def __init__(self, cluster: LocalCluster, seed: int, settle: Callable[[], None]) -> None:
-        """`settle` waits until a healed cluster is well; it fails when that takes too long."""
+    def __init__(self, cluster: LocalCluster, seed: int, settle: Callable[[], None], topic: str) -> None:
+        """`settle` waits until a healed cluster is well; it fails when that takes too long.
+
+        ``topic`` is the one whose files are damaged; the cluster is well when all of it is in sync.
+        """
         if not isinstance(cluster.zookeeper, ZooKeeper):
             raise TypeError("the cluster's ZooKeeper is somebody else's; it may not be harmed")
         self.steps: list[str] = []
         self._cluster = cluster
         self._settle = settle
+        self._topic = topic
         self._zookeeper = cluster.zookeeper
         self._chance = random.Random(seed)
         self._began = time.monotonic()
@@ -81,6 +97,7 @@ class Nemesis:
         state = "gone" if not self._zookeeper.is_alive else self._zookeeper.running_process.state
         if state == "running":
             offer("delete /controller", self._delete_controller)
+            offer("delete admin paths", self._delete_admin_path)
             offer("kill zookeeper", self._zookeeper.kill)
             offer("pause zookeeper", self._zookeeper.pause)
         elif state == "paused":
@@ -90,6 +107,8 @@ class Nemesis:
         if state == "running" and all(broker.state == "running" for broker in self._cluster.brokers):
             for id in self._cluster.broker_ids:
                 found += [(f"strand broker {id}", lambda id=id: self._strand(id))] * 2
+                offer("close session of broker", self._close_session, id)
+                offer("cut power at broker", self._cut_power, id)
         else:
             found += [("heal", self.heal)] * 4
         for broker in self._cluster.brokers:
@@ -135,6 +154,50 @@ class Nemesis:
                 zookeeper.delete("/controller")
             except NoNodeError:
                 self._say("there is no controller just now")
+
+    def _delete_admin_path(self) -> None:
+        path = self._chance.choice(_ADMIN_PATHS)
+        self._say(f"  {path}")
+        with ClusterView(self._cluster).zookeeper() as zookeeper:
+            try:
+                zookeeper.delete(path, recursive=True)
+            except NoNodeError:
+                self._say("  it is not there just now")
+
+    def _close_session(self, broker_id: int) -> None:
+        with ClusterView(self._cluster).zookeeper() as zookeeper:
+            try:
+                _, stat = zookeeper.get(f"/brokers/ids/{broker_id}")
+            except NoNodeError:
+                self._say("  it has none just now")
+                return
+        close_session(self._zookeeper.endpoint, stat.ephemeralOwner, session_password(stat.ephemeralOwner))
+
+    def _cut_power(self, broker_id: int) -> None:
+        """One broker loses its page cache, and is back before or after anybody has noticed."""
+        self.heal()
+        self._cluster.kill(broker_id)
+        lost = sum(cut_power(log_dir) for log_dir in self._cluster.broker(broker_id).log_dirs)
+        self._say(f"  {lost} records were not on disk")
+        self._start(broker_id)
+
+    def _flip(self, broker_id: int) -> None:
+        """A log with a flipped bit is cut after its recovery point, or is offline until it is repaired."""
+        self.heal()
+        self._cluster.kill(broker_id)
+        broker = self._cluster.broker(broker_id)
+        folder = self._chance.choice(partition_folders(broker.log_dirs[0], self._topic))
+        flip = flip_a_bit(folder, self._chance)
+        self._say(f"  {flip}")
+        log = broker.directory / "logs" / "server.log"
+        before = log.read_text().count(_STAYS_OFFLINE)
+        self._start(broker_id)
+        if log.read_text().count(_STAYS_OFFLINE) == before:
+            return
+        self._say("  repair it")
+        self._cluster.stop_broker(broker_id)
+        self._repair(broker.log_dirs[0], folder.name)
+        self._start(broker_id)
 
     def _check_nobody_died(self) -> None:
         for broker in self._cluster.brokers:

@@ -17,6 +17,7 @@ from barnabas.deploy.local import LocalCluster
 from ..cluster.tools import ClusterView
 from .nemesis import Nemesis
 from .settings import changing_settings
+from .topic_churn import churning_topics
 from .workload import Load, stop_and_judge
 
 StartCluster = Callable[..., LocalCluster]
@@ -50,9 +51,12 @@ def test_nothing_acknowledged_is_lost_whatever_is_done_to_the_cluster(start_clus
         view.wait_isr("t", 3, HEALING_S)
         load.wait_progress(f"after healing (seed {seed})", timeout_s=HEALING_S)
 
-    with load, changing_settings(cluster.bootstrap, "t", seed):
-        nemesis = Nemesis(cluster, seed, settle)
+    churning = churning_topics(cluster.bootstrap, seed)
+    with load, changing_settings(cluster.bootstrap, "t", seed), churning as churn:
+        nemesis = Nemesis(cluster, seed, settle, "t")
         nemesis.run(SECONDS)
+    churn.check(HEALING_S)
+    print(f"{churn.changes} changes of topics", flush=True)
     view.wait_isr("t", 3, HEALING_S)
     verdict = stop_and_judge(cluster, load, timeout_s=120)
     reads = len(load.history.reads)

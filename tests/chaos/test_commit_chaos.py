@@ -150,7 +150,7 @@ def test_no_acknowledged_commit_is_ever_gone(start_cluster: StartCluster) -> Non
             view.wait_isr(OFFSETS_TOPIC, 3, HEALING_S)
             wait_progress(committers, f"after healing (seed {seed})", HEALING_S)
 
-        nemesis = Nemesis(cluster, seed, settle)
+        nemesis = Nemesis(cluster, seed, settle, OFFSETS_TOPIC)
         nemesis.run(SECONDS)
     for committer in committers:
         assert committer.problem is None

@@ -188,6 +188,20 @@ def test_a_broker_that_reaches_zookeeper_alone_harms_nobody(
     suffer(linked, _isolated(cut))
 
 
+def test_a_leader_whose_port_refuses_while_it_lives_is_deposed_and_comes_back(linked: LinkedCluster) -> None:
+    """It is taken for dead, as behind a firewall that was switched on. What it was asked for is not lost."""
+
+    def act(linked: LinkedCluster, load: Load) -> None:
+        leader = linked.view.leader("t")
+        linked.links.refuse(leader)
+        left = [name for name in load.partitions if name not in linked.led_by(leader)]
+        load.wait_progress("on what the others lead", timeout_s=30, partitions=left)
+        load.wait_progress("on all, under other leaders", timeout_s=30)
+        linked.cluster.broker(leader).check_alive()
+
+    suffer(linked, act)
+
+
 def _cut_at_random(chance: random.Random, steps: list[str]) -> Callable[[LinkedCluster, Load], None]:
     """Some links, in some directions, for some time; now and then a broker is killed meanwhile."""
 
@@ -204,6 +218,10 @@ def _cut_at_random(chance: random.Random, steps: list[str]) -> Callable[[LinkedC
             for one, other in chance.sample(pairs, chance.choice((1, 2, 3, 6))):
                 say(f"cut {one} -> {other}")
                 linked.links.cut(one, other)
+            if chance.random() < 0.3:
+                refusing = chance.choice(linked.cluster.broker_ids)
+                say(f"broker {refusing} refuses")
+                linked.links.refuse(refusing)
             # How long a fault lasts is part of the fault.
             pause.wait(chance.choice((0.3, 1.0, 3.0, 6.0)))
             victim = None

@@ -227,14 +227,14 @@ def expire_session(client: KazooClient) -> None:
         return client.client_id not in (None, identity)
 
     for _ in range(10):
-        _close_session(Endpoint(*client.hosts[0]), *identity)
+        close_session(Endpoint(*client.hosts[0]), *identity)
         # Should its owner have been quicker and taken the session back, the next attempt may get it.
         if wait_until(has_another, 5):
             return
     raise AssertionError("the session could not be ended")
 
 
-def _close_session(server: Endpoint, session_id: int, password: bytes) -> None:
+def close_session(server: Endpoint, session_id: int, password: bytes) -> None:
     """Take a session over and close it, both in one write, so that its owner has no time to take it back."""
     take_over = struct.pack(">iqiqi", 0, 0, 10_000, session_id, len(password)) + password + b"\0"
     close = struct.pack(">ii", 1, -11)

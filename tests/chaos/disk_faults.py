@@ -1,0 +1,98 @@
+"""Damage to the files of a broker that is stopped: a flipped bit, and all that was not forced to disk gone.
+
+Only what a broker of this kind can be expected to notice or to repair: the bit is flipped in the last segment
+of a log, which is read at the start after a kill, and the power is cut at one broker at a time.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import NamedTuple
+
+from barnabas.broker.log.checkpoint_file import parse_checkpoint
+from barnabas.cli.log import Damage, DumpedBatch, read_batches
+
+_RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+
+
+class Flip(NamedTuple):
+    """One bit of one file that is another now."""
+
+    path: Path
+    position: int
+
+
+def partition_folders(log_dir: Path, topic: str) -> list[Path]:
+    """The folders of a topic's partitions in a log dir."""
+    return sorted(
+        path for path in log_dir.iterdir() if path.is_dir() and path.name.rpartition("-")[0] == topic
+    )
+
+
+def flip_a_bit(folder: Path, chance: random.Random) -> Flip | None:
+    """Flip one bit among the batches of a log's last segment; None where that has none."""
+    path = _segments(folder)[-1]
+    batches = _batches(path)
+    if not batches:
+        return None
+    end = batches[-1].position + batches[-1].header.size_bytes
+    position = chance.randrange(end)
+    with path.open("r+b", buffering=0) as file:
+        file.seek(position)
+        byte = file.read(1)[0] ^ (1 << chance.randrange(8))
+        file.seek(position)
+        file.write(bytes([byte]))
+    return Flip(path, position)
+
+
+def cut_power(log_dir: Path) -> int:
+    """Leave of every log only what is known to be on disk; returns how many records are gone.
+
+    As after a power cut at a broker that forces nothing to disk before its checkpoints say so: everything at
+    and above the recovery point is lost. What is below is there, in files that were forced to disk.
+    """
+    points = _recovery_points(log_dir)
+    lost = 0
+    for folder in log_dir.iterdir():
+        topic, _, partition = folder.name.rpartition("-")
+        if folder.is_dir() and partition.isdecimal():
+            lost += _cut(folder, points.get((topic, int(partition)), 0))
+    return lost
+
+
+def _recovery_points(log_dir: Path) -> dict[tuple[str, int], int]:
+    path = log_dir / _RECOVERY_POINTS
+    if not path.is_file():
+        return {}
+    entries = parse_checkpoint(path.read_text(), 3, path)
+    return {(topic, int(partition)): int(offset) for topic, partition, offset in entries}
+
+
+def _cut(folder: Path, recovery_point: int) -> int:
+    lost = 0
+    for segment in reversed(_segments(folder)):
+        kept = 0
+        for batch in _batches(segment):
+            if batch.header.base_offset >= recovery_point:
+                lost += batch.header.record_count
+            else:
+                kept = batch.position + batch.header.size_bytes
+        if int(segment.stem) > recovery_point:
+            for path in folder.glob(f"{segment.stem}.*"):
+                path.unlink()
+        elif kept < segment.stat().st_size:
+            with segment.open("r+b") as file:
+                file.truncate(kept)
+    for snapshot in folder.glob("*.snapshot"):
+        if int(snapshot.stem) > recovery_point:
+            snapshot.unlink()
+    return lost
+
+
+def _segments(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.log"))
+
+
+def _batches(segment: Path) -> list[DumpedBatch]:
+    return [batch for batch in read_batches(segment) if not isinstance(batch, Damage)]

@@ -1,0 +1,107 @@
+"""Creates, grows and deletes topics, again and again under few names, while others are written to.
+
+What was acknowledged has to hold in the end: a topic that was created last is there with the partitions that
+it got, one that was deleted is not, and what is there can be written to. A change without an answer may have
+been made or not. One thread; any other may ask for the verdict after the block.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from barnabas.client import NewTopic
+from barnabas.client.blocking import Admin, Producer
+from barnabas.protocol.errors import BarnabasError
+
+from ..cluster.tools import eventually
+
+_NAMES: Final = ("churn-a", "churn-b", "churn-c")
+_TIMEOUT_MS: Final = 5_000
+_STOP_S: Final = 60.0
+_UNKNOWN: Final = -1
+
+
+class TopicChurn:
+    """The topics, as far as the cluster has acknowledged what was done to them."""
+
+    def __init__(self, bootstrap: str, seed: int) -> None:
+        self.changes = 0
+        self._bootstrap = bootstrap
+        self._chance = random.Random(seed)
+        self._partitions = dict.fromkeys(_NAMES, 0)
+        """How many each has: 0 for a topic that does not exist, _UNKNOWN after a change without an answer."""
+
+    def step(self) -> None:
+        """One change of one topic. Raises what the cluster says, which may have made it all the same."""
+        name = self._chance.choice(_NAMES)
+        before, self._partitions[name] = self._partitions[name], _UNKNOWN
+        with Admin(bootstrap_servers=self._bootstrap, request_timeout_ms=_TIMEOUT_MS) as admin:
+            if before == _UNKNOWN:
+                known = admin.describe_topics()
+                before = len(known[name].partitions) if name in known else 0
+            after = self._change(admin, name, before)
+        self._partitions[name] = after
+        self.changes += 1
+
+    def _change(self, admin: Admin, name: str, before: int) -> int:
+        if before == 0:
+            count = self._chance.randint(1, 4)
+            admin.create_topics(NewTopic(name, count, 3), timeout_ms=_TIMEOUT_MS)
+            return count
+        if before < 6 and self._chance.random() < 0.4:
+            admin.create_partitions({name: before + 1}, timeout_ms=_TIMEOUT_MS)
+            return before + 1
+        admin.delete_topics(name, timeout_ms=_TIMEOUT_MS)
+        return 0
+
+    def check(self, timeout_s: float) -> None:
+        """Fail unless the cluster has, in time, what it acknowledged, and takes records for it."""
+        seen: list[object] = []
+
+        def holds() -> bool:
+            try:
+                with Admin(bootstrap_servers=self._bootstrap, request_timeout_ms=_TIMEOUT_MS) as admin:
+                    known = {name: len(topic.partitions) for name, topic in admin.describe_topics().items()}
+            except BarnabasError as error:
+                seen.append(error)
+                return False
+            seen.append({name: known.get(name, 0) for name in _NAMES})
+            return all(
+                known.get(name, 0) == wanted for name, wanted in self._partitions.items() if wanted >= 0
+            )
+
+        wanted = self._partitions
+        eventually(holds, timeout_s, lambda: f"topics acknowledged {wanted}, the cluster has {seen[-1]}", 0.2)
+        with Producer(bootstrap_servers=self._bootstrap, acks="all") as producer:
+            for name, count in self._partitions.items():
+                for partition in range(count):
+                    producer.send_and_wait(name, b"it is there", partition=partition)
+
+
+@contextmanager
+def churning_topics(bootstrap: str, seed: int) -> Iterator[TopicChurn]:
+    """Within, a thread changes topics by chance from a seed, whenever the cluster lets it."""
+    churn, stopping = TopicChurn(bootstrap, seed), threading.Event()
+    chance = random.Random(seed + 1)
+
+    def work() -> None:
+        while not stopping.wait(chance.choice((0.1, 0.5, 1.0))):
+            try:
+                churn.step()
+            except BarnabasError:
+                # Brokers and ZooKeeper are away at times; what was done is asked for before the next change.
+                continue
+
+    thread = threading.Thread(target=work, name="topic-churn", daemon=True)
+    thread.start()
+    try:
+        yield churn
+    finally:
+        stopping.set()
+        thread.join(_STOP_S)
+        if thread.is_alive():
+            raise AssertionError(f"a change of topics did not end within {_STOP_S} s")
