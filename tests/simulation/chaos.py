@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from barnabas.protocol.errors import ConnectionClosed, ConnectionRefused, RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId, Offset
 from tests.simulation.disk import BATCH_BYTES
+from tests.simulation.disk_chaos import DISK_CURES, DISK_FAULTS, DiskChaos
 from tests.simulation.world import SimBroker, World
 from tests.simulation.zookeeper import Door
 
@@ -45,7 +46,7 @@ FAULTS = {
     "suspect": 2.5,
     "elect_controller": 0.7,
     "shut_down": 0.6,
-    "power_loss": 0.8,
+    **DISK_FAULTS,
 }
 UNSEEN_FAULTS = {"restart_unseen": 1.0}
 """What happens between two controllers, in histories of their own."""
@@ -62,7 +63,7 @@ LOST = (ConnectionClosed, ConnectionRefused, RequestTimedOutLocally)
 """How a fetch ends that has no answer."""
 
 
-class Chaos:
+class Chaos(DiskChaos):
     """One history."""
 
     def __init__(self, seed: int, *, faults: Mapping[str, float] = FAULTS) -> None:
@@ -78,7 +79,7 @@ class Chaos:
         weights = WORK | NUISANCES
         for fault, weight in faults.items():
             weights[fault] = weight * self.random.choice((0.0, 0.2, 0.5, 2.0))
-        for cure, weight in CURES.items():
+        for cure, weight in (CURES | DISK_CURES).items():
             weights[cure] = weight * self.random.choice((0.5, 1.0, 2.0))
         self._names = list(weights)
         self._weights = list(weights.values())
@@ -176,7 +177,8 @@ class Chaos:
         log, partition = broker.log, broker.partition
         if broker.can_act and log is not None and partition is not None:
             start = self.random.randint(log.log_start_offset, partition.high_watermark)
-            log.increment_log_start_offset(Offset(start))
+            with broker.disk_errors():
+                log.increment_log_start_offset(Offset(start))
 
     # Faults
 
@@ -211,42 +213,13 @@ class Chaos:
         if broker.can_act and broker.id in self.world.zookeeper.registrations:
             self.world.shut_down(broker.id)
 
-    def power_loss(self) -> None:
-        """What is not flushed is lost, on one machine, while another one in sync is well; noticed at once."""
-        broker, world = self._any(), self.world
-        while world.control():
-            world.check()
-        others = [
-            one
-            for one in world.state.isr
-            if one != broker.id
-            and one in world.reign.context.live_brokers & world.zookeeper.registrations.keys()
-        ]
-        if not broker.is_up or not others:
-            return
-        broker.crash(power_loss=self.random)
-        world.messages = [message for message in world.messages if message.source != broker.id]
-        world.zookeeper.unregister(broker.id)
-        while world.control():
-            continue
-
     def restart_unseen(self) -> None:
         """A broker restarts between two controllers and loses what it did not flush, or its whole disk.
 
         Another one in sync is well, and has been so since it got there.
         """
         broker, world = self._any(), self.world
-        while world.control():
-            world.check()
-        state, registered = world.state, world.zookeeper.registrations
-        others = [
-            one
-            for one in state.isr
-            if one != broker.id
-            and one in registered
-            and registered[one].broker_epoch == state.broker_epochs.get(one)
-        ]
-        if not broker.is_up or not others:
+        if not broker.is_up or not self._is_another_well(broker):
             return
         if self.random.random() < 0.5:
             broker.crash(power_loss=self.random)

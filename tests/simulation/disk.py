@@ -13,9 +13,11 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_files import EPOCH_CHECKPOINT
@@ -134,36 +136,86 @@ class LogView:
 # Disks.
 
 
+class Fault(Enum):
+    """What a disk refuses with, until its process starts anew."""
+
+    FULL = errno.ENOSPC
+    BROKEN = errno.EIO
+
+
+class _Files(FileSystem):
+    """The changes of one disk: refused, slow, or watched."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def pwrite(self, descriptor: int, data: memoryview | bytes, position: int) -> int:
+        disk = self._disk
+        if disk.slow_ms:
+            disk.on_slow(disk.slow_ms)
+        if disk.fault is not None:
+            # A part of what it was given is there all the same.
+            os.pwrite(descriptor, data[: len(data) // 2], position)
+            raise _error(disk.fault)
+        return os.pwrite(descriptor, data, position)
+
+    def open(self, path: Path, flags: int) -> int:
+        if self._disk.fault is not None:
+            raise _error(self._disk.fault)
+        return super().open(path, flags)
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self._disk.fault is Fault.BROKEN:
+            raise _error(Fault.BROKEN)
+        super().rename(source, target)
+        for path in [path for path in self._disk.durable_epochs if path.is_relative_to(source)]:
+            del self._disk.durable_epochs[path]
+
+    def fsync(self, file: int | Path) -> None:
+        """In memory there is nothing to force; an error of a full disk comes at the write."""
+        if self._disk.fault is Fault.BROKEN:
+            raise _error(Fault.BROKEN)
+        if isinstance(file, Path):
+            if not file.exists():
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            if file.name == EPOCH_CHECKPOINT:
+                self._disk.durable_epochs[file] = file.read_bytes()
+
+
+def _error(fault: Fault) -> OSError:
+    return OSError(fault.value, os.strerror(fault.value))
+
+
 class Disk:
     """One broker's log dir. It outlives the broker: `logs` is always open, as the next process finds it."""
 
     def __init__(self, broker: BrokerId, folder: Path, config_of: Callable[[str], LogConfig]) -> None:
-        self.is_failing = False
-        """Whether it refuses what is appended. Mended when a process starts."""
+        self.fault: Fault | None = None
         self.slow_ms = 0.0
-        """How long an append takes."""
+        """How long a write takes."""
         self.was_robbed = False
         """Whether it ever lost what it had."""
         self.on_slow: Callable[[float], None] = lambda ms: None
+        self.durable_epochs: dict[Path, bytes] = {}
+        """Of the files of epochs, what is on disk for good."""
         self._broker = broker
         self._folder = folder
         self._config_of = config_of
+        self._files = _Files(self)
         self._views: dict[TopicPartition, LogView] = {}
-        # What of the epochs' file is on disk for sure, by partition.
-        self._durable_epochs: dict[TopicPartition, bytes | None] = {}
         self._open()
 
     def _open(self) -> None:
+        self.fault, self.slow_ms = None, 0.0
         self.logs = _Logs.open(
             [self._folder],
             broker_id=self._broker,
             cluster_id=CLUSTER_ID,
             config_of=self._config_of,
             now_ms=0,
+            files=self._files,
         )
-        self.logs.disk = self
-        for log in self.logs.all_logs():
-            self.logs.watch(log)
+        self.logs.view = self.view
 
     def view(self, name: TopicPartition) -> LogView | None:
         """None where there is no log; of a log that its manager has given up, what was seen last."""
@@ -174,6 +226,16 @@ class Disk:
         if view is None or view.log is not log:
             view = self._views[name] = LogView(log)
         return view
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its process can do nothing with it any more."""
+        return self.fault is not None or not self.logs.has_online_dir
+
+    def flush(self, name: TopicPartition) -> None:
+        log = self.logs.get(name)
+        if log is not None and not self.has_failed:
+            log.flush(0)
 
     def close(self) -> None:
         for log in self.logs.all_logs():
@@ -186,7 +248,11 @@ class Disk:
     def reopen(self) -> None:
         """The process has ended; the page cache has all it wrote."""
         self.close()
-        self.is_failing, self.slow_ms = False, 0.0
+        self._open()
+
+    def stop_cleanly(self) -> None:
+        """The process ends in good order, as far as the disk lets it."""
+        self.logs.close(0)
         self._open()
 
     def lose_power(self, draw: random.Random) -> None:
@@ -196,60 +262,31 @@ class Disk:
         self.was_robbed = True
         for log in logs:
             self._cut(log, draw)
-        self.is_failing, self.slow_ms = False, 0.0
         self._open()
-
-    def stop_cleanly(self) -> None:
-        """The process ends in good order."""
-        if self.is_failing:
-            self.reopen()
-            return
-        self.logs.close(0)
-        self._open()
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether it refuses work, or did so while the process lived."""
-        return self.is_failing or not self.logs.has_online_dir
 
     def wipe(self) -> None:
         """An empty disk takes its place; for one of a process that has ended."""
         self.close()
         self.was_robbed = True
         shutil.rmtree(self._folder)
-        self._durable_epochs.clear()
+        self.durable_epochs.clear()
         self._open()
-
-    def flush(self, name: TopicPartition) -> None:
-        log = self.logs.get(name)
-        if log is not None and not self.is_failing:
-            log.flush(0)
-
-    def flushed(self, log: Log) -> None:
-        """A flush has gone to the end: the file of the epochs is on disk as it is now."""
-        self._durable_epochs[log.topic_partition] = _content(log.epoch_cache.path)
 
     def _cut(self, log: Log, draw: random.Random) -> None:
         flushed = log.recovery_point
         for segment in log.segments:
             if segment.next_offset <= flushed:
                 continue
-            kept = 0
-            if segment.base_offset < flushed:
-                kept = _position(segment, flushed)
+            kept = _position(segment, flushed) if segment.base_offset < flushed else 0
             end = draw.choice((kept, draw.randint(kept, segment.size), segment.size))
             os.truncate(segment.file.path, end)
-        durable = self._durable_epochs.get(log.topic_partition)
-        if draw.random() < 0.5 and log.folder.exists():
+        path = log.epoch_cache.path
+        if draw.random() < 0.5:
             # The file is replaced without waiting for the disk.
-            if durable is None:
-                (log.folder / EPOCH_CHECKPOINT).unlink(missing_ok=True)
+            if path in self.durable_epochs:
+                path.write_bytes(self.durable_epochs[path])
             else:
-                (log.folder / EPOCH_CHECKPOINT).write_bytes(durable)
-
-
-def _content(path: Path) -> bytes | None:
-    return path.read_bytes() if path.exists() else None
+                path.unlink(missing_ok=True)
 
 
 def _position(segment: Any, offset: int) -> int:
@@ -262,42 +299,13 @@ def _position(segment: Any, offset: int) -> int:
 
 
 class _Logs(LogManager):
-    """The real one; what it appends passes by the disk's faults."""
+    """The real one; of logs that it gives up the last is seen."""
 
-    disk: Disk
-
-    def watch(self, log: Log) -> None:
-        append, flush = log._append, log.flush
-
-        def flushing(now_ms: int, *, sealed_only: bool = False) -> None:
-            before = log.recovery_point
-            flush(now_ms, sealed_only=sealed_only)
-            if log.recovery_point > before:
-                self.disk.flushed(log)
-
-        def appending(view: memoryview, pieces: Any, now_ms: int, append_time_ms: int) -> Any:
-            disk = self.disk
-            if disk.slow_ms:
-                disk.on_slow(disk.slow_ms)
-            if disk.is_failing:
-                # As a full disk does, it takes a part of what it is given.
-                active = log.segments[-1]
-                with active.file.path.open("r+b") as file:
-                    os.pwrite(file.fileno(), view[: len(view) // 2], active.size)
-                raise LogDirFailure(log.folder, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-            return append(view, pieces, now_ms, append_time_ms)
-
-        instead: Any = log
-        instead._append, instead.flush = appending, flushing
-
-    def _adopt(self, log: Log) -> None:
-        super()._adopt(log)
-        if hasattr(self, "disk"):
-            self.watch(log)
+    view: Callable[[TopicPartition], LogView | None]
 
     def fail_dir(self, failure: LogDirFailure) -> list[TopicPartition]:
         for log in self.all_logs():
-            view = self.disk.view(log.topic_partition)
+            view = self.view(log.topic_partition)
             if view is not None:
                 view.refresh()
         return super().fail_dir(failure)

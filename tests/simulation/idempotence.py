@@ -103,4 +103,5 @@ class IdempotentChaos(Chaos):
         if broker.can_act and log is not None and partition is not None:
             end = min(partition.high_watermark, first)
             if end > log.log_start_offset:
-                log.increment_log_start_offset(Offset(self.random.randint(log.log_start_offset, end)))
+                with broker.disk_errors():
+                    log.increment_log_start_offset(Offset(self.random.randint(log.log_start_offset, end)))

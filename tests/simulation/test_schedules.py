@@ -9,8 +9,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from barnabas.protocol.errors import ApiError
 from barnabas.protocol.invariants import InvariantViolation
 from tests.simulation.chaos import FAULTS, UNSEEN_FAULTS, Chaos
+from tests.simulation.follower_mutations import FOUND_IN_FOLLOWERS
 from tests.simulation.mutations import FOUND_BY_CHANCE, Mutation, lives_of_the_isr_are_not_compared
 from tests.simulation.seeds import ONE_SEED, seeds_of, seeds_to_run, told_with_seed
 
@@ -19,6 +21,7 @@ CHUNKS = 8
 STEPS = 200
 UNSEEN_SEEDS = seeds_to_run(100)
 SEEDS_TO_FIND_A_MISTAKE = 1_500
+MISTAKES = FOUND_BY_CHANCE | FOUND_IN_FOLLOWERS
 
 
 def _run(seed: int, faults: Mapping[str, float] = FAULTS) -> Chaos:
@@ -65,13 +68,13 @@ def test_a_seed_always_gives_the_same_history() -> None:
     assert first.world.truth.committed == second.world.truth.committed
 
 
-@pytest.mark.parametrize("mutation", FOUND_BY_CHANCE, ids=lambda mutation: mutation.__name__)
+@pytest.mark.parametrize("mutation", MISTAKES, ids=lambda mutation: mutation.__name__)
 def test_the_random_histories_find(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation(monkeypatch.setattr)
-    first = FOUND_BY_CHANCE[mutation]
+    first = MISTAKES[mutation]
     for seed in range(first, first + SEEDS_TO_FIND_A_MISTAKE):
         try:
             _run(seed)
-        except (AssertionError, InvariantViolation):
+        except (AssertionError, InvariantViolation, ApiError):
             return
     pytest.fail(f"{SEEDS_TO_FIND_A_MISTAKE} histories did not notice the mistake")

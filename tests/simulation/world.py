@@ -12,7 +12,8 @@ import random
 import shutil
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.appending import AppendOutcome
@@ -161,6 +163,14 @@ class SimBroker:
         )
         self.is_up, self.is_paused = True, False
         self.replicas.begin_life(world.zookeeper.register(self.id))
+
+    @contextmanager
+    def disk_errors(self) -> Iterator[None]:
+        """What the disk refuses within is taken note of, as whoever does such work in a broker does."""
+        try:
+            yield
+        except LogDirFailure as error:
+            self.replicas.note_error(error)
 
     def crash(self, *, power_loss: random.Random | None = None) -> None:
         """The process is gone; with the power so is what was not flushed, all or a part of it."""

@@ -48,10 +48,11 @@ class SimZooKeeper:
         self.states: dict[TopicPartition, LeadershipState] = {}
         self.epoch = ControllerEpoch(0)
         self.notifications: dict[str, list[TopicPartition]] = {}
+        self.failed_dirs: dict[str, BrokerId | None] = {}
         self.doors: dict[BrokerId, Door] = dict.fromkeys(replicas, Door.OPEN)
         self._assignment = {topic: TopicAssignment(topic_id=topic_id, replicas={0: tuple(replicas)})}
         self._zxid = 0
-        self._watches: dict[str, list[Watch]] = {"brokers": [], "isr": []}
+        self._watches: dict[str, list[Watch]] = {"brokers": [], "isr": [], "log dirs": []}
 
     def register(self, broker: BrokerId) -> BrokerEpoch:
         self._zxid += 1
@@ -98,7 +99,8 @@ class SimZooKeeper:
         return dict(self.notifications)
 
     def log_dir_failures(self, watch: Watch | None = None) -> dict[str, BrokerId | None]:
-        return {}
+        self._watch("log dirs", watch)
+        return dict(self.failed_dirs)
 
     def partition_states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
         return {tp: self.states[tp] for tp in partitions if tp in self.states}
@@ -160,8 +162,9 @@ class SimWriter:
             self._zookeeper.notifications.pop(name, None)
 
     def delete_log_dir_failures(self, sequences: Iterable[str]) -> None:
-        if list(sequences):
-            raise AssertionError("no disk fails here")
+        self._check()
+        for name in sequences:
+            self._zookeeper.failed_dirs.pop(name, None)
 
     def set_topic_assignment(self, name: str, topic: TopicAssignment) -> None:
         raise AssertionError("topics have their ids here")
@@ -225,4 +228,7 @@ class SimIsrStore:
         self._zookeeper._fire("isr")
 
     def notify_log_dir_failure(self, broker_id: BrokerId) -> None:
-        raise AssertionError("no disk fails here")
+        if self._zookeeper.doors[self._broker] is not Door.OPEN:
+            raise IsrStoreUnavailable("no connection")
+        self._zookeeper.failed_dirs[f"{len(self._zookeeper.failed_dirs)}-{broker_id}"] = broker_id
+        self._zookeeper._fire("log dirs")

@@ -1,0 +1,103 @@
+"""Known mistakes of followers and of their disks, each put into the code on purpose; see `mutations`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from barnabas.broker.log import recovery
+from barnabas.broker.log.epoch_cache import EpochCache
+from barnabas.broker.replication import following, leader_fetches
+from barnabas.broker.replication.followed import Followed, FollowedPartitions
+from barnabas.broker.replication.leader_fetches import LeaderFetches
+from barnabas.broker.replication.partition import Partition
+from barnabas.protocol.record_batch import parse_header
+from tests.simulation.mutations import Mutation, SetAttr
+
+
+def answers_of_another_epoch_are_taken(setattr_: SetAttr) -> None:
+    """What an earlier leader sent is appended, though the controller has named another since."""
+
+    def credulous(self: Partition, leader_epoch: Any) -> None:
+        return
+
+    setattr_(Partition, "_check_following", credulous)
+
+
+def the_leaders_high_watermark_is_taken_as_it_is(setattr_: SetAttr) -> None:
+    append = Partition.append_as_follower
+
+    def trusting(self: Partition, records: memoryview, **arguments: Any) -> bool:
+        appended = append(self, records, **arguments)
+        self._high_watermark = max(self._high_watermark, arguments["leader_high_watermark"])
+        return appended
+
+    setattr_(Partition, "append_as_follower", trusting)
+
+
+def fetches_tell_of_an_earlier_life(setattr_: SetAttr) -> None:
+    """The broker epoch is looked up once, and the leader lets nobody of an earlier life join."""
+    next_request = LeaderFetches.next_request
+
+    def stuck(self: LeaderFetches, now: float) -> Any:
+        first = self.__dict__.setdefault("first_epoch", self._current_broker_epoch())
+        self._current_broker_epoch = lambda: first
+        return next_request(self, now)
+
+    setattr_(LeaderFetches, "next_request", stuck)
+
+
+def what_failed_once_is_asked_for_no_more(setattr_: SetAttr) -> None:
+    failed = FollowedPartitions.failed
+
+    def resigned(self: FollowedPartitions, name: Any, followed: Followed, now: float) -> float:
+        rests_ms = failed(self, name, followed, now)
+        followed.retry_at = float("inf")
+        return rests_ms
+
+    setattr_(FollowedPartitions, "failed", resigned)
+
+
+def a_follower_drops_its_log_where_it_should_cut(setattr_: SetAttr) -> None:
+    """It drops what may be committed, and is in sync."""
+    apply_answer = following.apply_answer
+
+    def rash(partition: Partition, leader_epoch: Any, data: Any, **arguments: Any) -> None:
+        if data.diverging_epoch.epoch >= 0:
+            partition.restart_at(leader_epoch, partition.log.log_start_offset)
+            return
+        apply_answer(partition, leader_epoch, data, **arguments)
+
+    setattr_(leader_fetches, "apply_answer", rash)
+
+
+def a_torn_tail_is_kept(setattr_: SetAttr) -> None:
+    """Recovery believes the headers."""
+    setattr_(recovery, "check_batch", lambda data, position, **_: parse_header(data, position))
+
+
+def old_epochs_outlive_a_power_cut(setattr_: SetAttr) -> None:
+    """Recovery believes the file of epochs, which may be older than the log."""
+    recover = recovery._recover_segments
+
+    def forgetful(*arguments: Any) -> Any:
+        kept, _ = recover(*arguments)
+        return kept, []
+
+    setattr_(recovery, "_recover_segments", forgetful)
+
+
+def truncation_leaves_the_epochs(setattr_: SetAttr) -> None:
+    setattr_(EpochCache, "truncate_from_end", lambda self, end_offset: None)
+
+
+FOUND_IN_FOLLOWERS: dict[Mutation, int] = {
+    answers_of_another_epoch_are_taken: 145,
+    the_leaders_high_watermark_is_taken_as_it_is: 0,
+    fetches_tell_of_an_earlier_life: 70,
+    what_failed_once_is_asked_for_no_more: 30,
+    a_follower_drops_its_log_where_it_should_cut: 50,
+    a_torn_tail_is_kept: 100,
+    old_epochs_outlive_a_power_cut: 85,
+    truncation_leaves_the_epochs: 0,
+}
+"""As `mutations.FOUND_BY_CHANCE`."""
