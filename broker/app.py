@@ -55,10 +55,16 @@ from barnabas.controller.reign import ControllerSettings
 from barnabas.controller.store import ClusterStore
 from barnabas.controller.topics import TopicAdmin
 from barnabas.controller.topics import TopicSettings as TopicAdminSettings
-from barnabas.controller.znodes import AdvertisedListener, BrokerRegistration
+from barnabas.controller.znodes import AdvertisedListener, BrokerRegistration, MalformedZnode
 from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.errors import BarnabasError
-from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, Endpoint
+from barnabas.protocol.ids import (
+    LEAVING_BROKER_EPOCH,
+    NO_CONTROLLER_EPOCH,
+    BrokerEpoch,
+    ControllerEpoch,
+    Endpoint,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -402,7 +408,16 @@ class Broker:
 
     def _register(self, replicas: ReplicaManager) -> None:
         if self._registration is not None:
-            replicas.begin_life(self._store.register_broker(self._registration))
+            # Read after the registration: nobody who was controller before may tell this life anything.
+            broker_epoch = self._store.register_broker(self._registration)
+            replicas.begin_life(broker_epoch, self._controller_epoch())
+
+    def _controller_epoch(self) -> ControllerEpoch:
+        try:
+            return self._store.controller_epoch()
+        except MalformedZnode as error:
+            logger.error("whoever is controller is believed: %s", error)
+            return NO_CONTROLLER_EPOCH
 
     def _on_session(self, event: SessionEvent) -> None:
         """On the store's session thread. Without a session others may take this broker for dead."""

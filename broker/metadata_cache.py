@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
+from barnabas.broker.request_order import RequestOrder
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import (
     NO_BROKER,
@@ -84,6 +85,7 @@ class MetadataCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._current = ClusterMetadata()
+        self._order = RequestOrder()
         self._suspects: frozenset[BrokerId] = frozenset()
         # The life in which each peer has answered last.
         self._reached: dict[BrokerId, BrokerEpoch] = {}
@@ -120,6 +122,8 @@ class MetadataCache:
                     ErrorCode.STALE_CONTROLLER_EPOCH,
                     f"controller epoch {request.controller_epoch} is older than {before.controller_epoch}",
                 )
+            if self._order.is_late(request.controller_epoch, request.sequence):
+                return
             trusted: set[int] = set()
             topics = {} if request.is_full else dict(before.topics)
             touched = set(before.topics) if request.is_full else set()

@@ -14,6 +14,7 @@ another process at its address refuses that as a stale broker epoch, and does no
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 from collections import deque
@@ -91,6 +92,8 @@ class ControllerChannels:
         self._request_timeout_ms = request_timeout_ms
         self._report = report
         self._links: dict[BrokerId, _BrokerLink] = {}
+        self.sequences = itertools.count()
+        """Of all links together, so that a new link to a broker goes on behind the one before."""
         self._loop = _new_loop()
         self._ending: asyncio.Task[None] | None = None
         self._telling: set[asyncio.Task[None]] = set()
@@ -334,6 +337,8 @@ class _BrokerLink:
 
     async def _send_batch(self, batch: BrokerBatch) -> None:
         for request in batch.requests(self._owner._broker_id, self._owner._epoch, self._broker_epoch):
+            # The same when it is sent again: the broker tells old copies by it.
+            request.sequence = next(self._owner.sequences)
             while not await self._send_request(request):
                 if self._is_suspected:
                     return

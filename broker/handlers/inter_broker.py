@@ -60,6 +60,8 @@ def handle_update_metadata(services: Services, request: ApiRequest) -> None:
     try:
         if body.broker_epoch < services.replicas.broker_epoch:
             raise api_error(ErrorCode.STALE_BROKER_EPOCH)
+        if body.controller_epoch < services.replicas.controller_epoch:
+            raise api_error(ErrorCode.STALE_CONTROLLER_EPOCH)
         services.metadata.update(body)
     except ApiError as error:
         request.respond(UpdateMetadataResponse(error_code=int(error.code)))

@@ -51,7 +51,14 @@ from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.role_changes import RoleChanges
 from barnabas.broker.topic_settings import TopicSettingsTable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import (
+    NO_CONTROLLER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    TopicPartition,
+)
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, PartitionError, StopReplicaRequest
 
 logger = logging.getLogger(__name__)
@@ -198,9 +205,16 @@ class ReplicaManager:
         """Why this broker refuses to write, or None."""
         return self.fence.reason
 
-    def begin_life(self, broker_epoch: BrokerEpoch) -> None:
-        """This broker has registered; what was meant for an earlier life is refused from now on."""
-        self._roles.begin_life(broker_epoch)
+    @property
+    def controller_epoch(self) -> ControllerEpoch:
+        """The newest that this broker knows."""
+        return self._roles.controller_epoch
+
+    def begin_life(
+        self, broker_epoch: BrokerEpoch, controller_epoch: ControllerEpoch = NO_CONTROLLER_EPOCH
+    ) -> None:
+        """This broker has registered; what is older than this life and controller is refused from now on."""
+        self._roles.begin_life(broker_epoch, controller_epoch)
 
     def end_life(self, reason: str) -> None:
         """The registration is gone: refuse writes, and all that is still meant for the life that ended."""

@@ -22,6 +22,7 @@ from barnabas.broker.replication.failed_replicas import FailedReplicas
 from barnabas.broker.replication.fetcher import FollowedLeader
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
+from barnabas.broker.request_order import RequestOrder
 from barnabas.broker.topic_settings import TopicSettingsTable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
@@ -86,6 +87,7 @@ class RoleChanges:
         self._note_error = note_error
         self._lock = threading.Lock()
         self._controller_epoch = ControllerEpoch(-1)
+        self._order = RequestOrder()
         self._broker_epoch = BrokerEpoch(-1)
         self._high_watermarks = logs.load_high_watermarks()
         self.failed = FailedReplicas()
@@ -94,9 +96,18 @@ class RoleChanges:
     def broker_epoch(self) -> BrokerEpoch:
         return self._broker_epoch
 
-    def begin_life(self, broker_epoch: BrokerEpoch) -> None:
-        """This broker has registered; what was meant for an earlier life is refused from now on."""
-        self._broker_epoch = broker_epoch
+    @property
+    def controller_epoch(self) -> ControllerEpoch:
+        return self._controller_epoch
+
+    def begin_life(self, broker_epoch: BrokerEpoch, controller_epoch: ControllerEpoch) -> None:
+        """This broker has registered; what was meant for an earlier life is refused from now on.
+
+        So is what comes from an older controller than the one that ZooKeeper knows.
+        """
+        with self._lock:
+            self._broker_epoch = broker_epoch
+            self._controller_epoch = max(self._controller_epoch, controller_epoch)
 
     def end_life(self) -> None:
         """The registration is gone: refuse all that is still meant for the life that ended."""
@@ -115,6 +126,9 @@ class RoleChanges:
         """
         with self._lock:
             self._check_epochs(request.controller_epoch, request.broker_epoch)
+            if self._order.is_late(request.controller_epoch, request.sequence):
+                logger.warning("a LeaderAndIsr that came late was left alone: %d", request.sequence)
+                return []
             endpoints = {
                 BrokerId(broker.broker_id): Endpoint(broker.host, broker.port)
                 for broker in request.live_brokers
@@ -273,6 +287,9 @@ class RoleChanges:
         """Give up replicas, and delete those that the controller says. Raises as the other one."""
         with self._lock:
             self._check_epochs(request.controller_epoch, request.broker_epoch)
+            if self._order.is_late(request.controller_epoch, request.sequence):
+                logger.warning("a StopReplica that came late was left alone: %d", request.sequence)
+                return []
             stopped = []
             errors = []
             for topic in request.topic_states:

@@ -2,7 +2,8 @@
 
 Every request of the controller carries its epoch; a broker that knows a higher one refuses with
 STALE_CONTROLLER_EPOCH. ``broker_epoch`` is the epoch of the life of the broker that the request is meant for;
-one meant for an earlier life is refused with STALE_BROKER_EPOCH (KIP-380).
+one meant for an earlier life is refused with STALE_BROKER_EPOCH (KIP-380). ``sequence`` numbers what one
+controller sends; a broker answers one that is lower than the last without doing it, for it is an old copy.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ class LeaderAndIsrRequest(RequestOf[LeaderAndIsrResponse]):
     is_full: bool = boolean(default=False)
     topic_states: list[LeaderAndIsrTopic] = array(LeaderAndIsrTopic)
     live_brokers: list[LiveBroker] = array(LiveBroker)
+    sequence: int = int64(default=-1)
 
 
 @message
@@ -132,6 +134,7 @@ class StopReplicaRequest(RequestOf[StopReplicaResponse]):
     controller_epoch: int = int32()
     broker_epoch: int = int64()
     topic_states: list[StopReplicaTopic] = array(StopReplicaTopic)
+    sequence: int = int64(default=-1)
 
 
 @message
@@ -190,6 +193,7 @@ class UpdateMetadataRequest(RequestOf[UpdateMetadataResponse]):
     topic_states: list[UpdateMetadataTopic] = array(UpdateMetadataTopic)
     live_brokers: list[UpdateMetadataBroker] = array(UpdateMetadataBroker)
     is_full: bool = boolean(default=False)
+    sequence: int = int64(default=-1)
 
 
 @message

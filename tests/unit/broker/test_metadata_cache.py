@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -86,6 +87,15 @@ def test_a_replaced_controller_is_refused(cache: MetadataCache) -> None:
         cache.update(metadata({1: 10}, led_by(3, epoch=9), controller_epoch=3))
     assert caught.value.code == ErrorCode.STALE_CONTROLLER_EPOCH
     assert cache.current is before
+
+
+def test_an_update_that_comes_after_a_later_one_changes_nothing(cache: MetadataCache) -> None:
+    cache.update(replace(metadata(ALL, led_by(2, epoch=2)), sequence=7))
+    before = cache.current
+    cache.update(replace(metadata({1: 10}, led_by(3, epoch=1)), sequence=6))
+    assert cache.current is before
+    cache.update(replace(metadata(ALL, led_by(3, epoch=3), controller_epoch=2), sequence=0))
+    assert leader(cache, 0) == 3
 
 
 def test_a_topic_made_anew_shows_nothing_of_the_old(cache: MetadataCache) -> None:

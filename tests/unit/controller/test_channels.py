@@ -119,6 +119,7 @@ def test_a_batch_goes_out_in_order_with_the_epochs_of_both_sides(rig: Rig) -> No
     assert {(r.controller_id, r.controller_epoch, r.broker_epoch) for r in rig.broker.requests} == {
         (0, 5, 77)
     }
+    assert [request.sequence for request in rig.broker.requests] == [0, 1, 2]
     assert [type(report) for report in rig.reports] == [
         events.LeaderAndIsrAnswered,
         events.StopReplicaAnswered,
@@ -151,6 +152,9 @@ def test_a_request_without_an_answer_is_sent_again_on_a_new_connection(rigs: lis
     wait_until(lambda: rig.reports)
     assert isinstance(rig.reports[0], events.LeaderAndIsrAnswered)
     assert rig.broker.connections_made >= 2
+    told = rig.broker.of(LeaderAndIsrRequest)
+    assert len(told) >= 2
+    assert {request.sequence for request in told} == {0}
 
 
 def test_a_lost_connection_that_can_be_made_again_is_no_suspicion(rig: Rig) -> None:

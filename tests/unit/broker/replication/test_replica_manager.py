@@ -11,7 +11,15 @@ from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import Endpoint, LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.protocol.ids import (
+    BrokerEpoch,
+    ControllerEpoch,
+    Endpoint,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 from tests.simulation.memory_log import MemoryLogs
 from tests.unit.broker.replication.building import TOPIC_ID, TP, TWO, Managed, led_by, refused, state
@@ -231,6 +239,28 @@ def test_a_stopped_replica_keeps_its_log_and_may_be_taken_up_again(managed: Mana
     assert managed.logs.deleted == []
     assert managed.tell(state(leader=2, epoch=3)) == []
     assert managed.manager.partition(TP).role is Role.FOLLOWER
+
+
+def test_a_request_that_comes_after_a_later_one_is_answered_and_not_done(managed: Managed) -> None:
+    managed.tell(state(), sequence=3)
+    managed.tell(state(), second(), sequence=5)
+    # Copies of earlier requests, which came before the second partition was made.
+    assert managed.tell(state(), is_full=True, sequence=3) == []
+    assert managed.stop_replica(-2, delete=True, sequence=4) == []
+    assert managed.manager.partition(TP).is_leader
+    assert managed.manager.partition(SECOND).is_leader
+    # The last one may be said again, and the next controller counts anew.
+    assert managed.stop_replica(0, sequence=5) == []
+    assert managed.manager.partition(TP).role is Role.NONE
+    managed.tell(state(epoch=1), controller_epoch=2, sequence=0)
+    assert managed.manager.partition(TP).is_leader
+
+
+def test_a_broker_that_begins_a_life_believes_no_controller_of_before(managed: Managed) -> None:
+    managed.manager.begin_life(BrokerEpoch(20), ControllerEpoch(4))
+    with refused(ErrorCode.STALE_CONTROLLER_EPOCH):
+        managed.tell(state(), is_full=True, controller_epoch=3, broker_epoch=20)
+    assert managed.tell(state(), is_full=True, controller_epoch=4, broker_epoch=20) == []
 
 
 def test_a_late_deletion_of_an_earlier_topic_of_the_name_harms_nothing(managed: Managed) -> None:
