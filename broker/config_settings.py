@@ -342,6 +342,12 @@ class BrokerConfig:
         "How long a partition remembers an idempotent producer that writes nothing.",
         is_dynamic=True,
     )
+    max_producer_ids_per_partition: int = setting(
+        "max.producer.ids.per.partition",
+        Integer(1),
+        100_000,
+        "How many idempotent producers a partition remembers; those that wrote longest ago go first.",
+    )
     producer_id_expiration_check_interval_ms: int = setting(
         "producer.id.expiration.check.interval.ms",
         Integer(1),

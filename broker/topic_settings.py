@@ -38,8 +38,9 @@ class TopicSettingsTable:
     """The settings of the topics that this broker has heard of."""
 
     def __init__(self, config: BrokerConfig) -> None:
+        self._max_producer_ids = config.max_producer_ids_per_partition
         self._defaults: Mapping[str, SettingValue] = config.topic_defaults()
-        self._default = _settings(self._defaults)
+        self._default = self._settings(self._defaults)
         self._lock = threading.Lock()
         self._by_topic: dict[str, _Known] = {}
 
@@ -65,7 +66,7 @@ class TopicSettingsTable:
             if problems:
                 logger.error("settings of topic %s are not all usable: %s", topic, "; ".join(problems))
             before = self._default if known is None else known.settings
-            settings = _settings({**self._defaults, **values}) if values else self._default
+            settings = self._settings({**self._defaults, **values}) if values else self._default
             self._by_topic[topic] = _Known(values, zxid, settings)
             return before != settings
 
@@ -80,15 +81,15 @@ class TopicSettingsTable:
             if dict(defaults) == dict(self._defaults):
                 return False
             self._defaults = dict(defaults)
-            self._default = _settings(self._defaults)
+            self._default = self._settings(self._defaults)
             for topic, known in self._by_topic.items():
-                settings = _settings({**self._defaults, **known.overrides})
+                settings = self._settings({**self._defaults, **known.overrides})
                 self._by_topic[topic] = known._replace(settings=settings)
             return True
 
-
-def _settings(values: Mapping[str, SettingValue]) -> TopicSettings:
-    replicas = values["min.insync.replicas"]
-    if not isinstance(replicas, int):
-        raise TypeError(f"min.insync.replicas is {replicas!r}; expected a number")
-    return TopicSettings(LogConfig.from_settings(values), replicas)
+    def _settings(self, values: Mapping[str, SettingValue]) -> TopicSettings:
+        replicas = values["min.insync.replicas"]
+        if not isinstance(replicas, int):
+            raise TypeError(f"min.insync.replicas is {replicas!r}; expected a number")
+        log = LogConfig.from_settings({**values, "max.producer.ids": self._max_producer_ids})
+        return TopicSettings(log, replicas)

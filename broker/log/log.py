@@ -239,6 +239,7 @@ class Log:
             for _, header in run:
                 if header.producer_id >= 0:
                     self.producers.note(header, now_ms)
+        self.producers.bound(config.max_producer_ids)
         return AppendResult(
             Offset(base_offset),
             Offset(self._bounds.end - 1),
@@ -261,7 +262,7 @@ class Log:
             if not active.size and active.base_offset == self._bounds.end:
                 return active
             active.seal()
-            self._snapshots.write(self._bounds.end, self.producers)
+            self._snapshots.write_or_keep(self._bounds.end, self.producers)
             fresh = Segment.create(self.folder, self._bounds.end, now_ms, self.config, self._files)
             self._segments = LogSegments.of((*self._segments.all, fresh))
             return fresh
@@ -381,6 +382,18 @@ class Log:
 
     def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
         """Apply retention; returns how many segments went. The log start follows. Raises LogDirFailure."""
+        # It must be there before the batches go that say the same.
+        self._write_kept_snapshot()
+        count = self._delete_old_segments(now_ms, high_watermark)
+        if count:
+            self._write_kept_snapshot()
+        return count
+
+    def _write_kept_snapshot(self) -> None:
+        with disk_work(self.folder):
+            self._snapshots.write_kept(self.lock)
+
+    def _delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
         with self.lock:
             self._check_open()
             segments = self._segments.all
@@ -426,6 +439,7 @@ class Log:
             if end <= self._bounds.recovery_point:
                 return
         try:
+            self._snapshots.write_kept(self.lock)
             covered = [segment for segment in segments if segment.base_offset < end]
             sync_all(covered, self._snapshots, self.epoch_cache, self.folder, self._files)
         except FileNotFoundError:

@@ -48,6 +48,8 @@ class LogConfig:
     cleanup_policy: tuple[str, ...] = (DELETE,)
     """`DELETE`, `COMPACT` or both."""
     file_delete_delay_ms: int = 60_000
+    max_producer_ids: int = 100_000
+    """How many idempotent producers a partition remembers; the broker's setting alone."""
     flush_messages: int = _LONG_MAX
     flush_ms: int = _LONG_MAX
     looks_into_records: bool = field(init=False, compare=False, default=False)

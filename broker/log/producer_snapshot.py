@@ -13,23 +13,25 @@ Changed under the log's lock. Source: `ProducerStateManager` of Kafka 3.9.
 from __future__ import annotations
 
 import logging
+import os
 import struct
 from bisect import bisect_right, insort
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
-from barnabas.broker.log.log_files import SNAPSHOT_SUFFIX, segment_name
+from barnabas.broker.log.log_files import SNAPSHOT_SUFFIX, TEMPORARY_SUFFIX, segment_name
 from barnabas.broker.log.producer_state import (
-    BATCHES_COMPARED,
-    MAX_SEQUENCE,
+    COMPARED_BYTES,
+    ENTRY,
     NONE,
     ProducerState,
-    RecentBatch,
+    ProducerStates,
 )
 from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
 
@@ -38,31 +40,15 @@ logger = logging.getLogger(__name__)
 VERSION: Final = 1
 _HEAD: Final = struct.Struct(">hI")
 _COUNT: Final = struct.Struct(">i")
-_ENTRY: Final = struct.Struct(">qhiqiqiq")
-"""producer id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, and the first
-offset of the transaction under way or -1"""
+_MANY: Final = 1_000
+"""Writing more producers takes milliseconds, for which nobody may hold a log's lock."""
+_PIECE: Final = 1_000
 
 
 def encode_snapshot(states: Iterable[ProducerState]) -> bytes:
     """The bytes of a snapshot file."""
-    entries = []
-    for state in states:
-        recent = state.recent[-BATCHES_COMPARED:] or (RecentBatch(0, NONE, 0, NONE, state.timestamp_ms),)
-        for batch in recent:
-            is_last = batch is recent[-1]
-            entries.append(
-                _ENTRY.pack(
-                    state.producer_id,
-                    state.epoch,
-                    batch.last_sequence,
-                    batch.last_offset,
-                    max(0, batch.last_offset - batch.base_offset),
-                    state.timestamp_ms if is_last else batch.timestamp_ms,
-                    state.coordinator_epoch,
-                    state.current_transaction_first_offset if is_last else NONE,
-                )
-            )
-    body = _COUNT.pack(len(entries)) + b"".join(entries)
+    entries = b"".join([state.entries() for state in states])
+    body = _COUNT.pack(len(entries) // ENTRY.size) + entries
     return _HEAD.pack(VERSION, crc32c(body)) + body
 
 
@@ -78,35 +64,40 @@ def decode_snapshot(data: bytes, source: object) -> list[ProducerState]:
         raise CheckpointDamaged(f"{source}: the CRC is {crc:#010x}, that of its bytes {computed:#010x}")
     (count,) = _COUNT.unpack_from(data, _HEAD.size)
     entries = memoryview(data)[_HEAD.size + _COUNT.size :]
-    if count < 0 or len(entries) != count * _ENTRY.size:
+    if count < 0 or len(entries) != count * ENTRY.size:
         raise CheckpointDamaged(f"{source}: {count} entries in {len(entries)} bytes")
     states: dict[int, ProducerState] = {}
-    for entry in _ENTRY.iter_unpack(entries):
+    for entry in ENTRY.iter_unpack(entries):
         producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, *transaction = entry
         state = states.get(producer_id)
         if state is None or state.epoch != epoch:
             state = states[producer_id] = ProducerState(producer_id, epoch)
             state.has_earlier = True
         if last_offset >= 0:
-            base_sequence = (last_sequence - delta) & MAX_SEQUENCE
-            state.add(
-                RecentBatch(base_sequence, last_sequence, last_offset - delta, last_offset, timestamp_ms)
-            )
-        state.timestamp_ms = timestamp_ms
-        state.coordinator_epoch, state.current_transaction_first_offset = transaction
+            state.add_entry(last_sequence, last_offset, delta, timestamp_ms)
+        if last_offset < 0 or transaction != [NONE, NONE]:
+            state.mark(timestamp_ms, *transaction)
     return list(states.values())
+
+
+class _Kept(NamedTuple):
+    offset: int
+    images: list[bytes]
 
 
 class ProducerSnapshots:
     """The snapshot files of one partition's folder, by offset."""
 
-    __slots__ = ("_files", "_offsets", "_unsynced", "folder")
+    __slots__ = ("_being_written", "_files", "_kept", "_offsets", "_unsynced", "folder")
 
     def __init__(self, folder: Path, offsets: Iterable[int] = (), files: FileSystem = FILE_SYSTEM) -> None:
         self.folder = folder
         self._files = files
         self._offsets = sorted(offsets)
         self._unsynced = set(self._offsets)
+        # One that is too large to be written under the lock, and waits for `write_kept`.
+        self._kept: _Kept | None = None
+        self._being_written: _Kept | None = None
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -122,16 +113,74 @@ class ProducerSnapshots:
 
         Raises LogDirFailure.
         """
-        if not offset or (self._offsets and self._offsets[-1] >= offset):
+        if not self._is_new(offset):
             return False
         path = self.path(offset)
         try:
             self._files.write_atomically(path, encode_snapshot(states), durable=False)
         except OSError as error:
             raise storage_error(path, error) from error
+        # What was kept is older.
+        self._kept = None
         insort(self._offsets, offset)
         self._unsynced.add(offset)
         return True
+
+    def write_or_keep(self, offset: int, states: ProducerStates) -> None:
+        """As `write`, but of many producers only references are taken: `write_kept` writes without the lock.
+
+        A crash until then costs time: an older snapshot and the batches behind it say the same.
+        """
+        if len(states) <= _MANY:
+            self.write(offset, states)
+        elif self._is_new(offset):
+            self._kept = _Kept(offset, states.images())
+
+    def write_kept(self, lock: AbstractContextManager[object]) -> None:
+        """Write what was kept, if it is still of the log as it is then; without the lock but for moments.
+
+        Raises OSError.
+        """
+        with lock:
+            kept = self._kept
+            if kept is None or kept is self._being_written:
+                return
+            self._being_written = kept
+        path = self.path(kept.offset)
+        # Of a name that `write` does not use, which may run meanwhile.
+        written = path.with_name(f"{path.name}.kept{TEMPORARY_SUFFIX}")
+        try:
+            self._write_images(written, kept.images)
+            with lock:
+                if self._kept is kept:
+                    self._files.rename(written, path)
+                    insort(self._offsets, kept.offset)
+                    self._unsynced.add(kept.offset)
+                    self._kept = None
+        finally:
+            if self._being_written is kept:
+                self._being_written = None
+            self._files.unlink(written, missing_ok=True)
+
+    def _is_new(self, offset: int) -> bool:
+        return offset > 0 and not (self._offsets and self._offsets[-1] >= offset)
+
+    def _write_images(self, path: Path, images: list[bytes]) -> None:
+        """In pieces, since one call that copies all would hold the interpreter for as long as that takes."""
+        count = sum(min(len(image), COMPARED_BYTES) for image in images) // ENTRY.size
+        head = _COUNT.pack(count)
+        crc = crc32c(head)
+        position = _HEAD.size + len(head)
+        descriptor = self._files.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+        try:
+            for start in range(0, len(images), _PIECE):
+                piece = b"".join([image[-COMPARED_BYTES:] for image in images[start : start + _PIECE]])
+                crc = crc32c(piece, crc)
+                self._files.write_all(descriptor, piece, position)
+                position += len(piece)
+            self._files.write_all(descriptor, _HEAD.pack(VERSION, crc) + head, 0)
+        finally:
+            os.close(descriptor)
 
     def load_newest(self) -> tuple[int, list[ProducerState]] | None:
         """The newest one that is sound, with its offset; damaged ones are removed. Raises LogDirFailure."""
@@ -153,10 +202,14 @@ class ProducerSnapshots:
 
     def remove_above(self, offset: int) -> None:
         """Remove those of a log that ended behind an offset. Raises LogDirFailure."""
+        if self._kept is not None and self._kept.offset > offset:
+            self._kept = None
         self._remove(self._offsets[bisect_right(self._offsets, offset) :])
 
     def remove_below(self, offset: int) -> None:
         """Remove those of a log that ended before an offset. Raises LogDirFailure."""
+        if self._kept is not None and self._kept.offset < offset:
+            self._kept = None
         self._remove([found for found in self._offsets if found < offset])
 
     def remove_strays(self, segment_bases: Iterable[int]) -> None:

@@ -11,11 +11,16 @@ are Kafka 3.9's:
 
 Nothing here is I/O: the states follow from the batches that were appended, so each replica derives them for
 itself, and time comes in as an argument. Changed and asked under the log's lock.
+
+A producer keeps its batches as the bytes that a snapshot holds of them: there may be 100,000 of them in a
+partition, and a snapshot of all is then little more than one copy.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -28,6 +33,18 @@ _BATCHES_KEPT: Final = 2 * BATCHES_COMPARED
 """Twice as many, so that a truncation that cuts off all in flight leaves those before them."""
 NONE: Final = -1
 """No epoch of a coordinator, no sequence, no offset."""
+
+
+ENTRY: Final = struct.Struct(">qhiqiqiq")
+"""A batch in a snapshot: producer id, epoch, last sequence, last offset, offset delta, timestamp, coordinator
+epoch, and the first offset of the transaction under way or -1."""
+_LAST: Final = struct.Struct(">iq")
+_LAST_FROM_END: Final = ENTRY.size - 10
+"""Where the newest batch's last sequence and last offset stand, counted from the end of the bytes."""
+COMPARED_BYTES: Final = BATCHES_COMPARED * ENTRY.size
+_KEPT_BYTES: Final = _BATCHES_KEPT * ENTRY.size
+_EVICTED_AT_ONCE: Final = 16
+"""Of too many producers a 16th more than needed goes, or each new one would cost a search for the oldest."""
 
 
 class RecentBatch(NamedTuple):
@@ -44,37 +61,77 @@ class ProducerState:
     """One producer. Invariant: the batches are in the order of their offsets, and all of this epoch."""
 
     __slots__ = (
-        "coordinator_epoch",
-        "current_transaction_first_offset",
+        "_marks",
+        "_packed",
         "epoch",
         "has_earlier",
         "last_append_ms",
         "producer_id",
-        "recent",
-        "timestamp_ms",
     )
 
     def __init__(self, producer_id: int, epoch: int) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
-        self.recent: tuple[RecentBatch, ...] = ()
-        """Oldest first."""
+        # The batches as entries of a snapshot, oldest first.
+        self._packed = b""
+        # Timestamp, coordinator epoch and first offset of the transaction, where they are not what the newest
+        # batch says: its timestamp, and none.
+        self._marks: tuple[int, int, int] | None = None
         self.has_earlier = False
         """Whether the log may hold batches of this producer, also of older epochs, before those kept here."""
         self.last_append_ms = NONE
         """When this broker appended the last one; the times in the records may be years old."""
-        self.timestamp_ms = NONE
-        """Of the last write, as its batch says."""
-        self.coordinator_epoch = NONE
-        self.current_transaction_first_offset = NONE
+
+    @property
+    def recent(self) -> tuple[RecentBatch, ...]:
+        """Oldest first."""
+        return tuple(
+            RecentBatch((sequence - delta) & MAX_SEQUENCE, sequence, offset - delta, offset, timestamp_ms)
+            for _, _, sequence, offset, delta, timestamp_ms, _, _ in ENTRY.iter_unpack(self._packed)
+        )
 
     @property
     def last_sequence(self) -> int:
-        return self.recent[-1].last_sequence if self.recent else NONE
+        packed = self._packed
+        sequence: int = _LAST.unpack_from(packed, len(packed) - _LAST_FROM_END)[0] if packed else NONE
+        return sequence
 
     @property
     def last_offset(self) -> int:
-        return self.recent[-1].last_offset if self.recent else NONE
+        packed = self._packed
+        offset: int = _LAST.unpack_from(packed, len(packed) - _LAST_FROM_END)[1] if packed else NONE
+        return offset
+
+    @property
+    def timestamp_ms(self) -> int:
+        """Of the last write, as its batch says."""
+        if self._marks is not None:
+            return self._marks[0]
+        return self.recent[-1].timestamp_ms if self._packed else NONE
+
+    @property
+    def coordinator_epoch(self) -> int:
+        return NONE if self._marks is None else self._marks[1]
+
+    @property
+    def current_transaction_first_offset(self) -> int:
+        return NONE if self._marks is None else self._marks[2]
+
+    def entries(self) -> bytes:
+        """What a snapshot holds of it: the batches that are compared, or that there are none."""
+        if self._marks is None and self._packed:
+            return self._packed[-COMPARED_BYTES:]
+        timestamp_ms, coordinator_epoch, first_offset = self._marks or (NONE, NONE, NONE)
+        found = list(ENTRY.iter_unpack(self._packed[-COMPARED_BYTES:]))
+        found = found or [(self.producer_id, self.epoch, NONE, NONE, 0, timestamp_ms, NONE, NONE)]
+        last = (*found.pop()[:5], timestamp_ms, coordinator_epoch, first_offset)
+        return b"".join(ENTRY.pack(*entry[:6], coordinator_epoch, NONE) for entry in found) + ENTRY.pack(
+            *last
+        )
+
+    def mark(self, timestamp_ms: int, coordinator_epoch: int, transaction_first_offset: int) -> None:
+        """Note what is no batch's: when it wrote last, its coordinator, where its transaction begins."""
+        self._marks = (timestamp_ms, coordinator_epoch, transaction_first_offset)
 
     def find(self, header: BatchHeader) -> RecentBatch | None:
         """The same batch, if it is among the last five of the same epoch."""
@@ -88,17 +145,30 @@ class ProducerState:
 
     def add(self, batch: RecentBatch) -> None:
         """Take a batch as the newest one."""
-        recent = self.recent
-        if len(recent) >= _BATCHES_KEPT:
-            recent = recent[1 - _BATCHES_KEPT :]
+        delta = max(0, batch.last_offset - batch.base_offset)
+        self.add_entry(batch.last_sequence, batch.last_offset, delta, batch.timestamp_ms)
+
+    def add_entry(self, last_sequence: int, last_offset: int, delta: int, timestamp_ms: int) -> None:
+        """`add`, without a tuple between."""
+        packed = self._packed
+        if len(packed) >= _KEPT_BYTES:
+            packed = packed[ENTRY.size - _KEPT_BYTES :]
             self.has_earlier = True
-        self.recent = (*recent, batch)
-        self.timestamp_ms = batch.timestamp_ms
+        self._packed = packed + ENTRY.pack(
+            self.producer_id, self.epoch, last_sequence, last_offset, delta, timestamp_ms, NONE, NONE
+        )
+        if self._marks is not None:
+            self._marks = (timestamp_ms, *self._marks[1:])
+
+    def keep(self, batches: int) -> None:
+        """Forget all batches but so many of the oldest."""
+        self._packed = self._packed[: batches * ENTRY.size]
+        self._marks = None
 
     def begin_epoch(self, epoch: int) -> None:
         """Forget the batches of another epoch."""
-        self.has_earlier = self.has_earlier or bool(self.recent)
-        self.recent = ()
+        self.has_earlier = self.has_earlier or bool(self._packed)
+        self._packed = b""
         self.epoch = epoch
 
 
@@ -181,17 +251,11 @@ class ProducerStates:
         state.last_append_ms = now_ms
         base_sequence = header.base_sequence
         if base_sequence < 0:
-            state.timestamp_ms = header.max_timestamp
+            state.mark(header.max_timestamp, state.coordinator_epoch, state.current_transaction_first_offset)
             return
-        base_offset, delta = header.base_offset, header.last_offset_delta
-        state.add(
-            RecentBatch(
-                base_sequence,
-                (base_sequence + delta) & MAX_SEQUENCE,
-                base_offset,
-                base_offset + delta,
-                header.max_timestamp,
-            )
+        delta = header.last_offset_delta
+        state.add_entry(
+            (base_sequence + delta) & MAX_SEQUENCE, header.base_offset + delta, delta, header.max_timestamp
         )
 
     def cut(self, end_offset: int) -> bool:
@@ -200,23 +264,43 @@ class ProducerStates:
         False, and nothing is changed, when something older than what is kept would be needed: then the states
         must be built anew.
         """
-        left: list[tuple[ProducerState, tuple[RecentBatch, ...]]] = []
+        left: list[tuple[ProducerState, int]] = []
         for state in self._by_id.values():
             if state.last_offset < end_offset:
                 continue
-            kept = tuple(batch for batch in state.recent if batch.last_offset < end_offset)
+            kept = sum(batch.last_offset < end_offset for batch in state.recent)
             if state.coordinator_epoch != NONE or state.current_transaction_first_offset != NONE:
                 return False
-            if len(kept) < BATCHES_COMPARED and state.has_earlier:
+            if kept < BATCHES_COMPARED and state.has_earlier:
                 return False
             left.append((state, kept))
         for state, kept in left:
             if kept:
-                state.recent = kept
-                state.timestamp_ms = kept[-1].timestamp_ms
+                state.keep(kept)
             else:
                 del self._by_id[state.producer_id]
         return True
+
+    def images(self) -> list[bytes]:
+        """Of each producer what `ProducerState.entries` says, older batches before it: nothing is copied."""
+        return [
+            state._packed if state._marks is None and state._packed else state.entries()
+            for state in self._by_id.values()
+        ]
+
+    def bound(self, most: int) -> int:
+        """Forget those that have not written for longest where there are more; returns how many went.
+
+        None in a transaction. A 16th goes at once, so that each new producer costs a moment on average.
+        """
+        if len(self._by_id) <= most:
+            return 0
+        idle = [state for state in self._by_id.values() if state.current_transaction_first_offset == NONE]
+        idle.sort(key=attrgetter("last_append_ms"))
+        evicted = idle[: len(self._by_id) - most + most // _EVICTED_AT_ONCE]
+        for state in evicted:
+            del self._by_id[state.producer_id]
+        return len(evicted)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget the producers that have not written for so long; returns how many. None in a transaction."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.log import recovery
+from barnabas.broker.log import producer_snapshot, recovery
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
@@ -413,3 +413,47 @@ def test_a_producer_without_an_id_leaves_no_state(open_log: OpenLog) -> None:
     assert len(log.producers) == 0
     assert log.log_end_offset == 3
     assert log.producers.get(ID) is None
+
+
+def test_retention_waits_until_a_large_snapshot_says_who_wrote_what_it_deletes(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_snapshot, "_MANY", 0)
+    log = filled(open_log, 9, LogConfig(segment_bytes=4 * SIZE, retention_bytes=0))
+    assert log.delete_old_segments(0, log.log_end_offset) == 3
+    log.abandon()
+    again = open_log(log.config, log_start_offset=log.log_start_offset, recovery_point=log.log_start_offset)
+    assert [state.recent for state in again.producers] == [state.recent[-5:] for state in log.producers]
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_crash_before_a_large_snapshot_is_written_forgets_no_producer(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    """A roll only copies it: the log's lock is held meanwhile."""
+    monkeypatch.setattr(producer_snapshot, "_MANY", 1)
+    log = open_log(LogConfig())
+    append(log, 0, producer_id=1)
+    append(log, 0, producer_id=2)
+    append(log, 1, producer_id=1)
+    log.roll(0)
+    append(log, 0, producer_id=3)
+    snapshot = log.folder / "00000000000000000003.snapshot"
+    assert not snapshot.exists()
+    if is_written:
+        log.flush(0, sealed_only=True)
+        assert snapshot.exists()
+    log.abandon()
+    again = open_log(LogConfig(), recovery_point=log.recovery_point)
+    known = {state.producer_id: state.recent for state in again.producers}
+    assert known == {state.producer_id: state.recent for state in log.producers}
+    assert known.keys() == {1, 2, 3}
+
+
+def test_of_too_many_producers_the_oldest_are_forgotten(open_log: OpenLog) -> None:
+    log = open_log(LogConfig(max_producer_ids=16))
+    for number in range(17):
+        append(log, 0, producer_id=1 + number, now_ms=number)
+    assert [state.producer_id for state in log.producers] == list(range(3, 18))
+    # One that is forgotten may go on anywhere.
+    append(log, 7, producer_id=1, now_ms=20)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.producer_snapshot import ProducerSnapshots, decode_snapshot, encode_snapshot
 from barnabas.broker.log.producer_state import MAX_SEQUENCE, ProducerState, ProducerStates, RecentBatch
 from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
@@ -162,3 +165,69 @@ def test_only_those_in_range_are_removed(tmp_path: Path) -> None:
     snapshots.remove_below(12)
     assert snapshots.offsets == (12,)
     assert [path.name for path in tmp_path.iterdir()] == ["00000000000000000012.snapshot"]
+
+
+def many() -> ProducerStates:
+    """So many that writing them takes long."""
+    states = ProducerStates()
+    for number in range(7_000):
+        states.note(written(number, 0, producer_id=number), 0)
+    return states
+
+
+def test_a_large_one_is_kept_and_written_without_the_lock(tmp_path: Path) -> None:
+    lock = threading.Lock()
+    snapshots = ProducerSnapshots(tmp_path, files=WithoutLock(lock))
+    snapshots.write_or_keep(5, seven())
+    assert snapshots.offsets == (5,)
+    with lock:
+        snapshots.write_or_keep(9_000, many())
+    assert list(tmp_path.iterdir()) == [snapshots.path(5)]
+    snapshots.write_kept(lock)
+    snapshots.write_kept(lock)
+    assert snapshots.offsets == (5, 9_000)
+    assert {path.name for path in tmp_path.iterdir()} == {snapshots.path(at).name for at in (5, 9_000)}
+    found = snapshots.load_newest()
+    assert found is not None
+    assert described(found[1]) == described(list(many()))
+
+
+class WithoutLock(FileSystem):
+    """Large files are written while nobody holds the lock."""
+
+    __slots__ = ("lock", "meanwhile")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self.lock = lock
+        self.meanwhile: Callable[[], None] | None = None
+
+    def write_all(self, descriptor: int, data: memoryview | bytes, position: int) -> None:
+        super().write_all(descriptor, data, position)
+        if len(data) > 10_000:
+            assert not self.lock.locked()
+            if self.meanwhile is not None:
+                self.meanwhile()
+
+
+@pytest.mark.parametrize("cut_to", [-1, 8_999])
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_kept_one_of_a_log_that_was_cut_is_never_seen(tmp_path: Path, cut_to: int, when: str) -> None:
+    lock = threading.Lock()
+    files = WithoutLock(lock)
+    snapshots = ProducerSnapshots(tmp_path, files=files)
+    snapshots.write_or_keep(9_000, many())
+    if when == "before":
+        snapshots.remove_above(cut_to)
+    else:
+        files.meanwhile = lambda: snapshots.remove_above(cut_to)
+    snapshots.write_kept(lock)
+    assert snapshots.offsets == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_newer_one_takes_the_place_of_a_kept_one(tmp_path: Path) -> None:
+    snapshots = ProducerSnapshots(tmp_path)
+    snapshots.write_or_keep(9_000, many())
+    assert snapshots.write(9_001, seven())
+    snapshots.write_kept(threading.Lock())
+    assert snapshots.offsets == (9_001,)

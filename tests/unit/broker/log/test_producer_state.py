@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from barnabas.broker.log.producer_state import MAX_SEQUENCE, ProducerState, ProducerStates, RecentBatch
@@ -146,7 +148,7 @@ def test_who_is_in_a_transaction_is_not_forgotten() -> None:
     states = states_with(written(0, 0))
     state = states.get(ID)
     assert state is not None
-    state.current_transaction_first_offset = 0
+    state.mark(0, 0, 0)
     assert states.expire(10**15, 1) == 0
 
 
@@ -177,3 +179,39 @@ def test_a_cut_that_needs_older_batches_than_are_kept_says_so_and_changes_nothin
     restored.has_earlier = True
     restored.add(RecentBatch(0, 0, 0, 0, 0))
     assert not ProducerStates([restored]).cut(0)
+
+
+def test_of_too_many_those_that_wrote_longest_ago_are_forgotten() -> None:
+    states = ProducerStates()
+    for number in range(33):
+        states.note(written(number, 0, producer_id=number), 100 - number if number < 5 else 1_000 + number)
+    assert states.bound(33) == 0
+    # One too many, and a 16th more, so that the next few need no search.
+    assert states.bound(32) == 3
+    assert {state.producer_id for state in states} == {0, 1} | set(range(5, 33))
+
+
+def test_one_in_a_transaction_is_not_forgotten_however_many_there_are() -> None:
+    states = states_with(*(written(number, 0, producer_id=number) for number in range(3)))
+    first = states.get(0)
+    assert first is not None
+    first.mark(0, 0, 0)
+    assert states.bound(1) == 2
+    assert [state.producer_id for state in states] == [0]
+
+
+def test_a_producer_takes_far_less_than_two_kilobytes() -> None:
+    def bytes_of(count: int) -> int:
+        tracemalloc.start()
+        states = ProducerStates()
+        for sequence in range(10):
+            for number in range(count):
+                # The log's headers are new objects each time.
+                header = written(1_000 + 1_000 * sequence + number, sequence, producer_id=1_000 + number)
+                states.note(header, 1_000_000 + sequence)
+        found, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert len(states) == count
+        return found
+
+    assert (bytes_of(1_100) - bytes_of(100)) / 1_000 < 800
