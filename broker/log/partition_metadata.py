@@ -36,17 +36,23 @@ def decode_topic_id(text: str) -> TopicId:
 
 
 def write_partition_metadata(folder: Path, topic_id: TopicId, files: FileSystem = FILE_SYSTEM) -> None:
-    """Write the file anew. Raises LogDirFailure."""
+    """Write the file anew, durably: no record may be on disk without the topic that it belongs to.
+
+    Raises LogDirFailure.
+    """
     path = folder / PARTITION_METADATA
     text = encode_lines(["version: 0", f"topic_id: {encode_topic_id(topic_id)}"])
     try:
-        files.write_atomically(path, text, durable=False)
+        files.write_atomically(path, text, durable=True)
     except OSError as error:
         raise storage_error(path, error) from error
 
 
 def read_partition_metadata(folder: Path) -> TopicId | None:
-    """The topic id, or None when there is no such file. Raises CheckpointDamaged, LogDirFailure."""
+    """The topic id; None without a file, or if it is blank, as a power cut leaves one that was never forced.
+
+    Raises CheckpointDamaged, LogDirFailure.
+    """
     path = folder / PARTITION_METADATA
     try:
         text = path.read_text(encoding="utf-8")
@@ -56,6 +62,8 @@ def read_partition_metadata(folder: Path) -> TopicId | None:
         raise CheckpointDamaged(f"{path}: {error}") from None
     except OSError as error:
         raise storage_error(path, error, Operation.READ) from error
+    if not text.strip(" \n\0"):
+        return None
     found = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     if found.get("version") != "0" or "topic_id" not in found:
         raise CheckpointDamaged(f"{path}: expected version: 0 and topic_id, found {text!r}")

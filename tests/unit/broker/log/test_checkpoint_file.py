@@ -91,7 +91,6 @@ def test_the_topic_id_is_stored_as_kafka_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "version: 0\n",
         "version: 1\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n",
         "version: 0\ntopic_id: short\n",
@@ -102,3 +101,9 @@ def test_damaged_partition_metadata_is_refused(tmp_path: Path, text: str) -> Non
     (tmp_path / "partition.metadata").write_text(text)
     with pytest.raises(CheckpointDamaged, match=r"partition\.metadata"):
         read_partition_metadata(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "\0" * 44])
+def test_partition_metadata_that_a_power_cut_left_blank_count_as_missing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "partition.metadata").write_text(text)
+    assert read_partition_metadata(tmp_path) is None
