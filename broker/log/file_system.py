@@ -50,6 +50,19 @@ class FileSystem:
             position += written
             written = self.pwrite(descriptor, data, position)
 
+    def write_durably(self, descriptor: int, data: memoryview | bytes, position: int) -> None:
+        """Write all bytes and force them to disk, without what else of the file waits for that."""
+        if not hasattr(os, "RWF_DSYNC"):
+            self.write_all(descriptor, data, position)
+            self.fsync(descriptor)
+            return
+        while data:
+            written = os.pwritev(descriptor, [data], position, os.RWF_DSYNC)
+            if written <= 0:
+                raise OSError(errno.EIO, "the disk takes no bytes")
+            data = data[written:]
+            position += written
+
     def truncate(self, file: int | Path, size: int) -> None:
         """Cut or extend a file to a size."""
         os.truncate(file, size)
@@ -88,9 +101,16 @@ class FileSystem:
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
         path.unlink(missing_ok)
 
-    def mkdir(self, path: Path, *, parents: bool = False) -> None:
+    def mkdir(self, path: Path) -> None:
         """Create a folder unless it exists."""
-        path.mkdir(parents=parents, exist_ok=True)
+        path.mkdir(exist_ok=True)
+
+    def mkdir_durably(self, path: Path) -> None:
+        """Create a folder and those above it, unless they exist; new ones outlive a power cut."""
+        if not path.is_dir():
+            self.mkdir_durably(path.parent)
+            self.mkdir(path)
+            self.fsync(path.parent)
 
     def rmtree(self, path: Path) -> None:
         shutil.rmtree(path)

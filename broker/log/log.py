@@ -1,8 +1,8 @@
 """One replica's log: segments, epochs, producers, and the offsets that bound them.
 
-What holds at all times: log start ≤ recovery point ≤ log end, and every offset from log start to log end is
-in exactly one segment. An append is all or nothing: a refused or failed one changes no offset, and nothing of
-what is known of the producers, which always follows from the batches in the log.
+What holds at all times: log start ≤ log end, recovery point ≤ log end, and every offset from log start to log
+end is in exactly one segment. An append is all or nothing: a refused or failed one changes no offset, and
+nothing of what is known of the producers, which always follows from the batches in the log.
 
 Threads: whatever changes the log takes its lock, which comes after the partition's in the order of locks, so
 that the retention and flush passes need not know partitions. Reads and lookups take none: they use one
@@ -76,6 +76,8 @@ class Log:
             opened.log_start_offset, opened.recovery_point, opened.segments.active.next_offset
         )
         self._last_flush_ms = now_ms
+        self._is_folder_durable = False
+        """Whether the folder's own name is known to be on disk."""
         self.is_closed = False
 
     @classmethod
@@ -108,7 +110,9 @@ class Log:
             is_clean=is_clean,
             files=files,
         )
-        return cls(topic_partition, folder, config, opened, now_ms=now_ms, files=files)
+        log = cls(topic_partition, folder, config, opened, now_ms=now_ms, files=files)
+        log.bounds.promised(recovery_point=recovery_point, start=log_start_offset)
+        return log
 
     def __repr__(self) -> str:
         return f"<Log {self.topic_partition} {self._bounds.start}..{self._bounds.end}>"
@@ -130,6 +134,11 @@ class Log:
     @property
     def topic_id(self) -> TopicId | None:
         return self._topic_id
+
+    @property
+    def bounds(self) -> LogBounds:
+        """For the writer of checkpoints: what it promises of this log, it tells beforehand."""
+        return self._bounds
 
     @property
     def size_bytes(self) -> int:
@@ -263,6 +272,11 @@ class Log:
                 return active
             active.seal()
             self._snapshots.write_or_keep(self._bounds.end, self.producers)
+            if self._bounds.recovery_point == self._bounds.end:
+                # Recovery will believe the indexes of this segment from now on.
+                with disk_work(self.folder, Operation.SYNC):
+                    active.fsync()
+                    self._files.fsync(self.folder)
             fresh = Segment.create(self.folder, self._bounds.end, now_ms, self.config, self._files)
             self._segments = LogSegments.of((*self._segments.all, fresh))
             return fresh
@@ -325,15 +339,18 @@ class Log:
                 return True
             kept = [segment for segment in segments if segment.base_offset <= offset]
             end = min(kept[-1].batch_start(offset), kept[-1].next_offset)
-            self._lower_bounds(end)
-            self._snapshots.remove_above(end)
+            if self._bounds.lower(end):
+                self._save_bounds()
             # Readers lose sight of what is to go before it goes.
             self._segments = LogSegments.of(kept)
             self._bounds.end = end
-            with must_be_whole(self.folder):
+            with must_be_whole(self.folder), disk_work(self.folder, Operation.SYNC):
+                self._snapshots.remove_above(end)
                 for segment in reversed(segments[len(kept) :]):
                     segment.remove()
                 kept[-1].truncate_to(end)
+                # Or a power cut might bring files back that fit to what is appended from now on.
+                self._files.fsync(self.folder)
             self.epoch_cache.truncate_from_end(self._bounds.end)
             if not self.producers.cut(end):
                 now_ms = max(state.last_append_ms for state in self.producers)
@@ -349,10 +366,11 @@ class Log:
         with self.lock:
             self._check_open()
             before = self._segments.all
-            self._lower_bounds(offset)
-            self._snapshots.remove_above(-1)
+            if self._bounds.lower_to_nothing(offset):
+                self._save_bounds()
             self.producers = ProducerStates()
             with must_be_whole(self.folder), disk_work(self.folder, Operation.SYNC):
+                self._snapshots.remove_above(-1)
                 for segment in before:
                     segment.remove()
                 fresh = Segment.create(self.folder, offset, before[-1].created_ms, self.config, self._files)
@@ -442,6 +460,9 @@ class Log:
             self._snapshots.write_kept(self.lock)
             covered = [segment for segment in segments if segment.base_offset < end]
             sync_all(covered, self._snapshots, self.epoch_cache, self.folder, self._files)
+            if not self._is_folder_durable:
+                self._files.fsync(self.folder.parent)
+                self._is_folder_durable = True
         except FileNotFoundError:
             # Retention or truncation removed a segment meanwhile; the next pass sees the log as it is now.
             return
@@ -449,6 +470,9 @@ class Log:
             is_there = not self.is_closed
             raise storage_error(self.folder, error, Operation.SYNC, is_log_there=is_there) from error
         with self.lock:
+            if not sealed_only and self._segments.active is not segments[-1]:
+                # Sealed meanwhile: its indexes, which recovery would believe from here on, are not forced.
+                end = segments[-1].base_offset
             # After a truncation meanwhile, what is below `end` now may have been written since.
             self._bounds.raise_recovery_point(end, cuts)
             self._last_flush_ms = now_ms
@@ -508,9 +532,9 @@ class Log:
             for segment in self._segments.all:
                 segment.abandon()
 
-    def _lower_bounds(self, end: int) -> None:
+    def _save_bounds(self) -> None:
         """Before a log becomes shorter than its checkpoint says, or recovery would take that for damage."""
-        if self._bounds.lower(end) and self.on_bounds_lowered is not None:
+        if self.on_bounds_lowered is not None:
             self.on_bounds_lowered(self)
 
     def _check_open(self) -> None:

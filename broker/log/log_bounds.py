@@ -1,18 +1,28 @@
 """The offsets that bound a log, and the order that they keep.
 
 Changed under the log's lock; each may be read without it, for each is one reference. The end is set last by
-whoever appends, so that who sees a new end finds what lies below it.
+whoever appends, so that who sees a new end finds what lies below it. What the checkpoints promise is changed
+by their writer, who holds no log's lock, hence a lock of its own, the last in the order.
 """
 
 from __future__ import annotations
 
+import threading
+from typing import Final
+
 from barnabas.protocol.invariants import invariant
+
+_PROMISE_LOCK: Final = threading.Lock()
+"""One for all logs: held for a few instructions, and seldom."""
 
 
 class LogBounds:
-    """log start ≤ recovery point ≤ log end, but for the moments within a truncation."""
+    """log start ≤ log end and recovery point ≤ log end, but for the moments within a truncation.
 
-    __slots__ = ("cuts", "end", "recovery_point", "start")
+    The recovery point may be below the log start: a deletion does not put on disk what it leaves.
+    """
+
+    __slots__ = ("_promised_recovery_point", "_promised_start", "cuts", "end", "recovery_point", "start")
 
     def __init__(self, start: int, recovery_point: int, end: int) -> None:
         self.start = start
@@ -23,11 +33,12 @@ class LogBounds:
         """The next offset to be written."""
         self.cuts = 0
         """How often the log has become shorter: what lay below an offset before may be something else now."""
+        self._promised_recovery_point = self._promised_start = 0
+        """What the checkpoints on disk say, or the larger offset while one is being replaced."""
         self.check()
 
     def raise_start(self, offset: int) -> None:
         self.start = offset
-        self.recovery_point = max(self.recovery_point, offset)
         self.check()
 
     def raise_recovery_point(self, offset: int, cuts: int) -> None:
@@ -36,21 +47,48 @@ class LogBounds:
             self.recovery_point = max(self.recovery_point, offset)
 
     def lower(self, end: int) -> bool:
-        """Before a cut to an end, even one before the start: lower the others. Whether that was needed."""
-        self.cuts += 1
-        if end >= self.recovery_point and end >= self.start:
-            return False
-        self.recovery_point = min(self.recovery_point, end)
-        self.start = min(self.start, end)
-        return True
+        """Lower the others before a cut to an end, even below the start. Whether a checkpoint says more."""
+        with _PROMISE_LOCK:
+            self.cuts += 1
+            self.recovery_point = min(self.recovery_point, end)
+            self.start = min(self.start, end)
+            return max(self._promised_recovery_point, self._promised_start) > end
+
+    def lower_to_nothing(self, start: int) -> bool:
+        """Before a log is emptied that is to go on at a start: as `lower`, for none of its records stays."""
+        with _PROMISE_LOCK:
+            self.cuts += 1
+            self.recovery_point = 0
+            self.start = min(self.start, start)
+            return self._promised_recovery_point > 0 or self._promised_start > start
 
     def begin_at(self, offset: int) -> None:
         """The log is empty and goes on at an offset."""
         self.start = self.recovery_point = self.end = offset
 
+    def promise_recovery_point(self) -> int:
+        """The recovery point, for a checkpoint that is about to be written."""
+        with _PROMISE_LOCK:
+            self._promised_recovery_point = max(self._promised_recovery_point, self.recovery_point)
+            return self.recovery_point
+
+    def promise_start(self) -> int:
+        """The log start, for a checkpoint that is about to be written."""
+        with _PROMISE_LOCK:
+            self._promised_start = max(self._promised_start, self.start)
+            return self.start
+
+    def promised(self, *, recovery_point: int | None = None, start: int | None = None) -> None:
+        """A checkpoint on disk says this now, and no longer what it said before."""
+        with _PROMISE_LOCK:
+            if recovery_point is not None:
+                self._promised_recovery_point = recovery_point
+            if start is not None:
+                self._promised_start = start
+
     def check(self) -> None:
         invariant(
-            self.start <= self.recovery_point <= self.end,
+            self.start <= self.end and self.recovery_point <= self.end,
             "log start %d, recovery point %d and log end %d are out of order",
             self.start,
             self.recovery_point,

@@ -95,7 +95,7 @@ class LogDir:
         Raises InvalidConfiguration when another process has it, LogDirFailure when the disk refuses.
         """
         try:
-            files.mkdir(path, parents=True)
+            files.mkdir_durably(path)
             descriptor = files.open(path / LOCK_FILE, os.O_CREAT | os.O_RDWR)
         except OSError as error:
             raise storage_error(path, error) from error

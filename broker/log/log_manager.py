@@ -449,14 +449,18 @@ class LogManager:
         self._write_log_starts(log_dir)
         with self._checkpoint_lock:
             logs = self._logs_in(log_dir)
-            log_dir.recovery_points.write({log.topic_partition: log.recovery_point for log in logs})
+            points = [(log, log.bounds.promise_recovery_point()) for log in logs]
+            log_dir.recovery_points.write({log.topic_partition: point for log, point in points})
+            for log, point in points:
+                log.bounds.promised(recovery_point=point)
 
     def _write_log_starts(self, log_dir: LogDir) -> None:
         with self._checkpoint_lock:
             logs = self._logs_in(log_dir)
-            log_dir.log_starts.write(
-                {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset > 0}
-            )
+            starts = [(log, log.bounds.promise_start()) for log in logs]
+            log_dir.log_starts.write({log.topic_partition: start for log, start in starts if start > 0})
+            for log, start in starts:
+                log.bounds.promised(start=start)
 
     def _write_high_watermarks(self, log_dir: LogDir, high_watermarks: Mapping[TopicPartition, int]) -> None:
         with self._checkpoint_lock:

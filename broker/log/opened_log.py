@@ -50,14 +50,18 @@ def open_log_folder(
     with disk_work(folder):
         files.mkdir(folder)
     stored_id = read_partition_metadata(folder)
-    if topic_id is not None and stored_id is None:
-        write_partition_metadata(folder, topic_id, files)
-    elif topic_id is not None and stored_id != topic_id:
+    if topic_id is not None and stored_id not in (None, topic_id):
         raise api_error(
             ErrorCode.INCONSISTENT_TOPIC_ID, f"{folder} belongs to topic id {stored_id}, not {topic_id}"
         )
     kept, epochs, snapshots = recover_log(
-        folder, config, recovery_point=recovery_point, is_clean=is_clean, now_ms=now_ms, files=files
+        folder,
+        config,
+        recovery_point=recovery_point,
+        log_start_offset=log_start_offset,
+        is_clean=is_clean,
+        now_ms=now_ms,
+        files=files,
     )
     if kept and kept[-1].next_offset < log_start_offset:
         # All that is left lies before the log's start: it was deleted on purpose.
@@ -72,6 +76,9 @@ def open_log_folder(
             # A recovery point at that offset must never be on disk without the segment.
             with disk_work(folder):
                 files.fsync(folder)
+    if topic_id is not None and stored_id is None:
+        # Forces the folder to disk, and with it the name of a first segment.
+        write_partition_metadata(folder, topic_id, files)
     segments = LogSegments.of(kept)
     start = max(log_start_offset, segments.bases[0])
     epochs.truncate_from_start(start)
@@ -87,5 +94,5 @@ def open_log_folder(
         producers,
         stored_id or topic_id,
         start,
-        end if is_clean else max(start, min(recovery_point, end)),
+        end if is_clean else min(recovery_point, end),
     )

@@ -200,11 +200,13 @@ class ProducerSnapshots:
             self._remove(self._offsets[-1:])
         return None
 
-    def remove_above(self, offset: int) -> None:
-        """Remove those of a log that ended behind an offset. Raises LogDirFailure."""
+    def remove_above(self, offset: int) -> int:
+        """Remove those of a log that ended behind an offset; returns how many. Raises LogDirFailure."""
         if self._kept is not None and self._kept.offset > offset:
             self._kept = None
-        self._remove(self._offsets[bisect_right(self._offsets, offset) :])
+        above = self._offsets[bisect_right(self._offsets, offset) :]
+        self._remove(above)
+        return len(above)
 
     def remove_below(self, offset: int) -> None:
         """Remove those of a log that ended before an offset. Raises LogDirFailure."""

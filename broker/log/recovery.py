@@ -37,6 +37,7 @@ from barnabas.broker.log.storage_errors import (
     CorruptLog,
     LogDirFailure,
     StorageCallFailed,
+    disk_work,
     storage_error,
 )
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -63,12 +64,22 @@ class _Walk(NamedTuple):
 
 
 def recover_log(
-    folder: Path, config: LogConfig, *, recovery_point: int, is_clean: bool, now_ms: int, files: FileSystem
+    folder: Path,
+    config: LogConfig,
+    *,
+    recovery_point: int,
+    log_start_offset: int,
+    is_clean: bool,
+    now_ms: int,
+    files: FileSystem,
 ) -> Recovered:
-    """Open the segments of a partition's folder.
+    """Open the segments of a partition's folder. After an unclean stop those below the log start are removed.
 
-    Raises CorruptLog (damage below the recovery point) or LogDirFailure.
+    The recovery point counts only above the log start: of what was deleted nothing is missed. Raises
+    CorruptLog (damage below the recovery point) or LogDirFailure.
     """
+    if recovery_point <= log_start_offset:
+        recovery_point = 0
     try:
         found, snapshots = _list_files(folder, files)
     except OSError as error:
@@ -78,20 +89,26 @@ def recover_log(
     for index, (base, size) in enumerate(found):
         next_offset = bases[index + 1] if index + 1 < len(bases) else base
         segments.append(Segment.existing(folder, base, size, next_offset, now_ms, config, files))
+    while not is_clean and len(segments) > 1 and segments[1].base_offset <= log_start_offset:
+        # Of a removal that the stop cut short, there may be any of them.
+        segments.pop(0).remove()
     epochs = _load_epochs(folder, files)
     kept, scanned = _recover_segments(segments, recovery_point, is_clean)
     end = kept[-1].next_offset if kept else 0
     if not is_clean and end < recovery_point:
         raise CorruptLog(folder, 0, end, recovery_point, "the log ends before it; segment files are missing")
-    if epochs is None:
-        # The whole file was lost, so all batches are asked, not only those that recovery read.
-        epochs = EpochCache(folder, files)
+    if epochs is None or (kept and not is_clean and _lack_the_start(epochs, kept, log_start_offset)):
+        epochs = epochs or EpochCache(folder, files)
+        # All batches are asked, not only those that recovery read.
         scanned = [start for segment in kept for start in _epoch_starts(segment)]
     epochs.correct(scanned, end if kept else None)
     if is_clean:
         epochs.sync_state.note_synced()
         snapshots.note_synced()
-    snapshots.remove_above(end)
+    if snapshots.remove_above(end) or len(kept) < len(segments):
+        with disk_work(folder, Operation.SYNC):
+            # As in `_cut`: they might fit to what is appended from now on.
+            files.fsync(folder)
     snapshots.remove_strays(segment.base_offset for segment in kept)
     return Recovered(kept, epochs, snapshots)
 
@@ -129,38 +146,33 @@ def _recover_segments(
             kept.append(segment)
             continue
         walk = _walk(segment)
-        fault = walk.fault
-        if fault is None and following is not None and walk.next_offset != following:
-            fault = api_error(
-                ErrorCode.CORRUPT_MESSAGE,
-                f"the segment ends at offset {walk.next_offset}, the next begins at {following}",
-            )
+        fault = _fault_of(segment, walk, following)
         if fault is not None and walk.next_offset < recovery_point:
             raise CorruptLog(
                 segment.file.path, walk.size, walk.next_offset, recovery_point, str(fault)
             ) from fault
-        dropped = segment.size - walk.size
-        level = _cut_level(segment, walk.size) if is_last else logging.WARNING
-        segment.finish_rebuild(walk.size, walk.next_offset)
+        _cut(segment, walk, segments[index + 1 :], fault)
         kept.append(segment)
         scanned += walk.epochs
         if fault is not None:
-            logger.log(
-                level,
-                "%s: cut at byte %d, offset %d (%d bytes and %d later segments dropped): %s",
-                segment.file.path,
-                walk.size,
-                walk.next_offset,
-                dropped,
-                len(segments) - index - 1,
-                fault,
-            )
-            for later in segments[index + 1 :]:
-                later.remove()
             break
         if not is_last:
             segment.seal()
     return kept, scanned
+
+
+def _fault_of(segment: Segment, walk: _Walk, following: int | None) -> ApiError | None:
+    """What is wrong where a walk ended, which may also be that the next segment begins elsewhere."""
+    if following is None:
+        return walk.fault
+    if walk.next_offset == following:
+        # The file was cut to its size when the segment was sealed, but that did not outlive a power cut.
+        is_whole = walk.fault is None or segment.file.is_unused_from(walk.size)
+        return None if is_whole else walk.fault
+    return walk.fault or api_error(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"the segment ends at offset {walk.next_offset}, the next begins at {following}",
+    )
 
 
 def _open_clean(segment: Segment, *, is_last: bool) -> bool:
@@ -225,13 +237,36 @@ def _walk(segment: Segment) -> _Walk:
     return _Walk(position, next_offset, None, epochs)
 
 
-def _cut_level(segment: Segment, position: int) -> int:
-    """How loudly a cut is told: the unused tail of the last segment is no damage, every crash leaves one."""
-    if position >= segment.size:
-        return logging.INFO
-    window = Window(segment.file, segment.size)
-    at = window.cover(position, HEADER_BYTES)
-    return logging.WARNING if any(window.data[at : at + HEADER_BYTES]) else logging.INFO
+def _cut(segment: Segment, walk: _Walk, later: Sequence[Segment], fault: ApiError | None) -> None:
+    """Let the log end where the walk ended; with a fault there, all that follows is dropped."""
+    path, size = segment.file.path, segment.size
+    is_unused = not later and segment.file.is_unused_from(walk.size)
+    segment.finish_rebuild(walk.size, walk.next_offset)
+    if fault is None:
+        return
+    if is_unused:
+        # Files are extended ahead of their records, so that every unclean stop leaves some.
+        logger.info(
+            "%s: whole up to its last record, offset %d; %d unused bytes behind it are cut off",
+            path,
+            walk.next_offset - 1,
+            size - walk.size,
+        )
+        return
+    logger.warning(
+        "%s: cut at byte %d, offset %d (%d bytes and %d later segments dropped): %s",
+        path,
+        walk.size,
+        walk.next_offset,
+        size - walk.size,
+        len(later),
+        fault,
+    )
+    for dropped in later:
+        dropped.remove()
+    with disk_work(path, Operation.SYNC):
+        # Or a second power cut might bring those bytes back, behind what is appended from now on.
+        segment.file.fsync()
 
 
 def _epoch_starts(segment: Segment) -> list[tuple[int, int]]:
@@ -241,6 +276,12 @@ def _epoch_starts(segment: Segment) -> list[tuple[int, int]]:
             if not starts or header.partition_leader_epoch > starts[-1][0]:
                 starts.append((header.partition_leader_epoch, header.base_offset))
     return starts
+
+
+def _lack_the_start(epochs: EpochCache, segments: Sequence[Segment], log_start_offset: int) -> bool:
+    """Whether a deletion of records was undone by the stop, but not that their epochs were forgotten."""
+    start = max(log_start_offset, segments[0].base_offset)
+    return bool(epochs.entries) and epochs.entries[0].start_offset > start
 
 
 def _load_epochs(folder: Path, files: FileSystem) -> EpochCache | None:

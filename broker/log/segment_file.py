@@ -161,6 +161,20 @@ class SegmentFile:
             raise self._too_short(position + 1)
         return done
 
+    def is_unused_from(self, position: int) -> bool:
+        """Whether there are only zeros from a position on: the file was extended ahead of its records.
+
+        Holes are not read, which may be large. Raises what `storage_error` finds.
+        """
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                return _has_only_zeros(descriptor, position)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise storage_error(self.path, error, Operation.READ) from error
+
     def will_need(self, position: int, length: int) -> None:
         """Have the system read ahead, without waiting for it; nothing is lost where it does not."""
         descriptor = self._descriptor
@@ -193,7 +207,8 @@ class SegmentFile:
     def truncate(self, size: int) -> None:
         """Give up what is behind `size`: zeros take its place, as views may still look at it.
 
-        Zeros, and not only a smaller `size`, so that recovery cannot take the old bytes for records.
+        Zeros, and not only a smaller `size`, so that recovery cannot take the old bytes for records. They are
+        on disk on return: after a power cut, old records may not follow those that are appended from now on.
         Raises LogDirFailure.
         """
         before = self.size
@@ -203,11 +218,12 @@ class SegmentFile:
         self._hot_from = min(self._hot_from, size)
         try:
             number = self._writable().number
-            position = size
-            while position < before:
-                zeros = _ZEROS[: before - position]
-                self._files.write_all(number, zeros, position)
-                position += len(zeros)
+            if before - size <= len(_ZEROS):
+                self._files.write_durably(number, _ZEROS[: before - size], size)
+                return
+            for position in range(size, before, len(_ZEROS)):
+                self._files.write_all(number, _ZEROS[: before - position], position)
+            self._files.fsync(number)
         except OSError as error:
             raise storage_error(self.path, error, Operation.CHANGE) from error
         finally:
@@ -326,6 +342,25 @@ class SegmentFile:
             return
         try:
             self._files.truncate(descriptor.number, size)
+            self._files.fsync(descriptor.number)
             self._capacity = size
         except OSError as error:
             logger.error("%s: the rest of a failed write could not be removed: %s", self.path, error)
+
+
+def _has_only_zeros(descriptor: int, position: int) -> bool:
+    size = os.fstat(descriptor).st_size
+    while position < size:
+        try:
+            position = os.lseek(descriptor, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return True
+            raise
+        hole = os.lseek(descriptor, position, os.SEEK_HOLE)
+        while position < hole:
+            data = os.pread(descriptor, min(len(_ZEROS), hole - position), position)
+            if not data or data != _ZEROS[: len(data)]:
+                return False
+            position += len(data)
+    return True

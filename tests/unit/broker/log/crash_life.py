@@ -1,0 +1,433 @@
+"""A broker's logs that live, are stopped at any file operation, and are judged by what is found afterwards.
+
+`Life` does to the logs what a broker does and remembers, in lists, what was done. `judge` opens an image of
+the disk and compares. What holds after a power cut:
+
+- all below `Log.recovery_point` is there, as it was written;
+- the batches are those that the log held at some moment, up to some offset: nothing is mixed of two moments;
+- the log start is not above the one that was set, nothing is offline, no checkpoint is damaged;
+- a log with records knows its topic id; epochs, indexes and producers say what the batches say;
+- a partition whose deletion was answered is not back.
+
+After a kill -9 the log is whole: all that was answered is there, and nothing that was truncated.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from barnabas.broker.log.checkpoint_file import OffsetCheckpoint
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_header, stamp
+
+from .power_cut import PowerCutDisk
+
+CHECKPOINTS = (
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "replication-offset-checkpoint",
+)
+
+Batches = tuple[bytes, ...]
+
+
+def header(batch: bytes) -> BatchHeader:
+    return parse_header(batch)
+
+
+def next_offset(batches: Batches, empty: int = 0) -> int:
+    return header(batches[-1]).next_offset if batches else empty
+
+
+@dataclass
+class Expected:
+    """What was done to one log. Batches below the log start stay in the lists."""
+
+    topic_id: TopicId
+    batches: Batches = ()
+    ended: list[Batches] = field(default_factory=list)
+    """What it held before each truncation."""
+    end: int = 0
+    start: int = 0
+    safe: int = 0
+    """The recovery point, or the lower one of a truncation that is under way."""
+    least_end: int = 0
+    """What was answered, or is left by a truncation that is under way: for a kill."""
+    may_be_cut: bool = False
+    """Whether a truncation is under way, which a kill may leave undone."""
+
+
+class Life:
+    """Logs in one log dir, on one disk. Deterministic for a seed."""
+
+    def __init__(self, disk: PowerCutDisk, seed: int, config: LogConfig) -> None:
+        self.disk = disk
+        self.random = random.Random(seed)
+        self.config = config
+        self.logs: dict[TopicPartition, Expected] = {}
+        self.gone: set[TopicId] = set()
+        """Topic ids of partitions whose deletion was answered."""
+        self.doomed: set[TopicId] = set()
+        """Those of a deletion that may be under way."""
+        self.now_ms = 1_000_000
+        self.epoch = 0
+        self.sequences: dict[tuple[TopicPartition, int], int] = {}
+        self.manager: LogManager | None = None
+
+    def begin(self) -> None:
+        self.manager = self.open(self.disk.root, self.disk)
+
+    def open(self, root: Path, files: FileSystem = FILE_SYSTEM) -> LogManager:
+        return LogManager.open(
+            [root / "logs"],
+            broker_id=BrokerId(1),
+            cluster_id="c",
+            config_of=lambda topic: self.config,
+            now_ms=self.now_ms,
+            files=files,
+        )
+
+    @property
+    def logs_here(self) -> LogManager:
+        assert self.manager is not None
+        return self.manager
+
+    def log(self, key: TopicPartition) -> Log:
+        found = self.logs_here.get(key)
+        assert found is not None, (key, self.logs_here.offline_partitions)
+        return found
+
+    # What a broker does
+
+    def create(self, key: TopicPartition) -> None:
+        topic_id = TopicId(uuid.UUID(int=self.random.getrandbits(128), version=4))
+        self.logs[key] = Expected(topic_id)
+        for producer in [known for known in self.sequences if known[0] == key]:
+            del self.sequences[producer]
+        self.logs_here.get_or_create(key, topic_id, self.now_ms)
+
+    def delete(self, key: TopicPartition) -> None:
+        expected = self.logs.pop(key)
+        self.doomed.add(expected.topic_id)
+        self.logs_here.delete(key, self.now_ms)
+        self.gone.add(expected.topic_id)
+
+    def batch(self, key: TopicPartition, offset: int, producer_id: int, size: int, count: int) -> bytes:
+        """As it will be in the log, at an offset."""
+        builder = RecordBatchBuilder()
+        self.now_ms += 10
+        for _ in range(count):
+            builder.append(None, self.random.randbytes(size), None, self.now_ms)
+        sequence = self.sequences.get((key, producer_id), 0)
+        is_idempotent = producer_id >= 0
+        built = builder.build(
+            producer_id=producer_id,
+            producer_epoch=0 if is_idempotent else -1,
+            base_sequence=sequence if is_idempotent else -1,
+        )
+        if is_idempotent:
+            self.sequences[key, producer_id] = sequence + count
+        stamp(built, 0, offset, self.epoch)
+        return bytes(built)
+
+    def produce(self, key: TopicPartition, *, producer_id: int = -1, size: int = 60, count: int = 1) -> None:
+        expected = self.logs[key]
+        batch = self.batch(key, expected.end, producer_id, size, count)
+        self._take(expected, batch)
+        sent = bytearray(batch)
+        stamp(sent, 0, 0, -1)
+        result = self.log(key).append_as_leader(sent, self.epoch, self.now_ms)
+        assert result.log_end_offset == expected.end
+        self._answered(key)
+
+    def follow(self, key: TopicPartition, batches: int, *, size: int = 60) -> None:
+        """Append what a leader sent, several batches at once."""
+        expected = self.logs[key]
+        sent = b""
+        for _ in range(batches):
+            batch = self.batch(key, expected.end, self.random.choice((-1, 5)), size, 1)
+            self._take(expected, batch)
+            sent += batch
+        self.log(key).append_as_follower(sent, self.now_ms)
+        self._answered(key)
+
+    def truncate(self, key: TopicPartition, offset: int) -> None:
+        """As a follower whose leader has another history; the next batches are of a newer epoch."""
+        expected = self.logs[key]
+        kept = tuple(batch for batch in expected.batches if header(batch).next_offset <= offset)
+        if offset >= expected.end:
+            return
+        end = next_offset(kept, header(expected.batches[0]).base_offset)
+        with self._cut(key, kept, end, end):
+            self.log(key).truncate_to(offset)
+        expected.start = min(expected.start, end)
+
+    def restart(self, key: TopicPartition, offset: int) -> None:
+        """As a follower that its leader has left behind."""
+        expected = self.logs[key]
+        with self._cut(key, (), offset, 0):
+            expected.start = max(expected.start, offset)
+            self.log(key).truncate_fully_and_start_at(offset)
+        expected.start = offset
+
+    def delete_records(self, key: TopicPartition, offset: int) -> None:
+        self.logs[key].start = offset
+        self.log(key).increment_log_start_offset(offset)
+
+    def retention(self) -> None:
+        for key, expected in self.logs.items():
+            # As `retention.bytes` wants it; the log tells how far it went.
+            expected.start = max(expected.start, expected.end)
+            self.log(key).delete_old_segments(self.now_ms, expected.end)
+            expected.start = self.log(key).log_start_offset
+
+    def flush(self, key: TopicPartition) -> None:
+        self.log(key).flush(self.now_ms)
+        self._answered(key)
+
+    def roll(self, key: TopicPartition) -> None:
+        self.log(key).roll(self.now_ms)
+
+    def checkpoint(self) -> None:
+        self.logs_here.checkpoint_pass(self.now_ms)
+        for key in self.logs:
+            self._answered(key)
+
+    def checkpoint_high_watermarks(self) -> None:
+        self.logs_here.checkpoint_high_watermarks({key: expected.end for key, expected in self.logs.items()})
+
+    def remove_deleted(self) -> None:
+        self.logs_here.remove_deleted(self.now_ms + 1_000_000)
+
+    def stop(self) -> None:
+        self.logs_here.close(self.now_ms)
+        for expected in self.logs.values():
+            expected.safe = expected.end
+
+    def start(self) -> None:
+        self.begin()
+        for key in self.logs:
+            self._answered(key)
+
+    def stop_and_start(self) -> None:
+        self.stop()
+        self.start()
+
+    def kill(self) -> None:
+        """Let go of everything; the files stay as they are."""
+        manager, self.manager = self.manager, None
+        if manager is not None:
+            let_go(manager)
+
+    def restart_on(self, disk: PowerCutDisk, found: dict[TopicPartition, Found]) -> None:
+        """Go on with what a crash has left, which `judge` has found: all of that is on disk."""
+        self.disk = disk
+        self.sequences.clear()
+        for key in list(self.logs):
+            if key not in found:
+                del self.logs[key]
+                continue
+            topic_id, start, end, history = found[key]
+            self.logs[key] = Expected(
+                topic_id or self.logs[key].topic_id, history, end=end, start=start, least_end=end
+            )
+            self._set_sequences(key, history)
+        self.begin()
+        for log in self.logs_here.all_logs():
+            key = log.topic_partition
+            if key not in self.logs:
+                assert log.topic_id is not None or not log.log_end_offset
+                self.logs_here.delete(key, self.now_ms)
+                continue
+            expected = self.logs[key]
+            log.assign_topic_id(expected.topic_id)
+            assert (log.log_start_offset, log.log_end_offset) == (expected.start, expected.end)
+            expected.safe = log.recovery_point
+        self.gone |= self.doomed
+        self.doomed.clear()
+
+    # Inside
+
+    def _set_sequences(self, key: TopicPartition, batches: Batches) -> None:
+        for producer in [known for known in self.sequences if known[0] == key]:
+            del self.sequences[producer]
+        for head in map(header, batches):
+            if head.producer_id >= 0:
+                self.sequences[key, head.producer_id] = head.base_sequence + head.record_count
+
+    def _take(self, expected: Expected, batch: bytes) -> None:
+        expected.batches = (*expected.batches, batch)
+        expected.end = header(batch).next_offset
+
+    def _answered(self, key: TopicPartition) -> None:
+        expected = self.logs[key]
+        expected.least_end = expected.end
+        expected.safe = max(expected.safe, self.log(key).recovery_point)
+
+    @contextmanager
+    def _cut(self, key: TopicPartition, kept: Batches, end: int, safe: int) -> Iterator[None]:
+        expected = self.logs[key]
+        expected.ended.append(expected.batches)
+        expected.safe = min(expected.safe, safe)
+        expected.least_end = min(safe, expected.end)
+        expected.batches, expected.end = kept, end
+        expected.may_be_cut = True
+        self.epoch += 1
+        self._set_sequences(key, kept)
+        yield
+        expected.may_be_cut = False
+        expected.least_end = end
+
+
+def let_go(manager: LogManager) -> None:
+    for log in manager.all_logs():
+        log.abandon()
+    for log_dir in manager._dirs.values():
+        log_dir.release()
+
+
+# Judging
+
+
+class Found(NamedTuple):
+    """What an image holds of one log."""
+
+    topic_id: TopicId | None
+    start: int
+    end: int
+    history: Batches
+    """All batches up to the end, those below the start included."""
+
+
+def judge(life: Life, image: Path, *, is_kill: bool) -> dict[TopicPartition, Found]:
+    """Open the logs of an image and compare; leaves them closed. Returns those that are as they should be."""
+    found = image / "logs"
+    judged: dict[TopicPartition, Found] = {}
+    if not found.is_dir():
+        assert not any(expected.safe for expected in life.logs.values())
+        return judged
+    for name in CHECKPOINTS:
+        OffsetCheckpoint(found / name).read()
+    manager = life.open(image)
+    try:
+        assert not manager.offline_dirs
+        assert not manager.offline_partitions, list(manager.offline_partitions.values())
+        for log in manager.all_logs():
+            assert log.topic_id not in life.gone, f"{log} is back"
+        for key, expected in life.logs.items():
+            log = manager.get(key)
+            if log is None or log.topic_id in life.doomed:
+                assert expected.safe <= expected.start or not expected.batches, f"{key} is gone"
+                continue
+            try:
+                judged[key] = _judge_log(log, expected, is_kill=is_kill)
+            except AssertionError as error:
+                raise AssertionError(f"{log}, {expected.start}..{expected.end}: {error}") from error
+    finally:
+        let_go(manager)
+    return judged
+
+
+def contents(log: Log) -> Batches:
+    """All batches from the log start on, read one by one through the indexes."""
+    found: list[bytes] = []
+    offset: int = log.log_start_offset
+    while offset < log.log_end_offset:
+        result = log.read(offset, 1)
+        assert result.next_offset > offset, f"no batch holds offset {offset}"
+        assert result.start_offset <= offset, f"offset {offset} is missing"
+        found += [
+            bytes(result.records[at : at + head.size_bytes]) for at, head in iter_batches(result.records)
+        ]
+        offset = result.next_offset
+    return tuple(found)
+
+
+def _judge_log(log: Log, expected: Expected, *, is_kill: bool) -> Found:
+    start, end = log.log_start_offset, log.log_end_offset
+    found = contents(log)
+    assert (
+        start <= max(expected.start, *(next_offset(old) for old in expected.ended), 0)
+        if expected.may_be_cut
+        else (start <= expected.start)
+    ), f"the log starts at {start}"
+    assert log.topic_id == expected.topic_id or (log.topic_id is None and not found), log.topic_id
+    history = _history(found, start, end, expected)
+    assert history is not None, _mixture(found, expected)
+    assert end >= max(expected.safe, start), f"safe up to {expected.safe}, found up to {end}"
+    if is_kill:
+        assert end >= expected.least_end, f"{expected.least_end} was answered, found up to {end}"
+        assert expected.may_be_cut or history is expected.batches, "a truncation is undone"
+    for batch in found:
+        head = header(batch)
+        if head.last_offset < expected.start:
+            # The epochs of what was deleted may be forgotten before the deletion itself is safe.
+            continue
+        epoch = log.epoch_cache.epoch_at(max(head.base_offset, start))
+        assert epoch == head.partition_leader_epoch, f"{_short(batch)} in {log.epoch_cache.entries}"
+    _judge_producers(log, found, history)
+    for batch in found:
+        head = header(batch)
+        at = log.offset_for_timestamp(head.max_timestamp)
+        assert at is not None
+        assert at.offset <= head.last_offset, f"{at} for {head.max_timestamp}"
+    held = tuple(batch for batch in history if header(batch).next_offset <= end)
+    # A log that begins anew at a later start has nothing of what lay before.
+    return Found(log.topic_id, start, end, held if next_offset(held) == end else ())
+
+
+def _history(found: Batches, start: int, end: int, expected: Expected) -> Batches | None:
+    """What the log held at some moment, of which it has everything from its start to its end."""
+    for held in (expected.batches, *reversed(expected.ended)):
+        mine = tuple(
+            batch for batch in held if header(batch).next_offset > start and header(batch).next_offset <= end
+        )
+        if mine != found:
+            continue
+        below = [batch for batch in expected.batches if header(batch).next_offset <= expected.safe]
+        if all(batch in held for batch in below if header(batch).next_offset > start):
+            return held
+    return None
+
+
+def _judge_producers(log: Log, found: Batches, history: Batches) -> None:
+    last: dict[int, BatchHeader] = {}
+    for batch in found:
+        if header(batch).producer_id >= 0:
+            last[header(batch).producer_id] = header(batch)
+    for producer_id, head in last.items():
+        state = log.producers.get(producer_id)
+        assert state is not None, f"producer {producer_id} is not known"
+        assert state.last_offset == head.last_offset, f"producer {producer_id} is at {state.last_offset}"
+        assert state.last_sequence == head.base_sequence + head.last_offset_delta
+    known = {
+        (header(batch).producer_id, header(batch).base_sequence, header(batch).base_offset)
+        for batch in history
+    }
+    for state in log.producers:
+        for recent in state.recent:
+            assert recent.last_offset < log.log_end_offset
+            key = (state.producer_id, recent.base_sequence, recent.base_offset)
+            assert key in known, f"producer {state.producer_id} never wrote {recent}"
+
+
+def _short(batch: bytes) -> str:
+    head = header(batch)
+    return f"{head.base_offset}-{head.last_offset}@{head.partition_leader_epoch}"
+
+
+def _mixture(found: Batches, expected: Expected) -> str:
+    held = [found[-12:], expected.batches[-12:], *(old[-12:] for old in expected.ended)]
+    lines = [" ".join(map(_short, batches)) for batches in held]
+    return f"safe is {expected.safe}; found, held now, and before:\n" + "\n".join(lines)

@@ -1,0 +1,271 @@
+"""The logs of a broker that is stopped at every single file operation, by a power cut or a kill -9."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.protocol.ids import TopicPartition
+
+from .crash_life import Found, Life, judge
+from .power_cut import PowerCutDisk
+
+SEEDS = int(os.environ.get("BARNABAS_CRASH_SEEDS", "2"))
+"""Power cuts that are tried at each file operation."""
+A, B, C = (TopicPartition("t", number) for number in range(3))
+CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=300, retention_ms=-1, file_delete_delay_ms=0)
+
+
+@pytest.fixture
+def fast_folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory, where there is such a folder: thousands of small files are written."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="barnabas-") as folder:
+        yield Path(folder)
+
+
+class CrashPoints:
+    """Judges images of a disk after every change of it."""
+
+    def __init__(self, folder: Path, disk: PowerCutDisk) -> None:
+        self.life: Life | None = None
+        self.disk = disk
+        self.count = 0
+        self._image = folder / "image"
+        disk.on_change = self.judge
+
+    def judge(self, what: str) -> None:
+        if self.life is None:
+            return
+        self.count += 1
+        for seed in range(SEEDS + 2):
+            chosen = random.Random(f"{self.count} {seed}")
+            is_kill = seed < 2
+            if is_kill:
+                self.disk.write_killed(self._image, chosen, torn=seed == 1)
+            else:
+                self.disk.write_cut(self._image, chosen)
+            try:
+                judge(self.life, self._image, is_kill=is_kill)
+            except Exception as error:
+                way = "kill -9" if is_kill else "power cut"
+                raise AssertionError(f"{way} {seed} after operation {self.count}, {what}: {error}") from error
+            shutil.rmtree(self._image)
+
+
+def lived(folder: Path, script: Callable[[Life], None], config: LogConfig = CONFIG) -> CrashPoints:
+    root = folder / "disk"
+    root.mkdir()
+    disk = PowerCutDisk(root)
+    points = CrashPoints(folder, disk)
+    life = Life(disk, 0, config)
+    life.begin()
+    points.life = life
+    script(life)
+    disk.check_follows()
+    life.kill()
+    return points
+
+
+def appends_rolls_and_flushes(life: Life) -> None:
+    life.create(A)
+    for number in range(14):
+        life.produce(A, producer_id=number % 3 - 1, size=200)
+    life.checkpoint()
+    life.create(B)
+    life.follow(B, 12)
+    life.flush(B)
+    life.roll(B)
+    life.follow(B, 12, size=150)
+    life.checkpoint()
+    life.checkpoint_high_watermarks()
+    life.produce(A, producer_id=1, count=3)
+
+
+def truncations(life: Life) -> None:
+    life.create(A)
+    life.follow(A, 12, size=100)
+    life.truncate(A, 9)
+    life.follow(A, 12, size=100)
+    life.flush(A)
+    life.checkpoint()
+    life.truncate(A, 10)
+    life.follow(A, 20, size=100)
+    life.checkpoint()
+    life.truncate(A, 3)
+    life.follow(A, 4, size=100)
+    life.checkpoint()
+    life.restart(A, 50)
+    life.follow(A, 4)
+    life.checkpoint()
+    life.restart(A, 20)
+    life.follow(A, 4)
+
+
+def deletions_of_records(life: Life) -> None:
+    life.create(A)
+    for number in range(20):
+        life.produce(A, producer_id=number % 2, size=200)
+    life.delete_records(A, 3)
+    life.checkpoint()
+    life.delete_records(A, 18)
+    life.checkpoint()
+    for number in range(10):
+        life.produce(A, producer_id=number % 2, size=200)
+    life.retention()
+    life.checkpoint()
+    life.delete_records(A, 29)
+    life.produce(A)
+    life.retention()
+    life.checkpoint()
+
+
+def deletions_of_partitions(life: Life) -> None:
+    for key in (A, B):
+        life.create(key)
+        life.follow(key, 10)
+    life.flush(A)
+    life.checkpoint()
+    life.delete(A)
+    life.create(A)
+    life.follow(A, 3)
+    life.remove_deleted()
+    life.delete(B)
+    life.checkpoint()
+    life.remove_deleted()
+    life.create(B)
+    life.flush(B)
+
+
+def clean_stops(life: Life) -> None:
+    life.create(A)
+    life.create(B)
+    life.follow(A, 12, size=150)
+    life.checkpoint_high_watermarks()
+    life.stop()
+    life.start()
+    life.follow(A, 3, size=150)
+    life.truncate(A, 11)
+    life.stop()
+    life.start()
+    life.follow(B, 1)
+    life.truncate(B, 0)
+    life.stop()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [appends_rolls_and_flushes, truncations, deletions_of_records, deletions_of_partitions, clean_stops],
+)
+def test_nothing_safe_is_lost_and_nothing_is_offline_wherever_a_broker_is_stopped(
+    fast_folder: Path, script: Callable[[Life], None]
+) -> None:
+    assert lived(fast_folder, script).count > 40
+
+
+def test_the_same_with_a_flush_after_every_record(fast_folder: Path) -> None:
+    lived(fast_folder, appends_rolls_and_flushes, replace(CONFIG, segment_bytes=1_000, flush_messages=1))
+
+
+class Crash(BaseException):
+    """The machine, or the process, stops here."""
+
+
+def live_at_random(life: Life, chosen: random.Random) -> None:
+    """One thing that a broker does, to one of three partitions."""
+    key = chosen.choice((A, B, C))
+    expected = life.logs.get(key)
+    if expected is None:
+        life.create(key)
+        return
+    somewhere = chosen.randint(expected.start, expected.end)
+    near_the_end = max(expected.start, expected.end - chosen.randrange(6))
+    producer_id, count = chosen.randint(-1, 2), chosen.randint(1, 3)
+    size = chosen.choice((60, 60, 200))
+    things: list[tuple[int, Callable[[], None]]] = [
+        (20, lambda: life.produce(key, producer_id=producer_id, size=size, count=count)),
+        (20, lambda: life.follow(key, chosen.randint(1, 12), size=size)),
+        (6, lambda: life.truncate(key, near_the_end)),
+        (2, lambda: life.truncate(key, somewhere)),
+        (1, lambda: life.restart(key, chosen.choice((expected.end + 5, somewhere)))),
+        (5, lambda: life.delete_records(key, somewhere)),
+        (3, life.retention),
+        (5, lambda: life.flush(key)),
+        (3, lambda: life.roll(key)),
+        (6, life.checkpoint),
+        (2, life.checkpoint_high_watermarks),
+        (1, lambda: life.delete(key)),
+        (1, life.remove_deleted),
+        (1, life.stop_and_start),
+    ]
+    weights = [weight for weight, _ in things]
+    chosen.choices([thing for _, thing in things], weights)[0]()
+
+
+class Countdown:
+    """Ends a life after so many changes on disk."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def __call__(self, what: str) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise Crash
+
+
+def live_until_crash(
+    life: Life, disk: PowerCutDisk, found: dict[TopicPartition, Found] | None, seed: str
+) -> None:
+    """Start on what a crash before has left, and stop after some changes, perhaps within recovery."""
+    chosen = random.Random(seed)
+    disk.on_change = Countdown(chosen.choice((chosen.randrange(1, 20), chosen.randrange(1, 300))))
+    try:
+        if found is None:
+            life.begin()
+        else:
+            life.restart_on(disk, found)
+        while True:
+            live_at_random(life, chosen)
+    except Crash:
+        disk.on_change = lambda what: None
+    life.kill()
+    disk.check_follows()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS * 10))
+def test_a_life_of_many_crashes(fast_folder: Path, seed: int) -> None:
+    chosen = random.Random(seed)
+    config = replace(
+        CONFIG,
+        retention_bytes=chosen.choice((-1, 6_000)),
+        flush_messages=chosen.choice((1, 1 << 60, 1 << 60)),
+    )
+    root, copy = fast_folder / "0", fast_folder / "copy"
+    root.mkdir()
+    disk = PowerCutDisk(root)
+    life = Life(disk, seed, config)
+    found: dict[TopicPartition, Found] | None = None
+    for crash in range(12):
+        live_until_crash(life, disk, found, f"{seed} {crash}")
+        is_kill = chosen.random() < 0.3
+        after = fast_folder / str(crash + 1)
+        if is_kill:
+            disk.write_killed(after, chosen, torn=chosen.random() < 0.5)
+        else:
+            disk.write_cut(after, chosen)
+        shutil.copytree(after, copy)
+        found = judge(life, copy, is_kill=is_kill)
+        shutil.rmtree(copy)
+        shutil.rmtree(disk.root)
+        disk = PowerCutDisk(after)
