@@ -13,13 +13,14 @@ import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from barnabas.broker.config import load_config
 from barnabas.client.admin import Admin, NewTopic
 from barnabas.client.producer import Producer
+from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.probe import wait_ready_async
 from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
 
@@ -101,40 +102,57 @@ def test_a_broker_accepts_the_settings_of_each_service(compose_commands: list[li
     assert {config.inter_broker_listener_name for config in configs} == {"INTERNAL"}
 
 
+class Running(NamedTuple):
+    """A project that is up: its compose command, what it was told, and where it is reached from here."""
+
+    command: list[str]
+    settings: dict[str, str]
+    ports: list[int]
+
+
 @pytest.fixture
-def running(compose_commands: list[list[str]], engine: None) -> Iterator[list[str]]:
-    """The compose command of a project that is up and healthy; taken down, volumes too, after the test."""
+def running(compose_commands: list[list[str]], engine: None) -> Iterator[Running]:
+    """A project with ports and an image of its own; taken down with volumes and image after the test."""
     project = f"barnabas-test-{uuid.uuid4().hex[:8]}"
     command = [*compose_commands[0], "-p", project, "-f", str(COMPOSE_FILE)]
-    settings = {}
+    reserved = [ReservedPort.pick() for _ in range(3)]
+    ports = [port.port for port in reserved]
+    for port in reserved:
+        port.close()
+    settings = {f"PORT_{number}": str(port) for number, port in enumerate(ports, 1)}
+    settings["IMAGE"] = f"{project}:local"
     if "BARNABAS_TEST_BASE_IMAGE" in os.environ:
         settings["BASE_IMAGE"] = os.environ["BARNABAS_TEST_BASE_IMAGE"]
     try:
         _run([*command, "up", "-d", "--build"], _UP_TIMEOUT_S, **settings)
-        yield command
+        yield Running(command, settings, ports)
     finally:
-        subprocess.run([*command, "down", "-v", "-t", "5"], capture_output=True, timeout=180, check=False)
+        environment = {**os.environ, **settings}
+        for end in ([*command, "down", "-v", "-t", "5"], ["docker", "rmi", settings["IMAGE"]]):
+            subprocess.run(end, capture_output=True, timeout=180, check=False, env=environment)
 
 
 @pytest.mark.timeout(1200)
 async def test_a_cluster_from_the_compose_file_takes_records_from_the_host_and_between_containers(
-    running: list[str],
+    running: Running,
 ) -> None:
     # `up -d` of docker-compose 1.29 does not wait for the last services to be healthy.
-    endpoints = {BrokerId(number): Endpoint("localhost", 10_000 * number + 9_092) for number in (1, 2, 3)}
+    endpoints = {
+        BrokerId(number): Endpoint("localhost", port) for number, port in enumerate(running.ports, 1)
+    }
+    bootstrap = ",".join(map(str, endpoints.values()))
     await wait_ready_async(endpoints, 120)
-    async with Admin(bootstrap_servers=_BOOTSTRAP) as admin:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics(NewTopic("compose", num_partitions=3, replication_factor=3))
-        async with Producer(bootstrap_servers=_BOOTSTRAP) as producer:
+        async with Producer(bootstrap_servers=bootstrap) as producer:
             for partition in range(3):
                 await producer.send_and_wait("compose", b"value", partition=partition)
         offsets = await admin.list_offsets({TopicPartition("compose", p): "latest" for p in range(3)})
     assert [found.offset for found in offsets.values()] == [1, 1, 1]
 
     # From inside the network the advertised names are the internal ones; all three must be reachable.
-    said = _run(
-        [*running, "exec", "-T", "broker-2", "barnabas", "status", "--json", "--bootstrap", "broker-1:9092"]
-    )
+    status_of_one = ["barnabas", "status", "--json", "--bootstrap", "broker-1:9092"]
+    said = _run([*running.command, "exec", "-T", "broker-2", *status_of_one], **running.settings)
     status = json.loads(said)
     assert [broker["host"] for broker in status["brokers"]] == ["broker-1", "broker-2", "broker-3"]
     assert status["problems"] == []
