@@ -3,8 +3,9 @@
 A broker coordinates the groups of the partitions of the offsets topic that it leads: one `GroupShard` each.
 It takes a shard up when it comes to lead and closes it when it no longer does; nothing is handed over, for
 everything that counts is in the log. Taking up means to load, on a thread of its own, while requests are told
-COORDINATOR_LOAD_IN_PROGRESS. A broker that has lost its session coordinates nothing, for it cannot know who
-does.
+COORDINATOR_LOAD_IN_PROGRESS. A broker coordinates what it may write to with acks=all: one that has lost its
+session nothing, for it cannot know who does; one that does not hear of ZooKeeper those whose followers bear
+witness.
 
 The number of partitions decides where a group is, so it is taken for known only when it is certain: when all
 of the partitions that the settings ask for are there, or ZooKeeper confirms another number.
@@ -169,8 +170,6 @@ class GroupCoordinator:
 
         Raises NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE.
         """
-        if self._replicas.fenced is not None:
-            raise api_error(ErrorCode.NOT_COORDINATOR, self._replicas.fenced)
         count = self._partition_count()
         if count is None:
             raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is not there yet")
@@ -178,6 +177,9 @@ class GroupCoordinator:
         shard = self._shards.get(index)
         if shard is None:
             raise api_error(ErrorCode.NOT_COORDINATOR, f"{OFFSETS_TOPIC}-{index} is led by another broker")
+        doubt = self._replicas.doubt(shard.partition)
+        if doubt is not None:
+            raise api_error(ErrorCode.NOT_COORDINATOR, doubt)
         shard.check_serving()
         return shard
 
@@ -191,9 +193,10 @@ class GroupCoordinator:
 
     def all_groups(self) -> tuple[list[Group], bool]:
         """Every group that is coordinated here, and whether there may be more: some are being loaded."""
-        shards = list(self._shards.values()) if self._replicas.fenced is None else []
+        shards = self._undoubted()
         found = [group for shard in shards for group in shard.groups()]
-        return found, any(shard.state is ShardState.LOADING for shard in shards)
+        is_partial = len(shards) < len(self._shards)
+        return found, is_partial or any(shard.state is ShardState.LOADING for shard in shards)
 
     def _partition_count(self) -> int | None:
         """None while it is not certain."""
@@ -264,7 +267,7 @@ class GroupCoordinator:
             reaper=self._reaper,
             now=self._now,
             max_batch_bytes=max_batch_bytes,
-            is_fenced=lambda: self._replicas.fenced is not None,
+            is_fenced=lambda: self._replicas.doubt(partition.partition) is not None,
         )
 
     def topics_deleted(self, topics: Collection[str]) -> None:
@@ -283,9 +286,13 @@ class GroupCoordinator:
             shard.for_all(lambda group, now: group.expire_offsets(now, self._retention_ms))
 
     def _serving(self) -> list[GroupShard]:
-        """Without a session none: what is forgotten then could not be taken out of the log."""
-        shards = list(self._shards.values()) if self._replicas.fenced is None else []
-        return [shard for shard in shards if shard.state is ShardState.SERVING]
+        """Those that this broker may act for: what others forget could not be taken out of the log."""
+        return [shard for shard in self._undoubted() if shard.state is ShardState.SERVING]
+
+    def _undoubted(self) -> list[GroupShard]:
+        return [
+            shard for shard in list(self._shards.values()) if self._replicas.doubt(shard.partition) is None
+        ]
 
     # The coordinator's own thread: what may take long.
 

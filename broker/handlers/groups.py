@@ -161,7 +161,8 @@ def handle_list(services: Services, request: ApiRequest) -> None:
     types = {kind.lower() for kind in body.types_filter}
     groups, is_partial = services.groups.all_groups()
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_partial else ErrorCode.NONE
-    if services.replicas.fenced is not None:
+    fence = services.replicas.fence
+    if fence.loss is not None or (fence.reason is not None and is_partial):
         # Nobody may take it for a broker without groups.
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     listed = [group.listed() for group in groups]

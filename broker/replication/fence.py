@@ -1,10 +1,11 @@
 """Why this broker may not write just now, if it may not.
 
-Without ZooKeeper nobody may believe that it still leads, and there are two reasons for doubt, which end in
-different ways. ZooKeeper is *silent* for a session timeout: ends when it is heard of again in the same
-session. The registration is *gone* with its session: ends when the controller has said, to the new one, what
-this broker leads. Neither ends the other: a controller that has ZooKeeper back earlier than we do cannot
-speak for our session.
+Without ZooKeeper nobody may believe by itself that it still leads, and there are two reasons for doubt, which
+end in different ways. ZooKeeper is *silent* for a session timeout: ends when it is heard of again in the same
+session; until then a partition may go on whose other members bear witness (`Partition.is_witnessed`). The
+registration is *gone* with its session: ends when the controller has said, to the new one, what this broker
+leads. Neither ends the other: a controller that has ZooKeeper back earlier than we do cannot speak for our
+session.
 
 What a controller says to a life that is over does not end it either, however the two threads meet.
 
@@ -30,7 +31,8 @@ class Fence:
         self._on_fenced = on_fenced
         self._lock = threading.Lock()
         self._silence: str | None = None
-        self._loss: str | None = None
+        self.loss: str | None = None
+        """Why the registration is gone, if it is: then no witness counts."""
         self._lost_life = NO_BROKER_EPOCH
 
     def silent(self, reason: str) -> None:
@@ -49,7 +51,7 @@ class Fence:
     def registration_lost(self, reason: str, broker_epoch: BrokerEpoch) -> None:
         """The session has ended and the registration with it: that of the life with this epoch."""
         with self._lock:
-            self._loss = reason
+            self.loss = reason
             self._lost_life = broker_epoch
             is_news = self._update()
         self._tell(is_news)
@@ -58,12 +60,12 @@ class Fence:
         """The controller has told the life with this epoch what it leads."""
         with self._lock:
             if broker_epoch > self._lost_life:
-                self._loss = None
+                self.loss = None
                 self._update()
 
     def _update(self) -> bool:
         """Whether writes are refused from now on and were not before."""
-        before, self.reason = self.reason, self._loss or self._silence
+        before, self.reason = self.reason, self.loss or self._silence
         if before is None and self.reason is not None:
             logger.warning("refusing writes: %s", self.reason)
         elif before is not None and self.reason is None:

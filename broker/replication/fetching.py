@@ -191,15 +191,17 @@ def _read_one(
     return FetchOutcome(item, ErrorCode.NONE, read)
 
 
-def refusing_to_wait(found: FetchResult) -> FetchResult:
+def refusing_to_wait(found: FetchResult, doubt: Callable[[TopicPartition], object]) -> FetchResult:
     """What a consumer is told by a broker that may lead no longer and cannot know: NOT_LEADER_OR_FOLLOWER.
 
     But only where it has read all there is. What is committed stays committed, whoever leads; yet who waits
-    here for more might wait for ever, while another broker leads.
+    here for more might wait for ever, while another broker leads. ``doubt`` says of which partitions.
     """
     outcomes = [
         one._replace(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, read=None)
-        if one.read is not None and one.item.fetch_offset >= one.read.high_watermark
+        if one.read is not None
+        and one.item.fetch_offset >= one.read.high_watermark
+        and doubt(one.item.partition) is not None
         else one
         for one in found.outcomes
     ]

@@ -30,6 +30,8 @@ class Followers:
         self._broker_id = broker_id
         self._max_lag_ms = max_lag_ms
         self._states: dict[BrokerId, FollowerState] = {}
+        # When each last fetched in the present leader epoch.
+        self._fetched_ms: dict[BrokerId, float] = {}
 
     def begin_epoch(
         self,
@@ -43,6 +45,7 @@ class Followers:
         """A leader epoch begins, in which this replica leads; ``knows_ends`` says that it did in the last."""
         self.isr = isr
         self.leader_epoch_start_offset = log_end_offset
+        self._fetched_ms = {}
         self._states = rules.followers_after_election(
             self._states,
             [replica for replica in replicas if replica != self._broker_id],
@@ -56,6 +59,7 @@ class Followers:
         """This replica leads no longer."""
         self.isr = _NO_ISR
         self._states = {}
+        self._fetched_ms = {}
 
     def __contains__(self, follower: object) -> bool:
         return follower in self._states
@@ -69,8 +73,14 @@ class Followers:
         leader_log_end_offset: Offset,
         broker_epoch: BrokerEpoch,
         now_ms: float,
+        is_of_epoch: bool = False,
     ) -> None:
-        """A fetch of a known follower was answered from a log that ended at ``leader_log_end_offset``."""
+        """A fetch of a known follower was answered from a log that ended at ``leader_log_end_offset``.
+
+        ``is_of_epoch`` says that the fetch named the present leader epoch.
+        """
+        if is_of_epoch:
+            self._fetched_ms[follower] = now_ms
         self._states[follower] = rules.after_fetch(
             self._states[follower],
             fetch_offset=fetch_offset,
@@ -78,6 +88,16 @@ class Followers:
             leader_log_end_offset=leader_log_end_offset,
             broker_epoch=broker_epoch,
             now_ms=now_ms,
+        )
+
+    def are_witnesses(self, now_ms: float) -> bool:
+        """Whether all others that may be in sync have fetched in this epoch lately, and there are any."""
+        return rules.are_witnesses(
+            self._fetched_ms,
+            self.isr.maximal,
+            self._broker_id,
+            now_ms=now_ms,
+            max_lag_ms=self._max_lag_ms,
         )
 
     def may_join(

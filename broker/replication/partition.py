@@ -311,11 +311,17 @@ class Partition:
                 leader_log_end_offset=leader_log_end_offset,
                 broker_epoch=broker_epoch,
                 now_ms=now_ms,
+                is_of_epoch=current_leader_epoch >= 0,
             )
             # Though this follower stands still, another that was waited for may have lagged too long by now.
             moved = self._advance_high_watermark(now_ms)
             may_join = self._followers.may_join(follower, self._high_watermark, registered_broker_epoch)
             return FollowerProgress(moved, may_join)
+
+    def is_witnessed(self, now_ms: float) -> bool:
+        """Whether this replica leads, as the others that may be in sync show; see `rules.are_witnesses`."""
+        with self._lock:
+            return self._role is Role.LEADER and self._followers.are_witnesses(now_ms)
 
     def epoch_end(self, current_leader_epoch: int, epoch: LeaderEpoch) -> EpochEnd:
         """Where this leader's history of an epoch ends; epoch and offset are -1 when it is unknown."""

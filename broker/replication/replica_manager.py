@@ -168,11 +168,20 @@ class ReplicaManager:
             raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} holds no {name}")
         raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}")
 
-    def _writable(self, name: TopicPartition) -> Partition:
+    def _writable(self, name: TopicPartition, acks: int = 1) -> Partition:
         """As `partition`, and raises NOT_LEADER_OR_FOLLOWER while this broker may not change anything."""
-        if self.fence.reason is not None:
-            raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, self.fence.reason)
+        reason = self.fence.reason if acks != ACKS_ALL else self.doubt(name)
+        if reason is not None:
+            raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
         return self.partition(name)
+
+    def doubt(self, name: TopicPartition) -> str | None:
+        """Why this broker may not act as leader of a partition even with acks=all, or None."""
+        reason = self.fence.reason
+        if reason is None or self.fence.loss is not None:
+            return reason
+        found = self._partitions.get(name)
+        return None if found is not None and found.is_witnessed(self._now_ms()) else reason
 
     def partitions(self) -> list[Partition]:
         return list(self._partitions.values())
@@ -270,7 +279,7 @@ class ReplicaManager:
             outcome = AppendOutcome(name)
             outcomes.append(outcome)
             require_all = acks == ACKS_ALL and not below_min_isr
-            appended = self._append_one(outcome, records, require_all, now_ms, since)
+            appended = self._append_one(outcome, records, acks, require_all, now_ms, since)
             if appended is None:
                 continue
             if acks == ACKS_ALL:
@@ -297,6 +306,7 @@ class ReplicaManager:
         self,
         outcome: AppendOutcome,
         records: memoryview,
+        acks: int,
         require_all: bool,
         now_ms: float,
         since: LeaderEpoch | None,
@@ -304,7 +314,7 @@ class ReplicaManager:
         """Append to one partition, and note the outcome; None when that is an error."""
         partition = None
         try:
-            partition = self._writable(outcome.partition)
+            partition = self._writable(outcome.partition, acks)
             appended = append_checked(
                 partition,
                 records,
@@ -392,7 +402,7 @@ class ReplicaManager:
                 superseded.force_complete()
             found = self._note_progress(params, found)
         elif self.fence.reason is not None:
-            found = refusing_to_wait(found)
+            found = refusing_to_wait(found, self.doubt)
         if found.is_cold or found.is_urgent or not watched or params.max_wait_ms <= 0:
             self.cold_reads.finish(params, found, answer)
             return

@@ -163,6 +163,26 @@ def may_join_isr(
     return follower.log_end_offset >= max(high_watermark, leader_epoch_start_offset)
 
 
+def are_witnesses(
+    fetched_ms: Mapping[BrokerId, float],
+    maximal_in_sync_replicas: frozenset[BrokerId],
+    leader: BrokerId,
+    *,
+    now_ms: float,
+    max_lag_ms: float,
+) -> bool:
+    """Whether a leader that does not hear of ZooKeeper may go on with acks=all.
+
+    ``fetched_ms`` says when each follower last fetched in this very leader epoch. Who is elected in its place
+    is one of the others that may be in sync, and stops fetching in this epoch; so while all of them fetch,
+    nobody leads. A leader that is alone has no witness.
+    """
+    others = maximal_in_sync_replicas - {leader}
+    return bool(others) and all(
+        now_ms - fetched_ms.get(follower, NEVER_MS) <= max_lag_ms for follower in others
+    )
+
+
 def out_of_sync(
     followers: Mapping[BrokerId, FollowerState],
     in_sync_replicas: Iterable[BrokerId],

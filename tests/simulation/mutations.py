@@ -191,6 +191,16 @@ def one_of_a_lost_isr_is_kept(setattr_: SetAttr) -> None:
     setattr_(replica_state, "without_replicas", one_by_one)
 
 
+def without_zookeeper_no_witness_is_asked_for(setattr_: SetAttr) -> None:
+    setattr_(rules, "are_witnesses", lambda *_, **__: True)
+
+
+def any_fetch_bears_witness(setattr_: SetAttr) -> None:
+    """However long ago it came."""
+    are_witnesses = rules.are_witnesses
+    setattr_(rules, "are_witnesses", lambda *seen, **now: are_witnesses(*seen, **{**now, "max_lag_ms": 1e12}))
+
+
 FOUND_BY_CHANCE: dict[Mutation, int] = {
     followers_cut_to_their_high_watermark: 0,
     no_history_is_compared: 0,

@@ -461,6 +461,65 @@ def all_restart_between_two_controllers() -> None:
     assert [entry.value for entry in world.truth.committed] == [0]
 
 
+def _accepts(world: World, broker: BrokerId, acks: int = -1) -> bool:
+    """Whether a broker takes a record that somebody produces there."""
+    partition = world.brokers[broker].partition
+    assert partition is not None
+    before = partition.log_end_offset
+    world.produce(broker, acks=acks)
+    return bool(partition.log_end_offset > before)
+
+
+def a_leader_that_does_not_hear_zookeeper() -> None:
+    """It goes on with acks=all while all others in sync fetch in its epoch, and no longer."""
+    with World(3) as world:
+        _replicate(world, B, C)
+        world.zookeeper.doors[A] = Door.LOST
+        world.brokers[A].replicas.fence.silent("ZooKeeper is silent")
+        assert _accepts(world, A)
+        assert not _accepts(world, A, acks=1)
+        _replicate(world, B, C)
+        _replicate(world, B, C)
+        assert world.truth.acknowledged_end == 1
+        # Deposed, and nobody tells it. Who is elected, and who follows, fetches here no longer.
+        world.suspect(A)
+        _control(world)
+        _tell(world, B, C)
+        assert world.state.leader != A
+        world.advance(2 * MAX_LAG_MS)
+        assert not _accepts(world, A)
+        world.zookeeper.doors[A] = Door.OPEN
+        world.brokers[A].replicas.fence.heard()
+        _end(world)
+
+
+def a_leader_with_one_silent_follower_does_not_hear_zookeeper() -> None:
+    """It could not put it out of the ISR, and it may be the one that leads by now."""
+    with World(3) as world:
+        _replicate(world, B, C)
+        world.zookeeper.doors[A] = Door.LOST
+        world.brokers[A].replicas.fence.silent("ZooKeeper is silent")
+        world.advance(2 * MAX_LAG_MS)
+        _replicate(world, B)
+        assert not _accepts(world, A)
+        _replicate(world, B, C)
+        assert _accepts(world, A)
+        world.zookeeper.doors[A] = Door.OPEN
+        world.brokers[A].replicas.fence.heard()
+        _end(world)
+
+
+def a_leader_that_is_alone_does_not_hear_zookeeper() -> None:
+    """It has no witness."""
+    with World(3, min_insync_replicas=1) as world:
+        _put_out_of_isr(world, B, C)
+        world.brokers[A].replicas.fence.silent("ZooKeeper is silent")
+        assert not _accepts(world, A)
+        world.brokers[A].replicas.fence.heard()
+        assert _accepts(world, A)
+        _end(world)
+
+
 HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_stale_high_watermark: (mutations.followers_cut_to_their_high_watermark,),
     a_fast_double_failover: (mutations.no_history_is_compared,),
@@ -468,6 +527,14 @@ HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     an_expansion_for_an_earlier_life: (mutations.broker_epochs_of_fetches_are_not_checked,),
     an_expansion_written_after_the_rebirth: (mutations.an_expansion_is_written_whoever_lives,),
     a_lost_expansion_and_a_rebirth: (),
+    a_leader_that_does_not_hear_zookeeper: (
+        mutations.without_zookeeper_no_witness_is_asked_for,
+        mutations.any_fetch_bears_witness,
+    ),
+    a_leader_with_one_silent_follower_does_not_hear_zookeeper: (
+        mutations.without_zookeeper_no_witness_is_asked_for,
+    ),
+    a_leader_that_is_alone_does_not_hear_zookeeper: (mutations.without_zookeeper_no_witness_is_asked_for,),
     a_leader_without_zookeeper: (mutations.a_leaving_replica_is_not_waited_for,),
     an_expansion_whose_answer_was_lost: (
         mutations.a_conflict_takes_the_change_back,

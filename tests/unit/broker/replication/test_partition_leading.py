@@ -372,3 +372,19 @@ def test_retention_goes_by_the_records_and_not_by_what_their_batch_claims(
     assert log.delete_old_segments(NOW_MS + 1_000, partition.high_watermark) == 0
     assert log.delete_old_segments(NOW_MS + 1_001, partition.high_watermark) == 1
     log.abandon()
+
+
+def test_only_fetches_of_the_present_epoch_bear_witness() -> None:
+    partition = leader_of(1, 2)
+    assert not partition.is_witnessed(0.0)
+    fetched(partition, TWO, 0, epoch=-1)
+    assert not partition.is_witnessed(0.0), "it did not say of which epoch"
+    fetched(partition, TWO, 0, epoch=0)
+    assert partition.is_witnessed(LAG_MS)
+    assert not partition.is_witnessed(LAG_MS + 1)
+    partition.make_leader(state(epoch=1, isr=(1, 2)), 0.0)
+    assert not partition.is_witnessed(0.0)
+    fetched(partition, TWO, 0, epoch=1)
+    assert partition.is_witnessed(0.0)
+    partition.make_follower(state(leader=2, epoch=2))
+    assert not partition.is_witnessed(0.0)

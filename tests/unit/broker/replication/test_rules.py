@@ -323,3 +323,23 @@ def test_histories_diverge_when_the_epoch_is_unknown_or_ended_before(
     last_epoch: int, offset: int, answer: EpochEnd, is_diverging: bool
 ) -> None:
     assert rules.diverges(LeaderEpoch(last_epoch), Offset(offset), answer) is is_diverging
+
+
+@pytest.mark.parametrize(
+    ("fetched_ms", "in_sync", "expected"),
+    [
+        ({2: 100.0, 3: 900.0}, {1, 2, 3}, True),
+        ({2: 99.0, 3: 900.0}, {1, 2, 3}, False),
+        ({3: 900.0}, {1, 2, 3}, False),
+        ({2: 1_000.0}, {1, 2}, True),
+        ({2: 1_000.0, 3: 1_000.0}, {1}, False),
+        ({}, set(), False),
+    ],
+)
+def test_a_leader_without_zookeeper_has_witnesses_while_all_others_in_sync_fetch(
+    fetched_ms: dict[BrokerId, float], in_sync: set[BrokerId], expected: bool
+) -> None:
+    found = rules.are_witnesses(
+        fetched_ms, frozenset(in_sync), BrokerId(1), now_ms=1_100.0, max_lag_ms=1_000.0
+    )
+    assert found is expected
