@@ -145,15 +145,25 @@ class LogDir:
 
         Raises LogDirFailure.
         """
-        path = self.path / CLEAN_SHUTDOWN_FILE
+        mark = self.read_clean_mark()
         try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-            self._files.unlink(path)
+            self._files.unlink(self.path / CLEAN_SHUTDOWN_FILE)
             self._files.fsync(self.path)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise storage_error(self.path, error) from error
+        return mark
+
+    def read_clean_mark(self) -> CleanMark | None:
+        """As `take_clean_mark`, and it stays."""
+        path = self.path / CLEAN_SHUTDOWN_FILE
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storage_error(path, error, Operation.READ) from error
         mark = CleanMark.parse(text)
         if mark is None:
             logger.warning("%s is not understood, so the stop counts as unclean: %r", path, text[:100])
@@ -167,9 +177,8 @@ class LogDir:
         except OSError as error:
             raise storage_error(self.path, error) from error
 
-    def scan(self, is_stray: Callable[[Path], bool]) -> ScannedDir:
-        """Take the mark, and find the folders of logs. Raises LogDirFailure, StorageCallFailed."""
-        mark = self.take_clean_mark()
+    def scan(self, is_stray: Callable[[Path], bool], mark: CleanMark | None) -> ScannedDir:
+        """Find the folders of logs, and what the last stop said of them. Raises as `take_clean_mark`."""
         recovery_points = self.recovery_points.read_or_empty()
         log_starts = self.log_starts.read_or_empty()
         # So that its entries can be kept.

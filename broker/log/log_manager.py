@@ -380,7 +380,7 @@ class LogManager:
         self._guarded_dir(partial(self._load_dir, log_dir, now_ms))
 
     def _load_dir(self, log_dir: LogDir, now_ms: int) -> None:
-        found = log_dir.scan(self.strays.notice)
+        found = log_dir.scan(self.strays.notice, log_dir.take_clean_mark())
         with self._lock:
             self._doomed.update(dict.fromkeys(found.doomed, now_ms))
         for_each(found.logs, partial(self._load_log, now_ms), self._recovery_threads, "log-recovery")

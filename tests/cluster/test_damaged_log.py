@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from barnabas.broker.log.checkpoint_file import OffsetCheckpoint
 from barnabas.broker.log.log_dir import RECOVERY_POINT_CHECKPOINT
+from barnabas.cli import exit_codes
+from barnabas.cli.log_dump import Damage, read_batches
+from barnabas.cli.main import main
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -77,3 +84,60 @@ def test_the_only_replica_stays_offline_over_several_starts_and_keeps_every_byte
             assert client.produce(0, bytes(batch_of(b"more")), topic="sound").error_code == ErrorCode.NONE
         end(1)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_damaged_follower_is_seen_in_status_repaired_and_rebuilt_by_its_leader(
+    start_cluster: StartCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = start_cluster(settings=SETTINGS)
+    view = ClusterView(cluster)
+    view.create_topic("t", 1, 3, flush_messages="1")
+    key = TopicPartition("t", 0)
+    leader = view.leader("t")
+    produce_records(cluster, leader, "t")
+    victim = next(broker_id for broker_id in cluster.broker_ids if broker_id != leader)
+    root = log_dir_of(cluster, victim)
+    wait_flushed(root, key, RECORDS)
+    cluster.kill(victim)
+    flip_a_byte(root / "t-0")
+    # Offline for damage, as an operator sees it.
+    cluster.start_broker(victim)
+    status = ["status", "--bootstrap", cluster.bootstrap, "--topic", "t", "--json"]
+
+    def seen() -> dict[str, Any]:
+        capsys.readouterr()
+        main(status)
+        (partition,) = json.loads(capsys.readouterr().out)["partitions"]
+        found: dict[str, Any] = partition
+        return found
+
+    def is_damaged_replica_out() -> bool:
+        partition = seen()
+        offline = [one["broker"] for one in partition["replicas"] if one.get("is_offline")]
+        return offline == [victim] and victim not in partition["isr"]
+
+    eventually(is_damaged_replica_out, 60, lambda: f"status does not show it: {seen()}", 0.5)
+    assert main(["log", "repair", str(root)]) == exit_codes.USAGE, "the broker has its log dir"
+    cluster.stop_broker(victim)
+    assert main(["log", "verify", str(root)]) == exit_codes.FAILED
+    assert f"{root / 't-0'}" in capsys.readouterr().out
+    others = ",".join(str(cluster.broker(id).endpoint) for id in cluster.broker_ids if id != victim)
+    assert main(["log", "repair", str(root), "--bootstrap", others]) == exit_codes.OK
+    (kept,) = root.glob("t-0.*-damaged")
+    assert main(["log", "verify", str(root)]) == exit_codes.OK
+    cluster.start_broker(victim)
+    view.wait_isr("t", 3)
+    folders = [log_dir_of(cluster, broker_id) / "t-0" for broker_id in (leader, victim)]
+    eventually(lambda: records_in(folders[0]) == records_in(folders[1]), 30, "the contents differ")
+    assert len(records_in(folders[1])) == RECORDS
+    assert kept.exists()
+
+
+def records_in(folder: Path) -> list[bytes]:
+    """All batches of a log, whose files a broker may have open."""
+    found = []
+    for path in sorted(folder.glob("*.log")):
+        for batch in read_batches(path):
+            assert not isinstance(batch, Damage), batch
+            found.append(batch.data)
+    return found

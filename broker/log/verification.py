@@ -1,0 +1,264 @@
+"""Reading all files of a log dir that no broker has open, and naming what is damaged. Nothing is changed.
+
+Damage is what a start would not put right in silence: below the recovery point, or anywhere in a log that was
+closed cleanly. A tail that a crash has torn is told as well, but is none: the next start cuts it. Sectors are
+read by `pread`, so one that cannot be read is a finding too.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from barnabas.broker.log.epoch_cache import EpochCache
+from barnabas.broker.log.log_dir import LogDir, ScannedLog
+from barnabas.broker.log.log_files import (
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    parse_partition_name,
+    segment_base_offset,
+    segment_name,
+    snapshot_offset,
+)
+from barnabas.broker.log.offset_index import OffsetIndex
+from barnabas.broker.log.partition_metadata import read_partition_metadata
+from barnabas.broker.log.producer_snapshot import decode_snapshot
+from barnabas.broker.log.segment_file import SegmentFile
+from barnabas.broker.log.segment_scan import Window
+from barnabas.broker.log.storage_errors import CheckpointDamaged
+from barnabas.broker.log.time_index import TimeIndex
+from barnabas.protocol.errors import ApiError
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, check_batch, parse_header
+
+_NO_EPOCH: Final = -1
+
+Progress = Callable[[int], None]
+"""Told of so many bytes more that were read."""
+
+
+class Finding(NamedTuple):
+    """What is wrong with a file; position and offset where that is in the middle of records."""
+
+    path: Path
+    reason: str
+    position: int | None = None
+    offset: int | None = None
+    is_damage: bool = True
+
+
+class LogVerdict(NamedTuple):
+    """What was found in a partition's folder."""
+
+    partition: TopicPartition
+    folder: Path
+    segments: int
+    size_bytes: int
+    log_end_offset: int
+    findings: list[Finding]
+
+    @property
+    def is_damaged(self) -> bool:
+        return any(finding.is_damage for finding in self.findings)
+
+
+def scan_to_verify(log_dir: LogDir) -> list[ScannedLog]:
+    """The logs of a dir, whose mark of a clean stop stays. Raises LogDirFailure."""
+    mark = log_dir.read_clean_mark()
+    return log_dir.scan(lambda folder: parse_partition_name(folder.name) is None, mark).logs
+
+
+def bytes_to_read(logs: list[ScannedLog]) -> int:
+    """What `Progress` will have been told of in the end."""
+    return sum(path.stat().st_size for log in logs for path in _segments(log.folder).values())
+
+
+def verify_checkpoints(log_dir: LogDir) -> list[Finding]:
+    """The files of the dir itself that cannot be read."""
+    findings = []
+    for checkpoint in (log_dir.recovery_points, log_dir.log_starts, log_dir.high_watermarks):
+        findings += _failed(checkpoint.path, checkpoint.read)
+    return findings
+
+
+def verify_log(log: ScannedLog, progress: Progress) -> LogVerdict:
+    """Read every file of a log."""
+    findings = _failed(log.folder, lambda: read_partition_metadata(log.folder))
+    segments = _segments(log.folder)
+    epochs: list[tuple[int, int]] = []
+    bases = sorted(segments)
+    end = bases[0] if bases else log.log_start_offset
+    is_followed = True
+    for base in bases:
+        # Where a segment is cut short by damage, the next cannot follow it: that is said once.
+        if base != end and is_followed and not _is_before_start(base, end, log):
+            reason = f"it begins at offset {base}, the segment before ends at {end}"
+            findings.append(_finding(log, segments[base], reason, 0, end))
+        walk = _Walk(segments[base], base, epochs)
+        walk.run(progress)
+        if walk.fault is not None:
+            is_tail = base == bases[-1] and walk.is_zero_tail
+            if not is_tail:
+                findings.append(_finding(log, segments[base], walk.fault, walk.position, walk.next_offset))
+            elif log.is_clean or walk.next_offset < log.recovery_point:
+                reason = "zeros follow the last batch"
+                findings.append(_finding(log, segments[base], reason, walk.position, walk.next_offset))
+        else:
+            findings += walk.check_indexes()
+        end, is_followed = walk.next_offset, walk.fault is None
+    if end < log.recovery_point and not any(finding.is_damage for finding in findings):
+        reason = f"the log ends at offset {end}, its recovery point is {log.recovery_point}"
+        findings.append(Finding(log.folder, reason, None, end))
+    findings += _check_epochs(log, epochs, end)
+    for path in sorted(log.folder.iterdir()):
+        if snapshot_offset(path.name) is not None:
+            findings += _failed(path, partial(_read_snapshot, path))
+    size = sum(path.stat().st_size for path in segments.values())
+    return LogVerdict(log.key, log.folder, len(bases), size, end, findings)
+
+
+def _is_before_start(base: int, end: int, log: ScannedLog) -> bool:
+    """Whether records are missing only where they were deleted."""
+    return end <= base <= log.log_start_offset
+
+
+def _finding(log: ScannedLog, path: Path, reason: str, position: int, offset: int) -> Finding:
+    is_damage = log.is_clean or offset < log.recovery_point
+    return Finding(path, reason, position, offset, is_damage)
+
+
+def _failed(path: Path, read: Callable[[], object]) -> list[Finding]:
+    """A finding if a file cannot be read."""
+    try:
+        read()
+    except (ApiError, CheckpointDamaged, OSError) as error:
+        return [Finding(path, str(error))]
+    return []
+
+
+def _read_snapshot(path: Path) -> None:
+    decode_snapshot(path.read_bytes(), path)
+
+
+def _segments(folder: Path) -> dict[int, Path]:
+    found = {segment_base_offset(path.name): path for path in folder.iterdir()}
+    return {base: path for base, path in found.items() if base is not None}
+
+
+class _Walk:
+    """All batches of a segment, and what the entries of its indexes must agree with."""
+
+    def __init__(self, path: Path, base_offset: int, epochs: list[tuple[int, int]]) -> None:
+        self.position = 0
+        self.next_offset = base_offset
+        self.fault: str | None = None
+        self.is_zero_tail = False
+        self._path = path
+        self._base_offset = base_offset
+        self._epochs = epochs
+        self._max_timestamp = -1
+        self._index = _entries(path, base_offset, OFFSET_INDEX_SUFFIX, OffsetIndex.entry)
+        self._times = _entries(path, base_offset, TIME_INDEX_SUFFIX, TimeIndex.entry)
+        self._unseen = {position: offset for offset, position in self._index or ()}
+
+    def run(self, progress: Progress) -> None:
+        """Read on until the end or the first fault."""
+        size = self._path.stat().st_size
+        window = Window(SegmentFile(self._path, size), size)
+        try:
+            while self.position < size and self.fault is None:
+                self._step(window, size, progress)
+        except (ApiError, OSError) as error:
+            self.fault = str(error)
+        progress(size - self.position)
+
+    def _step(self, window: Window, size: int, progress: Progress) -> None:
+        at = window.cover(self.position, HEADER_BYTES)
+        if self.position + HEADER_BYTES <= size:
+            whole = parse_header(window.data, at).size_bytes
+            if HEADER_BYTES <= whole <= size - self.position:
+                at = window.cover(self.position, whole)
+        try:
+            header = check_batch(window.data, at, origin=window.origin)
+        except ApiError as error:
+            self.fault = str(error)
+            self.is_zero_tail = self._only_zeros(window, size)
+            return
+        if header.base_offset != self.next_offset:
+            self.fault = f"a batch with offset {header.base_offset} where {self.next_offset} was due"
+            return
+        newest = self._epochs[-1][0] if self._epochs else _NO_EPOCH
+        if header.partition_leader_epoch < newest:
+            self.fault = f"a batch of leader epoch {header.partition_leader_epoch} after one of {newest}"
+            return
+        self._take(header, newest)
+        progress(header.size_bytes)
+
+    def _take(self, header: BatchHeader, newest: int) -> None:
+        if header.partition_leader_epoch > newest:
+            self._epochs.append((header.partition_leader_epoch, header.base_offset))
+        if self._unseen.get(self.position) == header.last_offset - self._base_offset:
+            del self._unseen[self.position]
+        self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
+        self.next_offset = header.next_offset
+        self.position += header.size_bytes
+
+    def _only_zeros(self, window: Window, size: int) -> bool:
+        position = self.position
+        while position < size:
+            at = window.cover(position, 1)
+            if any(window.data[at:]):
+                return False
+            position += len(window.data) - at
+        return True
+
+    def check_indexes(self) -> Iterator[Finding]:
+        """Entries that name no batch, or lie out of order. Only of a segment that is whole."""
+        index = self._path.with_suffix(OFFSET_INDEX_SUFFIX)
+        if self._index is None:
+            yield Finding(index, "its length is not a multiple of 8")
+        for position, offset in self._unseen.items():
+            offset += self._base_offset
+            yield Finding(index, f"an entry names a batch that is not there: offset {offset} at {position}")
+            break
+        times = self._path.with_suffix(TIME_INDEX_SUFFIX)
+        if self._times is None:
+            yield Finding(times, "its length is not a multiple of 12")
+        for before, after in pairwise(self._times or ()):
+            if after <= before or after[1] < before[1]:
+                yield Finding(times, f"the entry {after} does not rise above {before}")
+                break
+        for timestamp, offset in self._times or ():
+            if timestamp > self._max_timestamp or offset + self._base_offset >= self.next_offset:
+                offset += self._base_offset
+                yield Finding(times, f"an entry names no batch: time {timestamp}, offset {offset}")
+                break
+
+
+def _entries(path: Path, base: int, suffix: str, entry: struct.Struct) -> list[tuple[int, int]] | None:
+    """The entries of an index; empty without a file, None if its length cannot be that of entries."""
+    file = path.with_name(segment_name(base, suffix))
+    data = file.read_bytes() if file.exists() else b""
+    if len(data) % entry.size:
+        return None
+    return [(found[0], found[1]) for found in entry.iter_unpack(data)]
+
+
+def _check_epochs(log: ScannedLog, batches: list[tuple[int, int]], end: int) -> Iterator[Finding]:
+    """Whether the file of the epochs agrees with the batches, where a start would believe it."""
+    try:
+        cache = EpochCache.load(log.folder)
+    except (CheckpointDamaged, ApiError) as error:
+        yield Finding(log.folder, str(error))
+        return
+    believed_to = end if log.is_clean else min(end, log.recovery_point)
+    for (epoch, start), (_, following) in pairwise([*batches, (_NO_EPOCH, end)]):
+        offset = max(start, log.log_start_offset)
+        if offset < min(following, believed_to) and cache.epoch_at(offset) != epoch:
+            said = cache.epoch_at(offset)
+            yield Finding(cache.path, f"offset {offset} is of epoch {epoch}, the file says {said}")
+            return

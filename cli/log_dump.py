@@ -1,0 +1,222 @@
+"""`barnabas log dump`: what stands in the files of a log, batch by batch or record by record.
+
+Files are opened for reading only, and read by position: a broker may write to them meanwhile. Every batch is
+checked; the first that is not whole ends the dump with exit code 1 and says where. A live segment is longer
+than what was written to it: zeros after the last batch are no damage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
+from barnabas.cli.output import count, field, iso_time, print_json, text
+from barnabas.protocol.errors import ApiError
+from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, check_batch, parse_header
+from barnabas.protocol.records import Record, decode_records
+
+_OFFSET_ENTRY: Final = struct.Struct(">II")
+_TIME_ENTRY: Final = struct.Struct(">qI")
+_SUFFIXES: Final = (".log", ".index", ".timeindex")
+
+
+class Damage(NamedTuple):
+    """Where a file stops making sense, and why."""
+
+    position: int
+    reason: str
+
+
+class DumpedBatch(NamedTuple):
+    """A whole, checked batch and where it begins."""
+
+    position: int
+    header: BatchHeader
+    data: bytes
+
+
+def add_action(actions: Any) -> None:
+    dump = actions.add_parser("dump", help="print the batches of a .log file or the entries of an index")
+    dump.add_argument("files", nargs="+", type=Path, metavar="FILE", help=".log, .index or .timeindex")
+    dump.add_argument("--deep", action="store_true", help="print the records of each batch too")
+    dump.add_argument("--max", type=int, default=None, metavar="N", help="stop after N batches or entries")
+    dump.add_argument("--json", action="store_true", help="one JSON object per line")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Dump each file; returns FAILED when one of them is damaged."""
+    if options.max is not None and options.max < 0:
+        raise CommandError(f"--max {options.max}: expected at least 0", USAGE)
+    code = OK
+    for path in options.files:
+        if path.suffix not in _SUFFIXES:
+            raise CommandError(f"{path}: expected a file ending in {', '.join(_SUFFIXES)}", USAGE)
+        if len(options.files) > 1 and not options.json:
+            print(f"{path}:")
+        damage = _dump_log(path, options) if path.suffix == ".log" else _dump_index(path, options)
+        if damage is not None:
+            print(f"{path}: damaged at byte {damage.position}: {damage.reason}", file=sys.stderr)
+            code = FAILED
+    return code
+
+
+def read_batches(path: Path) -> Iterator[DumpedBatch | Damage]:
+    """The batches of a segment in file order; a Damage ends them when not all bytes make sense."""
+    with path.open("rb", buffering=0) as file:
+        size = path.stat().st_size
+        position = 0
+        while position < size:
+            head = _read(file, position, min(HEADER_BYTES, size - position))
+            if not any(head):
+                # Extended ahead of its end by a broker that runs, or that was killed.
+                return
+            if len(head) < HEADER_BYTES:
+                yield Damage(position, f"{len(head)} bytes are too few for a batch")
+                return
+            try:
+                header = parse_header(head)
+                if header.size_bytes > size - position or header.size_bytes < HEADER_BYTES:
+                    yield Damage(position, f"a batch of {header.size_bytes} bytes does not fit into the file")
+                    return
+                data = _read(file, position, header.size_bytes)
+                check_batch(data)
+            except ApiError as error:
+                yield Damage(position, str(error))
+                return
+            yield DumpedBatch(position, header, data)
+            position += header.size_bytes
+
+
+def _read(file: Any, position: int, size: int) -> bytes:
+    file.seek(position)
+    found = bytearray()
+    while len(found) < size:
+        part = file.read(size - len(found))
+        if not part:
+            break
+        found += part
+    return bytes(found)
+
+
+def _dump_log(path: Path, options: argparse.Namespace) -> Damage | None:
+    batches = records = size = 0
+    for found in read_batches(path):
+        if isinstance(found, Damage):
+            return found
+        if options.max is not None and batches >= options.max:
+            break
+        batches += 1
+        records += found.header.record_count
+        size += found.header.size_bytes
+        try:
+            # Control batches hold markers, whose keys are not of a user.
+            content = decode_records(found.data, check_crc=False) if options.deep else []
+        except ApiError as error:
+            return Damage(found.position, str(error))
+        if options.json:
+            print_json(
+                _batch_object(found) | ({"records": [record_object(r) for r in content]} if content else {})
+            )
+        else:
+            print(_batch_line(found))
+            for record in content:
+                print(f"    {_record_line(record)}")
+    if not options.json:
+        rest = path.stat().st_size - size
+        tail = f"; {rest:,} bytes follow" if rest and options.max is None else ""
+        print(f"{count(batches, 'batch').replace('batchs', 'batches')}, {count(records, 'record')}{tail}")
+    return None
+
+
+def _batch_object(batch: DumpedBatch) -> dict[str, Any]:
+    header = batch.header
+    return {
+        "position": batch.position,
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "size_bytes": header.size_bytes,
+        "record_count": header.record_count,
+        "leader_epoch": header.partition_leader_epoch,
+        "compression": header.compression.name.lower(),
+        "timestamp_type": header.timestamp_type.name,
+        "base_timestamp_ms": header.base_timestamp,
+        "max_timestamp_ms": header.max_timestamp,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "is_transactional": header.is_transactional,
+        "is_control": header.is_control,
+        "crc": header.crc,
+    }
+
+
+def _batch_line(batch: DumpedBatch) -> str:
+    header = batch.header
+    parts = [
+        f"offsets {header.base_offset}..{header.last_offset}",
+        f"at {batch.position}",
+        f"{header.size_bytes} bytes",
+        count(header.record_count, "record"),
+        f"epoch {header.partition_leader_epoch}",
+        header.compression.name.lower(),
+        f"{header.timestamp_type.name} {iso_time(header.max_timestamp)}",
+        f"crc {header.crc:08x}",
+    ]
+    if header.producer_id >= 0:
+        parts.append(f"producer {header.producer_id}/{header.producer_epoch} sequence {header.base_sequence}")
+    parts += ["transactional"] * header.is_transactional + ["control"] * header.is_control
+    return "  ".join(parts)
+
+
+def record_object(record: Record) -> dict[str, Any]:
+    """A record as plain data for JSON."""
+    found: dict[str, Any] = {"offset": record.offset, "timestamp_ms": record.timestamp_ms}
+    found |= field("key", record.key) | field("value", record.value)
+    if record.headers:
+        found["headers"] = [{"name": name} | field("value", value) for name, value in record.headers]
+    return found
+
+
+def _record_line(record: Record) -> str:
+    line = f"{record.offset}  {iso_time(record.timestamp_ms)}  {text(record.key)}: {text(record.value)}"
+    for name, value in record.headers:
+        line += f"  [{name}={text(value)}]"
+    return line
+
+
+def _dump_index(path: Path, options: argparse.Namespace) -> Damage | None:
+    """Entries until the zeros of the unused rest; offsets and positions must rise."""
+    if not path.stem.isdecimal():
+        raise CommandError(f"{path}: its name is not the base offset of a segment", USAGE)
+    base = int(path.stem)
+    is_time = path.suffix == ".timeindex"
+    entry = _TIME_ENTRY if is_time else _OFFSET_ENTRY
+    data = path.read_bytes()
+    previous = (-1, -1)
+    shown = 0
+    for position in range(0, len(data) - entry.size + 1, entry.size):
+        first, second = entry.unpack_from(data, position)
+        if (first, second) == (0, 0) and not any(data[position:]):
+            break
+        if first < previous[0] or second < previous[1]:
+            return Damage(position, f"entry ({first}, {second}) does not rise above {previous}")
+        previous = (first, second)
+        if options.max is not None and shown >= options.max:
+            break
+        shown += 1
+        if is_time:
+            found = {"timestamp_ms": first, "offset": base + second}
+        else:
+            found = {"offset": base + first, "position": second}
+        if options.json:
+            print_json(found)
+        else:
+            print("  ".join(f"{name} {value}" for name, value in found.items()))
+    if not options.json:
+        print(count(shown, "entry").replace("entrys", "entries"))
+    return None

@@ -1,0 +1,145 @@
+"""`barnabas log repair`: set the damaged logs of a stopped broker aside, so that their leaders rebuild them.
+
+The folder of such a log is renamed ``<topic>-<partition>.<id>-damaged`` and kept; at the next start the
+broker creates the replica empty and it follows its leader. That needs another replica that has the records.
+So the command refuses unless the cluster (``--bootstrap``) says that another broker leads the partition and
+that this one is out of the ISR, or ``--accept-data-loss`` is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from barnabas.broker.log.file_system import FILE_SYSTEM
+from barnabas.broker.log.log_dir import LogDir
+from barnabas.broker.log.log_files import MAX_NAME_BYTES
+from barnabas.broker.log.verification import LogVerdict, scan_to_verify
+from barnabas.cli.bootstrap import BOOTSTRAP_VARIABLE, run_async
+from barnabas.cli.cluster_view import fetch_metadata
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.log_verify import describe, locked, verify_all
+from barnabas.cli.output import print_json
+from barnabas.protocol.ids import TopicPartition, parse_endpoints
+
+DAMAGED_SUFFIX: Final = "-damaged"
+
+
+def add_action(actions: Any) -> None:
+    repair = actions.add_parser("repair", help="have damaged replicas of a stopped broker rebuilt")
+    repair.add_argument("dir", type=Path, metavar="DIR", help="a log dir of the stopped broker")
+    repair.add_argument(
+        "partitions", nargs="*", metavar="TOPIC-PARTITION", help="only these (default: all that are damaged)"
+    )
+    repair.add_argument(
+        "--bootstrap", metavar="HOST:PORT,…", help=f"brokers that run (default: ${BOOTSTRAP_VARIABLE})"
+    )
+    repair.add_argument(
+        "--accept-data-loss",
+        action="store_true",
+        help="also where no other replica is known to have the records: they may be gone for good",
+    )
+    repair.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Set the damaged logs aside; FAILED, with nothing changed, when one of them may not be."""
+    path = options.dir.absolute()
+    if not path.is_dir():
+        raise CommandError(f"{options.dir}: there is no such folder", USAGE)
+    with locked(path) as log_dir:
+        damaged = _damaged(log_dir, options.partitions)
+        if damaged and not options.accept_data_loss:
+            refusals = _refusals(damaged, _broker_id(log_dir), options.bootstrap)
+            if refusals:
+                raise CommandError(
+                    "nothing was changed, for records could be lost:\n  " + "\n  ".join(refusals), FAILED
+                )
+        moved = [(verdict, _set_aside(log_dir, verdict)) for verdict in damaged]
+    if options.json:
+        print_json(
+            {
+                "log_dir": str(path),
+                "repaired": [
+                    {"partition": str(verdict.partition), "kept_as": str(kept)} for verdict, kept in moved
+                ],
+            }
+        )
+        return OK
+    for verdict, kept in moved:
+        for finding in verdict.findings:
+            print(describe(finding))
+        print(f"{verdict.partition}: its files are kept in {kept}; delete them when nobody needs them")
+    print("start the broker: it follows the leaders anew" if moved else "nothing is damaged")
+    return OK
+
+
+def _damaged(log_dir: LogDir, names: Sequence[str]) -> list[LogVerdict]:
+    """The damaged logs, of these if some are named. Raises CommandError for one that is whole or not here."""
+    logs = scan_to_verify(log_dir)
+    unknown = sorted(set(names) - {str(log.key) for log in logs})
+    if unknown:
+        raise CommandError(f"not in {log_dir.path}: {', '.join(unknown)}", NOT_FOUND)
+    verdicts = verify_all([log for log in logs if not names or str(log.key) in names])
+    whole = [str(verdict.partition) for verdict in verdicts if not verdict.is_damaged]
+    if names and whole:
+        raise CommandError(f"not damaged: {', '.join(whole)}", USAGE)
+    return [verdict for verdict in verdicts if verdict.is_damaged]
+
+
+def _broker_id(log_dir: LogDir) -> int:
+    found = (log_dir.read_meta() or {}).get("broker.id", "")
+    if not found.isdecimal():
+        raise CommandError(f"{log_dir.path}: meta.properties names no broker.id", FAILED)
+    return int(found)
+
+
+def _refusals(damaged: Sequence[LogVerdict], broker_id: int, bootstrap: str | None) -> list[str]:
+    """Why the logs may not be set aside, one sentence each."""
+    given = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
+    if not given:
+        return [
+            f"{verdict.partition}: this may be its only replica; name brokers that run by --bootstrap, "
+            "or give --accept-data-loss"
+            for verdict in damaged
+        ]
+    try:
+        endpoints = parse_endpoints(given)
+    except ValueError as error:
+        raise CommandError(f"--bootstrap: {error}", USAGE) from None
+    topics = sorted({verdict.partition.topic for verdict in damaged})
+    metadata = run_async(fetch_metadata(endpoints, topics))
+    known = {
+        TopicPartition(topic.name or "", partition.partition_index): partition
+        for topic in metadata.topics
+        for partition in topic.partitions
+    }
+    refusals = []
+    for verdict in damaged:
+        partition = known.get(verdict.partition)
+        if partition is None:
+            reason = "the cluster does not know it"
+        elif set(partition.replica_nodes) <= {broker_id}:
+            reason = f"broker {broker_id} has its only replica"
+        elif partition.leader_id < 0 or partition.leader_id == broker_id:
+            reason = "no other broker leads it, so none is known to have all records"
+        elif broker_id in partition.isr_nodes:
+            reason = f"broker {broker_id} is still in its ISR; try again when the cluster has seen the stop"
+        else:
+            continue
+        refusals.append(f"{verdict.partition}: {reason}")
+    return refusals
+
+
+def _set_aside(log_dir: LogDir, verdict: LogVerdict) -> Path:
+    """Rename the folder, durably, and forget what the checkpoints say of the log."""
+    tail = f"-{verdict.partition.partition}.{uuid.uuid4().hex}{DAMAGED_SUFFIX}"
+    kept = verdict.folder.with_name(verdict.partition.topic[: MAX_NAME_BYTES - len(tail)] + tail)
+    FILE_SYSTEM.rename(verdict.folder, kept)
+    FILE_SYSTEM.fsync(log_dir.path)
+    log_dir.forget(verdict.partition)
+    return kept

@@ -1,0 +1,262 @@
+"""`barnabas log verify` and `repair` on a stopped broker's dir: what is damaged is named, and set aside."""
+
+from __future__ import annotations
+
+import json
+import struct
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.cli import exit_codes, log_repair
+from barnabas.cli.main import main
+from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+
+BROKER = 2
+KEYS = [TopicPartition("t", 0), TopicPartition("t", 1)]
+CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=0)
+
+
+def open_dir(path: Path) -> LogManager:
+    return LogManager.open(
+        [path], broker_id=BrokerId(BROKER), cluster_id="c", config_of=lambda topic: CONFIG, now_ms=0
+    )
+
+
+def write(manager: LogManager, key: TopicPartition, first: int = 0, last: int = 20) -> None:
+    log = manager.get_or_create(key, TopicId(uuid.UUID(int=5)), 0)
+    for number in range(first, last):
+        builder = RecordBatchBuilder()
+        builder.append(None, b"value %d" % number, None, 1_000 + number)
+        batch = builder.build(producer_id=7, producer_epoch=0, base_sequence=number)
+        log.append_as_leader(batch, number // 8, 0)
+
+
+def crash(manager: LogManager) -> None:
+    for log in manager.all_logs():
+        log.abandon()
+    for log_dir in manager._dirs.values():
+        log_dir.release()
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """Two logs of several segments each, after a clean stop."""
+    manager = open_dir(tmp_path)
+    for key in KEYS:
+        write(manager, key)
+    manager.close(0)
+    return tmp_path
+
+
+def verify(path: Path, capsys: pytest.CaptureFixture[str], code: int) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main(["log", "verify", str(path), "--json"]) == code
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def file_of(folder: Path, suffix: str, index: int = 0) -> Path:
+    return sorted(folder.glob(f"*{suffix}"))[index]
+
+
+def change(path: Path, position: int, mask: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= mask
+    path.write_bytes(data)
+
+
+def cut(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def test_a_clean_dir_is_whole_and_stays_as_it_is(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()}
+    found = verify(log_dir, capsys, exit_codes.OK)
+    assert (found["partitions"], found["findings"]) == (2, [])
+    assert found["segments"] > 4
+    assert found["size_bytes"] == sum(path.stat().st_size for path in log_dir.glob("t-*/*.log"))
+    assert {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()} == before
+    assert main(["log", "verify", str(log_dir)]) == exit_codes.OK
+    assert capsys.readouterr().out.strip().endswith("bytes: whole")
+
+
+def test_a_flipped_bit_is_named_with_file_position_and_offset(
+    log_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = file_of(log_dir / "t-1", ".log", 1)
+    change(path, 65)
+    found = verify(log_dir, capsys, exit_codes.FAILED)
+    assert found["damaged_partitions"] == ["t-1"]
+    (finding,) = found["findings"]
+    assert (finding["path"], finding["position"], finding["is_damage"]) == (str(path), 0, True)
+    assert finding["offset"] == int(path.stem)
+    assert "CRC" in finding["reason"]
+    assert verify(log_dir / "t-0", capsys, exit_codes.OK)["partitions"] == 1
+    verify(log_dir / "t-1", capsys, exit_codes.FAILED)
+
+
+Spoil = Callable[[Path], object]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda folder: cut(file_of(folder, ".log"), 130), "batch"),
+        (lambda folder: file_of(folder, ".log", 1).unlink(), "the segment before ends at"),
+        (lambda folder: file_of(folder, ".log", -1).unlink(), "its recovery point is 20"),
+        (lambda folder: change(file_of(folder, ".index"), 7), "names a batch that is not there"),
+        (lambda folder: cut(file_of(folder, ".index"), 9), "not a multiple of 8"),
+        (lambda folder: cut(file_of(folder, ".timeindex"), 13), "not a multiple of 12"),
+        (
+            lambda folder: file_of(folder, ".timeindex").write_bytes(struct.pack(">qI", 1 << 50, 0)),
+            "names no batch",
+        ),
+        (lambda folder: change(file_of(folder, ".snapshot", -1), 20), "CRC"),
+        (lambda folder: change(folder / "partition.metadata", 12), "topic id|topic_id|version"),
+        (lambda folder: (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n"), "is of epoch 1"),
+        (lambda folder: (folder / "leader-epoch-checkpoint").write_text("0\n9\n0 0\n"), "count"),
+        (lambda folder: (folder.parent / "recovery-point-offset-checkpoint").write_text("x"), "checkpoint"),
+    ],
+)
+def test_every_kind_of_damage_is_found(
+    log_dir: Path, capsys: pytest.CaptureFixture[str], spoil: Spoil, reason: str
+) -> None:
+    spoil(log_dir / "t-0")
+    found = verify(log_dir, capsys, exit_codes.FAILED)
+    reasons = [finding["reason"] for finding in found["findings"] if finding["is_damage"]]
+    assert any(word in text for text in reasons for word in reason.split("|")), reasons
+    assert "t-1" not in found["damaged_partitions"]
+
+
+def test_a_torn_tail_is_told_and_no_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manager = open_dir(tmp_path)
+    write(manager, KEYS[0])
+    crash(manager)
+    assert verify(tmp_path, capsys, exit_codes.OK)["findings"] == [], "a crash leaves zeros at the end"
+    path = file_of(tmp_path / "t-0", ".log", -1)
+    data = path.read_bytes().rstrip(b"\0")
+    path.write_bytes(data[:-3])
+    (finding,) = verify(tmp_path, capsys, exit_codes.OK)["findings"]
+    assert not finding["is_damage"]
+    assert finding["offset"] == 19
+    assert main(["log", "verify", str(tmp_path)]) == exit_codes.OK
+    assert "torn by a crash" in capsys.readouterr().out
+
+
+def test_records_that_were_deleted_are_not_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manager = open_dir(tmp_path)
+    write(manager, KEYS[0])
+    log = manager.get(KEYS[0])
+    assert log is not None
+    log.increment_log_start_offset(15)
+    log.delete_old_segments(1 << 50, 20)
+    manager.close(0)
+    assert verify(tmp_path, capsys, exit_codes.OK)["findings"] == []
+
+
+@pytest.mark.parametrize("action", ["verify", "repair"])
+def test_a_dir_in_use_or_none_is_refused(
+    log_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    manager = open_dir(log_dir)
+    try:
+        assert main(["log", action, str(log_dir)]) == exit_codes.USAGE
+        assert "in use by another process" in capsys.readouterr().err
+    finally:
+        manager.close(0)
+    (tmp_path / "empty").mkdir()
+    assert main(["log", action, str(tmp_path / "empty")]) == exit_codes.USAGE
+    assert main(["log", action, str(tmp_path / "nowhere")]) == exit_codes.USAGE
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+# Repair
+
+
+def cluster_says(
+    monkeypatch: pytest.MonkeyPatch, *, leader: int, isr: list[int], replicas: list[int], topic: str = "t"
+) -> None:
+    async def fetch(bootstrap: object, topics: object) -> Any:
+        partitions = [
+            SimpleNamespace(partition_index=index, leader_id=leader, isr_nodes=isr, replica_nodes=replicas)
+            for index in (0, 1)
+        ]
+        return SimpleNamespace(topics=[SimpleNamespace(name=topic, partitions=partitions)])
+
+    monkeypatch.setattr(log_repair, "fetch_metadata", fetch)
+
+
+REPAIR = ["log", "repair"]
+BOOTSTRAP = ["--bootstrap", "127.0.0.1:9"]
+
+
+def test_a_damaged_log_is_kept_aside_and_created_anew(
+    log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(file_of(log_dir / "t-1", ".log"), 90)
+    before = {path.name: path.read_bytes() for path in (log_dir / "t-1").iterdir()}
+    cluster_says(monkeypatch, leader=1, isr=[1, 3], replicas=[1, 2, 3])
+    assert main([*REPAIR, str(log_dir), *BOOTSTRAP, "--json"]) == exit_codes.OK
+    (repaired,) = json.loads(capsys.readouterr().out)["repaired"]
+    kept = Path(repaired["kept_as"])
+    assert repaired["partition"] == "t-1"
+    assert kept.parent == log_dir
+    assert kept.name.startswith("t-1.")
+    assert kept.name.endswith("-damaged")
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    verify(log_dir, capsys, exit_codes.OK)
+    manager = open_dir(log_dir)
+    try:
+        assert manager.offline_partitions == {}
+        assert [log.topic_partition for log in manager.all_logs()] == [KEYS[0]]
+        assert manager.get_or_create(KEYS[1], TopicId(uuid.UUID(int=5)), 0).log_end_offset == 0
+    finally:
+        manager.close(0)
+    assert kept.exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (None, "may be its only replica"),
+        ({"leader": -1, "isr": [2], "replicas": [2]}, "has its only replica"),
+        ({"leader": -1, "isr": [2], "replicas": [1, 2]}, "no other broker leads it"),
+        ({"leader": 1, "isr": [1, 2], "replicas": [1, 2]}, "still in its ISR"),
+        ({"leader": 1, "isr": [1], "replicas": [1, 2], "topic": "other"}, "does not know it"),
+    ],
+)
+def test_a_log_whose_records_may_be_nowhere_else_is_left_alone(
+    log_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    said: dict[str, Any] | None,
+    reason: str,
+) -> None:
+    monkeypatch.delenv("BARNABAS_BOOTSTRAP", raising=False)
+    change(file_of(log_dir / "t-1", ".log"), 90)
+    if said is not None:
+        cluster_says(monkeypatch, **said)
+    arguments = [*REPAIR, str(log_dir), *(BOOTSTRAP if said is not None else [])]
+    assert main(arguments) == exit_codes.FAILED
+    assert reason in capsys.readouterr().err
+    assert sorted(path.name for path in log_dir.glob("t-*")) == ["t-0", "t-1"]
+    assert main([*arguments, "--accept-data-loss"]) == exit_codes.OK
+    assert "t-1" not in {path.name for path in log_dir.glob("t-*")}
+
+
+def test_what_is_not_damaged_or_not_there_is_not_repaired(
+    log_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*REPAIR, str(log_dir)]) == exit_codes.OK
+    assert "nothing is damaged" in capsys.readouterr().out
+    assert main([*REPAIR, str(log_dir), "t-0", "--accept-data-loss"]) == exit_codes.USAGE
+    assert main([*REPAIR, str(log_dir), "t-9", "--accept-data-loss"]) == exit_codes.NOT_FOUND
+    assert sorted(path.name for path in log_dir.glob("t-*")) == ["t-0", "t-1"]
