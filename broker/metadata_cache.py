@@ -87,6 +87,7 @@ class MetadataCache:
         self._current = ClusterMetadata()
         self._order = RequestOrder()
         self._suspects: frozenset[BrokerId] = frozenset()
+        self._version = 0
         # The life in which each peer has answered last.
         self._reached: dict[BrokerId, BrokerEpoch] = {}
         self._listeners: list[Callable[[Iterable[str]], None]] = []
@@ -100,6 +101,14 @@ class MetadataCache:
     def suspects(self) -> frozenset[BrokerId]:
         """Brokers that are thought dead while the controller has not said so."""
         return self._suspects
+
+    @property
+    def version(self) -> int:
+        """Raised after each change of the picture or the suspicions.
+
+        What was made between two equal readings is of one picture, and holds for as long as it is that.
+        """
+        return self._version
 
     def on_update(self, listener: Callable[[Iterable[str]], None]) -> None:
         """Have a listener called with the names of the topics that an update touched."""
@@ -168,6 +177,7 @@ class MetadataCache:
                 else {},
             )
             self._forget_suspicions(before, trusted)
+            self._version += 1
         for listener in self._listeners:
             listener(touched)
         if deleted:
@@ -203,6 +213,7 @@ class MetadataCache:
                     elected |= {BrokerId(partition.leader) for partition in newer.values()}
             self._current = replace(before, topics=topics)
             self._suspects -= elected
+            self._version += 1
         if touched:
             for listener in self._listeners:
                 listener(touched)
@@ -211,6 +222,7 @@ class MetadataCache:
         """A peer's connection was reset and its port refuses."""
         with self._lock:
             self._suspects |= {broker_id}
+            self._version += 1
 
     def was_reached(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
         """Whether a peer has answered this broker in the life with this epoch."""
@@ -224,6 +236,7 @@ class MetadataCache:
         if broker_id in self._suspects:
             with self._lock:
                 self._suspects -= {broker_id}
+                self._version += 1
                 topics = list(self._current.topics)
             # Somebody may wait for its leaders.
             for listener in self._listeners:

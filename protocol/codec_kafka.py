@@ -167,6 +167,13 @@ def encode_response(api_key: int, api_version: int, correlation_id: int, body: A
         raise _unencodable(body, api_version, error) from error
 
 
+def for_another_request(buffers: list[Buffer], correlation_id: int) -> list[Buffer]:
+    """The same response, as `encode_response` made it, to another request of that version."""
+    first = memoryview(buffers[0])
+    length, _ = _RESPONSE_START.unpack_from(first)
+    return [_RESPONSE_START.pack(length, correlation_id), first[_RESPONSE_START.size :], *buffers[1:]]
+
+
 def encode_request(
     api_version: int, correlation_id: int, client_id: str, body: RequestOf[Any]
 ) -> list[Buffer]:

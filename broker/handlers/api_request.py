@@ -8,7 +8,7 @@ from typing import Any, Final
 from barnabas.broker.network.request import Lane, Request
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.errors import MessageTooComplex, Unencodable
-from barnabas.protocol.schema import ApiKey
+from barnabas.protocol.schema import ApiKey, Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -77,17 +77,25 @@ class ApiRequest:
         What this codec and version cannot say, such as another member's name that is too long for them,
         closes the connection: whoever answers many must not fail at one of them.
         """
+        buffers = self.encoded(body)
+        if buffers is not None:
+            self._request.respond(buffers)
+
+    def encoded(self, body: Any) -> list[Buffer] | None:
+        """An answer's bytes; None where it cannot be said, and the connection is closed then."""
         version = self.api_version
         try:
             if version is None:
-                buffers = codec_msgpack.encode_response(self.correlation_id, body)
-            else:
-                buffers = codec_kafka.encode_response(self.api_key, version, self.correlation_id, body)
+                return codec_msgpack.encode_response(self.correlation_id, body)
+            return codec_kafka.encode_response(self.api_key, version, self.correlation_id, body)
         except (Unencodable, MessageTooComplex) as error:
             logger.error("the answer to %s cannot be sent: %s", self, error)
             self._request.close_connection(f"its answer cannot be sent: {error}")
-            return
-        self._request.respond(buffers)
+            return None
+
+    def respond_with(self, buffers: list[Buffer]) -> None:
+        """Answer with what `encoded` gave for another request of Kafka's protocol in the same version."""
+        self._request.respond(codec_kafka.for_another_request(buffers, self.correlation_id))
 
     def respond_nothing(self) -> None:
         """End the request without an answer (acks=0)."""

@@ -6,7 +6,7 @@ of versions below 4 cannot say whether they want that, and are taken to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from barnabas.broker.clocks import monotonic_ms
@@ -35,6 +35,8 @@ _LEADERS_WAIT_MS: Final = 1_000
 _NEWS_WAIT_MS: Final = 20
 """As long as a busy broker may take to notice that its own connection to a peer was reset."""
 _SETTLED_AFTER_MS: Final = 1_000
+_WORTH_KEEPING: Final = 50
+"""An answer about fewer partitions is made again each time."""
 
 
 def handle(services: Services, request: ApiRequest) -> None:
@@ -58,13 +60,13 @@ def handle(services: Services, request: ApiRequest) -> None:
 
 
 def _answer_when_settled(services: Services, request: ApiRequest) -> None:
-    moving = _moving(services.metadata, request.body)
+    moving = _moving(services, request.body)
     if not moving:
         _answer(services, request)
         return
     settled = Delayed(
         _LEADERS_WAIT_MS,
-        lambda: not _moving(services.metadata, request.body),
+        lambda: not _moving(services, request.body),
         lambda: _answer(services, request),
     )
     services.topic_purgatory.try_complete_else_watch(settled, moving)
@@ -89,25 +91,47 @@ def _never() -> bool:
     return False
 
 
-def _moving(cache: MetadataCache, body: MetadataRequest) -> list[str]:
-    """The topics asked for of which a partition has a leader that is dead or suspected, and no other yet.
-
-    One without any leader (the controller has said so) may stay so for long: nobody waits for it.
-    """
-    current = cache.current
-    alive = current.brokers.keys() - cache.suspects
-    names = list(current.topics) if body.topics is None else [topic.name or "" for topic in body.topics]
-    return [
-        name
-        for name in names
-        if any(
-            partition.leader >= 0 and partition.leader not in alive
-            for partition in current.partitions_of(name).values()
-        )
-    ]
+def _moving(services: Services, body: MetadataRequest) -> list[str]:
+    """The topics asked for that have a leader who is gone, and no other yet."""
+    moving = services.metadata_answers.moving(services.metadata)
+    if not moving or body.topics is None:
+        return list(moving)
+    return [topic.name for topic in body.topics if topic.name in moving]
 
 
 def _answer(services: Services, request: ApiRequest) -> None:
+    version = services.metadata.version
+    question = _question(request)
+    found = services.metadata_answers.find(version, question)
+    if found is None:
+        answer = _made(services, request)
+        is_large = sum(len(topic.partitions) for topic in answer.topics) >= _WORTH_KEEPING
+        # An error may have been the reason to do something, such as to make a topic.
+        keeps = is_large and all(topic.error_code == ErrorCode.NONE for topic in answer.topics)
+        found = answer if request.api_version is None else request.encoded(answer)
+        if found is None:
+            return
+        if keeps and services.metadata.version == version:
+            services.metadata_answers.keep(version, question, found)
+    if request.api_version is None:
+        request.respond(found)
+    else:
+        request.respond_with(found)
+
+
+def _question(request: ApiRequest) -> Hashable:
+    """All that an answer depends on, besides the picture of the cluster."""
+    body: MetadataRequest = request.body
+    return (
+        None if body.topics is None else tuple((topic.topic_id, topic.name) for topic in body.topics),
+        request.listener_name,
+        request.api_version,
+        body.include_topic_authorized_operations,
+        body.include_cluster_authorized_operations,
+    )
+
+
+def _made(services: Services, request: ApiRequest) -> MetadataResponse:
     body: MetadataRequest = request.body
     cache, current = services.metadata, services.metadata.current
     # In version 0, which has no null, an empty list asks for all topics.
@@ -121,16 +145,14 @@ def _answer(services: Services, request: ApiRequest) -> None:
     operations = TOPIC_OPERATIONS if body.include_topic_authorized_operations else OPERATIONS_UNKNOWN
     for topic in topics:
         topic.topic_authorized_operations = operations
-    request.respond(
-        MetadataResponse(
-            brokers=live_brokers(cache, current, request.listener_name),
-            cluster_id=services.cluster_id,
-            controller_id=named_controller(cache, current),
-            topics=topics,
-            cluster_authorized_operations=CLUSTER_OPERATIONS
-            if body.include_cluster_authorized_operations
-            else OPERATIONS_UNKNOWN,
-        )
+    return MetadataResponse(
+        brokers=live_brokers(cache, current, request.listener_name),
+        cluster_id=services.cluster_id,
+        controller_id=named_controller(cache, current),
+        topics=topics,
+        cluster_authorized_operations=CLUSTER_OPERATIONS
+        if body.include_cluster_authorized_operations
+        else OPERATIONS_UNKNOWN,
     )
 
 

@@ -6,13 +6,14 @@ The controller's side is known only by these protocols, because the broker does 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from barnabas.broker.auto_topics import AutoTopicCreation
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
+from barnabas.broker.handlers.metadata_answers import MetadataAnswers
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
@@ -104,3 +105,4 @@ class Services:
     producer_ids: ProducerIds
     fetch_sessions: FetchSessionCache
     groups: GroupCoordinator
+    metadata_answers: MetadataAnswers = field(default_factory=MetadataAnswers)

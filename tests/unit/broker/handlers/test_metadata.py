@@ -7,12 +7,20 @@ import uuid
 import pytest
 
 from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.handlers import metadata as handler
 from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from barnabas.broker.handlers.metadata_answers import MetadataAnswers
+from barnabas.broker.metadata_cache import ClusterMetadata, MetadataCache
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.describe_cluster import DescribeClusterRequest
-from barnabas.protocol.messages.metadata import OPERATIONS_UNKNOWN, MetadataRequest, MetadataRequestTopic
-from tests.unit.broker.handlers.serving import INTERNAL, Connection, Serving
+from barnabas.protocol.messages.metadata import (
+    OPERATIONS_UNKNOWN,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataTopic,
+)
+from tests.unit.broker.handlers.serving import EXTERNAL, INTERNAL, Connection, Serving
 from tests.unit.broker.replication.building import TOPIC_ID, led_by, metadata
 
 VERSIONS = [None, *range(13)]
@@ -187,3 +195,79 @@ def test_a_connection_is_of_some_age_after_a_second(
 ) -> None:
     monkeypatch.setattr(Connection, "opened_ns", -999_999_999)
     assert hosting.call(named("topic"), version=9).topics
+
+
+MANY = 60
+
+
+@pytest.fixture
+def large(serving: Serving) -> Serving:
+    """A cluster whose topic has so many partitions that an answer about it is kept."""
+    serving.managed.metadata.update(
+        metadata({1: 10, 2: 20}, *(led_by(1 + index % 2, index=index) for index in range(MANY)))
+    )
+    return serving
+
+
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The topics that answers are made about from now on."""
+    found: list[str] = []
+    make = handler._topic
+
+    def note(cache: MetadataCache, current: ClusterMetadata, name: str) -> MetadataTopic:
+        found.append(name)
+        return make(cache, current, name)
+
+    monkeypatch.setattr(handler, "_topic", note)
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_answer_about_many_partitions_is_made_once(
+    large: Serving, monkeypatch: pytest.MonkeyPatch, version: int | None
+) -> None:
+    topics = made(monkeypatch)
+    # Version 0 has no null.
+    everything = MetadataRequest(topics=[] if version == 0 else None)
+    questions = [everything, named("topic", may_create=version is not None and version < 4)]
+    for question in questions:
+        first = large.call(question, version=version)
+        assert len(first.topics[0].partitions) == MANY
+        assert [large.call(question, version=version) for _ in range(3)] == [first] * 3
+    assert topics == ["topic"] * 2
+    # Who comes by another listener is told other addresses.
+    for listener in (INTERNAL, EXTERNAL):
+        large.call(questions[0], listener, version=version)
+    assert topics == ["topic"] * 3
+
+
+def test_a_kept_answer_ends_with_the_picture_it_was_made_of(large: Serving) -> None:
+    def leaders(version: int | None) -> set[int]:
+        answer = large.call(MetadataRequest(topics=None), version=version)
+        return {partition.leader_id for partition in answer.topics[0].partitions}
+
+    # A native client does not wait for leaders that are on the move.
+    assert leaders(None) == leaders(9) == {1, 2}
+    large.managed.metadata.suspect(BrokerId(2))
+    assert leaders(None) == {1, -1}
+    large.managed.metadata.trust(BrokerId(2))
+    assert leaders(None) == leaders(9) == {1, 2}
+    moved = metadata({1: 10, 2: 20}, *(led_by(1, epoch=1, index=index) for index in range(MANY)))
+    large.managed.metadata.update(moved)
+    assert leaders(None) == leaders(9) == {1}
+
+
+def test_what_was_not_there_is_asked_for_each_time(large: Serving) -> None:
+    for _ in range(2):
+        found = large.call(named("topic", "fresh"), version=9)
+        assert [len(topic.partitions) for topic in found.topics] == [MANY, 0]
+    assert large.auto_created == [["fresh"], ["fresh"]]
+
+
+def test_answers_that_are_kept_are_few() -> None:
+    answers = MetadataAnswers()
+    for number in range(100):
+        answers.keep(7, number, str(number))
+    assert answers.find(7, 99) == "99"
+    assert sum(answers.find(7, number) is not None for number in range(100)) <= 16
+    assert answers.find(8, 99) is None
