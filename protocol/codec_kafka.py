@@ -113,7 +113,7 @@ _spoken: dict[tuple[int, int], _Spoken] = {}
 
 
 def supported_versions(api_key: int) -> tuple[int, int]:
-    """The first and last version that are declared; the empty range 0, -1 for what Kafka's clients lack."""
+    """The first and last version that are offered; the empty range 0, -1 for what Kafka's clients lack."""
     api = APIS.get(api_key)
     return api.versions if api is not None else NATIVE_ONLY
 
@@ -215,8 +215,8 @@ def decode_response(
 
 
 def _speak(api_key: int, version: int) -> _Spoken | None:
-    first, last = supported_versions(api_key)
-    if not first <= version <= last:
+    api = APIS.get(api_key)
+    if api is None or not api.versions[0] <= version <= api.served_to:
         return None
     return _spoken.setdefault((int(api_key), version), _Spoken(api_key, version))
 

@@ -35,7 +35,16 @@ import msgpack
 import barnabas.protocol.messages  # noqa: F401 - importing the declarations fills APIS
 from barnabas.protocol.errors import MalformedFrame, MessageTooComplex
 from barnabas.protocol.ids import NO_TOPIC_ID
-from barnabas.protocol.schema import APIS, INTEGER_BITS, Buffer, RequestOf, WireField, WireType, wire_fields
+from barnabas.protocol.schema import (
+    APIS,
+    INTEGER_BITS,
+    Buffer,
+    RequestOf,
+    WireField,
+    WireType,
+    native_fields,
+    wire_fields,
+)
 
 Encoder = Callable[[Any, list[Buffer]], list[Any]]
 Decoder = Callable[[Any, "_RecordsReader"], Any]
@@ -212,7 +221,7 @@ def _compile(cls: type[Any], source: str) -> Any:
         "_defaults": {name: maker for name, _, maker in wire_fields(cls)},
         "_complete": _complete,
     }
-    for name, wire, _ in wire_fields(cls):
+    for name, wire, _ in native_fields(cls):
         if wire.struct is not None:
             scope[f"_encode_{name}"] = _encoder(wire.struct)
             scope[f"_decode_{name}"] = _decoder(wire.struct)
@@ -222,7 +231,7 @@ def _compile(cls: type[Any], source: str) -> Any:
 
 def _encoder_source(cls: type[Any]) -> str:
     parts = []
-    for name, wire, _ in wire_fields(cls):
+    for name, wire, _ in native_fields(cls):
         value = f"_m.{name}"
         if wire.struct is not None and wire.is_array:
             text = f"[_encode_{name}(_x, _out) for _x in {value}]"
@@ -241,7 +250,7 @@ def _encoder_source(cls: type[Any]) -> str:
 
 
 def _decoder_source(cls: type[Any]) -> str:
-    fields = wire_fields(cls)
+    fields = native_fields(cls)
     names = [name for name, _, _ in fields]
     count = len(fields)
     required = sum(1 for _, _, maker in fields if maker is None)
@@ -261,6 +270,9 @@ def _decoder_source(cls: type[Any]) -> str:
     # Setting each slot is faster than `__init__`, which takes keywords alone.
     lines.append("    _m = _new(_cls)")
     lines += [f"    _m.{name} = {name}" for name in names]
+    lines += [
+        f"    _m.{name} = _defaults[{name!r}]()" for name, wire, _ in wire_fields(cls) if wire.kafka_only
+    ]
     lines.append("    return _m")
     return "\n".join(lines) + "\n"
 

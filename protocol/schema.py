@@ -91,6 +91,7 @@ class WireField:
     nullable_since: int | None = None
     tag: int | None = None
     native_only: bool = False
+    kafka_only: bool = False
     ignorable: bool = True
 
 
@@ -197,6 +198,8 @@ class Api:
     response: type[Any]
     versions: tuple[int, int]
     flexible_since: int | None
+    served_to: int
+    """The last version that is understood. Higher than what is offered where some tool does not ask."""
 
     @property
     def is_native_only(self) -> bool:
@@ -214,14 +217,20 @@ Q = TypeVar("Q", bound=RequestOf[Any])
 
 
 def request(
-    key: ApiKey, response: type[Any], *, versions: tuple[int, int], flexible_since: int | None = None
+    key: ApiKey,
+    response: type[Any],
+    *,
+    versions: tuple[int, int],
+    flexible_since: int | None = None,
+    served_to: int | None = None,
 ) -> Callable[[type[Q]], type[Q]]:
     """Make a declared `message` a request: name its response, and enter both into `APIS`."""
 
     def enter(cls: type[Q]) -> type[Q]:
         if key in APIS:
             raise ValueError(f"{key.name} is declared twice: {APIS[key].request.__name__} and {cls.__name__}")
-        APIS[key] = Api(key, cls, response, versions, flexible_since)
+        last = versions[1] if served_to is None else served_to
+        APIS[key] = Api(key, cls, response, versions, flexible_since, last)
         cls.api_key = key
         cls.response_type = response
         return cls
@@ -240,6 +249,11 @@ def wire_fields(cls: type[Any]) -> list[tuple[str, WireField, Any]]:
             maker = _constant(declared.default)
         found.append((declared.name, declared.metadata[_WIRE], maker))
     return found
+
+
+def native_fields(cls: type[Any]) -> list[tuple[str, WireField, Any]]:
+    """Those of `wire_fields` that the native codec sends."""
+    return [field for field in wire_fields(cls) if not field[1].kafka_only]
 
 
 def _constant(value: Any) -> Any:

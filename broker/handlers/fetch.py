@@ -41,6 +41,7 @@ from barnabas.protocol.messages.fetch import (
 
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _FIRST_WITH_ZSTD: Final = 10
+_FIRST_WITH_REPLICA_STATE: Final = 15
 _READ_COMMITTED: Final = 1
 _MAX_WAIT_MS: Final = 600_000
 """As long as a silent connection is kept; who waits and is gone is not noticed, and fills the purgatory."""
@@ -48,23 +49,27 @@ _MAX_WAIT_MS: Final = 600_000
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: FetchRequest = request.body
-    is_follower = body.replica_id >= 0
+    version = request.api_version
+    replica_id = body.replica_id
+    if version is not None and version >= _FIRST_WITH_REPLICA_STATE:
+        replica_id = body.replica_state.replica_id
+    is_follower = replica_id >= 0
     # Followers speak the native protocol alone: in Kafka's, anybody could claim to hold what was written.
     if is_follower and (
-        request.api_version is not None or request.listener_name != services.config.inter_broker_listener_name
+        version is not None or request.listener_name != services.config.inter_broker_listener_name
     ):
         request.respond(FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, responses=[]))
         return
     max_bytes = body.max_bytes if is_follower else min(body.max_bytes, services.config.fetch_max_bytes)
     params = FetchParams(
-        replica_id=BrokerId(body.replica_id),
+        replica_id=BrokerId(replica_id),
         replica_epoch=BrokerEpoch(body.replica_epoch),
         max_wait_ms=min(body.max_wait_ms, _MAX_WAIT_MS),
         # What is never given must not be waited for.
         min_bytes=min(body.min_bytes, max_bytes),
         max_bytes=max_bytes,
     )
-    uses_topic_ids = request.api_version is not None and request.api_version >= _FIRST_WITH_TOPIC_IDS
+    uses_topic_ids = version is not None and version >= _FIRST_WITH_TOPIC_IDS
     items = _items(services, body, uses_topic_ids)
     if is_follower:
         request.release_frame()

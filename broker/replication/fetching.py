@@ -17,6 +17,7 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import PartitionRead
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
+from barnabas.protocol.messages.leader_epoch import DEBUGGING_REPLICA_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class FetchParams:
     @property
     def is_follower(self) -> bool:
         return self.replica_id >= 0
+
+    @property
+    def reads_any_replica(self) -> bool:
+        """Whether the replica at this very broker is asked for, as tools do that compare replicas."""
+        return self.replica_id == DEBUGGING_REPLICA_ID
 
 
 class FetchItem(NamedTuple):
@@ -182,6 +188,7 @@ def _read_one(
             last_fetched_epoch=item.last_fetched_epoch,
             max_bytes=max(0, min(item.max_bytes, params.max_bytes - bytes_read)),
             for_follower=params.is_follower,
+            from_any_replica=params.reads_any_replica,
             min_one_batch=bytes_read == 0,
             may_wait=may_wait,
         )
@@ -262,7 +269,9 @@ class DelayedFetch(DelayedOperation):
         for item in items:
             try:
                 partition = _find(self._partition_of, item)
-                end = partition.readable_end(item.current_leader_epoch, is_follower)
+                end = partition.readable_end(
+                    item.current_leader_epoch, is_follower, from_any_replica=self._params.reads_any_replica
+                )
             except ApiError:
                 return True
             if is_follower and (

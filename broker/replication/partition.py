@@ -228,13 +228,15 @@ class Partition:
         for_follower: bool,
         min_one_batch: bool,
         may_wait: bool = True,
+        from_any_replica: bool = False,
     ) -> PartitionRead:
         """Read for a consumer (below the high watermark) or for a follower (to the end).
 
-        Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or OFFSET_OUT_OF_RANGE.
+        ``from_any_replica`` reads here also where this broker follows. Raises NOT_LEADER_OR_FOLLOWER,
+        FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or OFFSET_OUT_OF_RANGE.
         """
         with self._lock:
-            self.check_leading(current_leader_epoch)
+            self._check_readable(current_leader_epoch, from_any_replica)
             log_start_offset = self.log.log_start_offset
             log_end_offset = self.log.log_end_offset
             high_watermark = self._high_watermark
@@ -276,9 +278,11 @@ class Partition:
                 raise fencing.not_available(self.partition, self._high_watermark, self._leader_epoch, start)
             return self._high_watermark
 
-    def readable_end(self, current_leader_epoch: int, for_follower: bool) -> Offset:
+    def readable_end(
+        self, current_leader_epoch: int, for_follower: bool, *, from_any_replica: bool = False
+    ) -> Offset:
         """Up to where a fetch would read now; raises as `read`. Cheap, without the lock: it is read again."""
-        self.check_leading(current_leader_epoch)
+        self._check_readable(current_leader_epoch, from_any_replica)
         return self.log.log_end_offset if for_follower else self._high_watermark
 
     def follower_fetched(
@@ -335,6 +339,12 @@ class Partition:
             raise fencing.other_epoch(self.partition, self._leader_epoch, current_leader_epoch)
         if self._role is not Role.LEADER or since < self.leading_since:
             raise fencing.not_leader(self.partition, self._broker_id, self._leader, self._refusal)
+
+    def _check_readable(self, current_leader_epoch: int, from_any_replica: bool) -> None:
+        if not (from_any_replica and self._role is Role.FOLLOWER):
+            self.check_leading(current_leader_epoch)
+        elif current_leader_epoch >= 0 and current_leader_epoch != self._leader_epoch:
+            raise fencing.other_epoch(self.partition, self._leader_epoch, current_leader_epoch)
 
     def delete_records(self, offset: int) -> Offset:
         """Move the log's start up to an offset, -1 being the high watermark; returns what was meant by it.

@@ -106,17 +106,29 @@ class ForgottenTopic:
     partitions: list[int] = array(WireType.INT32, since=7)
 
 
-@request(ApiKey.FETCH, FetchResponse, versions=(4, 13), flexible_since=12)
+@message
+class ReplicaState:
+    """Who fetches, in later versions, with the follower's broker epoch (KIP-903)."""
+
+    replica_id: int = int32(default=CONSUMER_REPLICA_ID)
+    replica_epoch: int = int64(default=-1)
+
+
+# Kafka's ReplicaVerificationTool speaks version 17 without asking for what is offered.
+@request(ApiKey.FETCH, FetchResponse, versions=(4, 13), flexible_since=12, served_to=17)
 @message
 class FetchRequest(RequestOf[FetchResponse]):
-    """``replica_id`` is -1 for a consumer, else the follower's broker id.
+    """``replica_id`` is -1 for a consumer, -2 for a tool that compares replicas, else the follower's id.
 
     ``replica_epoch`` is the follower's broker epoch: it keeps a fetch of an earlier life of that broker from
     counting for the ISR (KIP-903).
     """
 
     cluster_id: str | None = string(since=12, nullable_since=12, tag=0, default=None)
-    replica_id: int = int32(default=CONSUMER_REPLICA_ID)
+    replica_id: int = int32(until=14, default=CONSUMER_REPLICA_ID)
+    replica_state: ReplicaState = struct(
+        ReplicaState, since=15, tag=1, kafka_only=True, default_factory=ReplicaState
+    )
     max_wait_ms: int = int32()
     min_bytes: int = int32()
     max_bytes: int = int32(default=0x7FFFFFFF)

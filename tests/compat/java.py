@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+import threading
 from typing import Final
 
 from barnabas.deploy.process import DeployError
@@ -17,25 +17,21 @@ NAME = f"Java {VERSION}"
 """The column of the Java clients in the table of versions."""
 _TIMEOUT_S = 120.0
 _LIGHT = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-Tool = Callable[..., str]
 
 GROUPS: Final = ("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--timeout", "60000")
 """The tool for groups gives up after five seconds by itself, the start of its clients included."""
 
 
-def java_tools() -> Tool:
-    """A function that runs a tool by its class and arguments (and ``stdin``), and returns what it prints.
+class Tool:
+    """Runs a tool by its class and arguments. Raises AssertionError with all that one said when it fails."""
 
-    It raises AssertionError with all that a tool said when that fails; this raises Unavailable.
-    """
-    try:
-        command = [find_java(), *_LIGHT, "-cp", f"{archives()}/*"]
-    except (PeerError, DeployError) as error:
-        raise Unavailable(str(error)) from error
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
 
-    def run(name: str, *arguments: str, stdin: str = "") -> str:
+    def __call__(self, name: str, *arguments: str, stdin: str = "") -> str:
+        """Run to the end; returns what it printed."""
         done = subprocess.run(
-            [*command, name, *arguments],
+            [*self._command, name, *arguments],
             input=stdin,
             capture_output=True,
             text=True,
@@ -47,4 +43,32 @@ def java_tools() -> Tool:
         assert "Exception" not in done.stdout + done.stderr, done.stdout + done.stderr
         return done.stdout
 
-    return run
+    def until(self, text: str, name: str, *arguments: str) -> str:
+        """Run one that never ends until it prints a line with a text; returns all that it printed."""
+        with subprocess.Popen(
+            [*self._command, name, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as running:
+            late = threading.Timer(_TIMEOUT_S, running.kill)
+            late.start()
+            said = ""
+            assert running.stdout is not None
+            try:
+                for line in running.stdout:
+                    said += line
+                    if text in line:
+                        return said
+            finally:
+                late.cancel()
+                running.kill()
+        raise AssertionError(f"{name} {' '.join(arguments)} did not print {text!r}: {said}")
+
+
+def java_tools() -> Tool:
+    """Kafka's tools. Raises Unavailable."""
+    try:
+        return Tool([find_java(), *_LIGHT, "-cp", f"{archives()}/*"])
+    except (PeerError, DeployError) as error:
+        raise Unavailable(str(error)) from error

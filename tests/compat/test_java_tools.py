@@ -107,6 +107,21 @@ def test_the_producer_of_the_benchmark_is_idempotent_and_loses_nothing(
     assert sum(int(line.split(":")[2]) for line in offsets.splitlines() if line) == 20_000
 
 
+def test_the_tool_that_compares_replicas_reads_each_of_them(tool: Tool, bootstrap: str, topic: str) -> None:
+    """It fetches from every replica, with replica id -2, in a version that it asks nobody for."""
+    lines = "".join(f"line {number}\n" for number in range(30))
+    tool("kafka.tools.ConsoleProducer", "--bootstrap-server", bootstrap, "--topic", topic, stdin=lines)
+    verified = f"max lag is 0 for partition {topic}-"
+    said = tool.until(
+        verified,
+        "org.apache.kafka.tools.ReplicaVerificationTool",
+        *("--broker-list", bootstrap, "--topics-include", topic, "--time", "-2"),
+        *("--report-interval-ms", "500"),
+    )
+    assert f"{verified}0 at offset" in said or f"{verified}1 at offset" in said
+    assert "partition null" not in said.splitlines()[-1]
+
+
 def test_the_tools_of_administration(tool: Tool, bootstrap: str, topic: str, tmp_path: Path) -> None:
     server = ("--bootstrap-server", bootstrap)
     described = tool("org.apache.kafka.tools.TopicCommand", *server, "--describe", "--topic", topic)

@@ -26,8 +26,8 @@ from barnabas.protocol.codec_kafka_source import is_carried
 from barnabas.protocol.schema import wire_fields
 from tests.unit.protocol.kafka_messages import CASES, Case, messages
 
-NOT_OURS = {"snapshot_id", "zk_migration_ready"}
-"""Tagged fields of KRaft's."""
+NOT_OURS = {"snapshot_id", "zk_migration_ready", "replica_directory_id", "node_endpoints"}
+"""Tagged fields of KRaft's, and leader hints (KIP-951)."""
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 

@@ -33,7 +33,7 @@ from barnabas.protocol.messages.fetch import (
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.messages.topics import DeleteTopicsRequest
-from barnabas.protocol.schema import APIS, INTEGER_BITS, WireField, WireType, int32, wire_fields
+from barnabas.protocol.schema import APIS, INTEGER_BITS, WireField, WireType, int32, native_fields
 
 REQUESTS = [api.request for api in APIS.values()]
 RESPONSES = [api.response for api in APIS.values()]
@@ -67,7 +67,7 @@ _made: dict[type[Any], st.SearchStrategy[Any]] = {}
 
 def instances(cls: type[Any]) -> st.SearchStrategy[Any]:
     if cls not in _made:
-        _made[cls] = st.builds(cls, **{name: values(wire) for name, wire, _ in wire_fields(cls)})
+        _made[cls] = st.builds(cls, **{name: values(wire) for name, wire, _ in native_fields(cls)})
     return _made[cls]
 
 

@@ -642,7 +642,7 @@ def declared_fields(cls: type[Any], low: int, high: int, depth: int = 0) -> list
     """The fields that Kafka's codec would send in these versions, nested ones too, and default makers."""
     found: list[tuple[Field, Any]] = []
     for name, wire, maker in wire_fields(cls):
-        if wire.native_only:
+        if wire.native_only or wire.since > high:
             continue
         since = max(wire.since, low)
         until = high if wire.until is None else min(wire.until, high)
