@@ -1,0 +1,217 @@
+"""What a reader of old records costs the producers, when its records must come from the disk.
+
+One consumer, in a process of its own, reads a partition of 5 GB as fast as it can, 1 MB at a time, from the
+broker that leads a topic with three replicas, to which another process sends 1,000 records/s with acks=all
+(open loop, as in `latency`). In turns the reader's files are in the page cache (hot), and dropped from it
+before (cold). The figure is the producer's p99 beside each, and how many times that beside the cold reader is
+that beside the hot one; the p99 without any reader stands beside them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import uvloop
+
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol import codec_msgpack
+from barnabas.protocol.errors import api_error
+from barnabas.protocol.frames import BufferPool, FrameReceiver
+from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from barnabas.protocol.record_batch import iter_batches
+from benchmarks.load import ACKS_ALL, Target, check_answer, create_topic, encoded_batch, encoded_request, load
+from benchmarks.support import GB, MB, Figure, Options, percentile, run, running_cluster, tell
+
+_PER_SECOND = 1_000
+_BATCH_BYTES = 300
+_VALUE_BYTES = 100
+_OLD_BATCH_BYTES = 256 * 1024
+_READ_BYTES = 1 << 20
+_TIMEOUT_S = 120.0
+_OLD = "bench-old"
+
+
+class Round(NamedTuple):
+    """The producer's latencies while one pass was read, and how fast that was read."""
+
+    p50_ms: float
+    p99_ms: float
+    worst_ms: float
+    mb_per_s: float
+
+
+# The reader
+
+
+def read_partition(address: tuple[str, int], topic: str) -> int:
+    """Fetch partition 0 from its start to its end, one fetch at a time; the bytes of its records."""
+    receiver, total, offset = FrameReceiver(BufferPool()), 0, 0
+    with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while True:
+            asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=_READ_BYTES)
+            fetch = FetchRequest(
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=50 * MB,
+                topics=[FetchTopic(topic=topic, partitions=[asked])],
+            )
+            connection.sendall(b"".join(codec_msgpack.encode_request(0, "benchmark", fetch)))
+            found, following = _taken(connection, receiver, offset)
+            if following == offset:
+                return total
+            total, offset = total + found, following
+
+
+def _taken(connection: socket.socket, receiver: FrameReceiver, offset: int) -> tuple[int, int]:
+    while True:
+        received = connection.recv_into(receiver.get_buffer())
+        if not received:
+            raise ConnectionError(f"the broker closed the connection at offset {offset}")
+        for frame in receiver.buffer_updated(received):
+            answer: FetchResponse = codec_msgpack.open_response(frame.view).body(FetchResponse)
+            (partition,) = answer.responses[0].partitions
+            if partition.error_code:
+                raise api_error(partition.error_code, "fetch failed")
+            records = memoryview(partition.records or b"")
+            for _, header in iter_batches(records):
+                offset = header.next_offset
+            size = len(records)
+            frame.release()
+            return size, offset
+
+
+# The producer
+
+
+def latencies_ms(address: tuple[str, int], request: bytes, is_over: Callable[[], bool]) -> list[float]:
+    """The latency of every request that was sent before it was over, 1,000 of them a second."""
+    receiver, found, sent = FrameReceiver(BufferPool()), [], [0, False]
+    started = time.perf_counter() + 0.01
+
+    def send() -> None:
+        while not is_over():
+            ahead = started + sent[0] / _PER_SECOND - time.perf_counter()
+            if ahead > 0:
+                time.sleep(ahead)
+            sent[0] += 1
+            connection.sendall(request)
+        sent[1] = True
+
+    with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sender = threading.Thread(target=send)
+        sender.start()
+        while not (sent[1] and len(found) >= sent[0]):
+            received = connection.recv_into(receiver.get_buffer())
+            now = time.perf_counter()
+            for frame in receiver.buffer_updated(received):
+                check_answer(frame.view)
+                found.append((now - started - len(found) / _PER_SECOND) * 1000)
+        sender.join()
+    return found
+
+
+# The rounds
+
+
+def _old_files(cluster: LocalCluster, leader: int) -> list[Path]:
+    return [
+        path
+        for folder in cluster.broker(leader).log_dirs
+        for path in (folder / f"{_OLD}-0").iterdir()
+        if path.is_file()
+    ]
+
+
+def drop_from_cache(paths: list[Path]) -> None:
+    """Have the page cache forget these files; what is dirty is written first."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def _fill(cluster: LocalCluster, leader: int, size_bytes: int) -> None:
+    uvloop.run(create_topic(cluster.bootstrap, _OLD, [leader], [leader]))
+    request = encoded_request(_OLD, 0, encoded_batch(_OLD_BATCH_BYTES), 1)
+    target = Target(cluster.broker(leader).endpoint, [request])
+    uvloop.run(load([target], max(1, size_bytes // _OLD_BATCH_BYTES), 4))
+
+
+def _round(address: tuple[str, int], request: bytes) -> Round:
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        # The process is up before the clock starts.
+        pool.apply(os.getpid)
+        begun = time.perf_counter()
+        seconds = [0.0]
+
+        def note(_: int) -> None:
+            seconds[0] = time.perf_counter() - begun
+
+        reading = pool.apply_async(read_partition, (address, _OLD), callback=note)
+        found = latencies_ms(address, request, reading.ready)
+        size = reading.get()
+    return Round(
+        statistics.median(found), percentile(found, 99), max(found), size / MB / max(seconds[0], 1e-9)
+    )
+
+
+def _alone(address: tuple[str, int], request: bytes, seconds: int) -> list[float]:
+    end = time.perf_counter() + seconds
+    return latencies_ms(address, request, lambda: time.perf_counter() >= end)
+
+
+def measure(options: Options) -> list[Figure]:
+    hot: list[Round] = []
+    cold: list[Round] = []
+    size = options.amount(5 * GB, GB // 2)
+    with running_cluster(options) as cluster:
+        leader, *others = cluster.broker_ids
+        endpoint = cluster.broker(leader).endpoint
+        address = endpoint.host, endpoint.port
+        tell(f"cold_reader: writing {size / GB:.1f} GB")
+        _fill(cluster, leader, size)
+        topic = f"bench-{os.urandom(4).hex()}"
+        uvloop.run(create_topic(cluster.bootstrap, topic, [leader], [leader, *others]))
+        request = encoded_request(topic, 0, encoded_batch(_BATCH_BYTES, _VALUE_BYTES), ACKS_ALL)
+        drop_from_cache(_old_files(cluster, leader))
+        _alone(address, request, 1)
+        alone = _alone(address, request, options.amount(10, 3))
+        read_partition(address, _OLD)
+        for number in range(options.rounds):
+            for name, rounds in (("hot", hot), ("cold", cold)):
+                if name == "cold":
+                    drop_from_cache(_old_files(cluster, leader))
+                found = _round(address, request)
+                tell(
+                    f"cold_reader, round {number + 1} of {options.rounds}, {name}: read {found.mb_per_s:.0f} "
+                    f"MB/s, producer p50 {found.p50_ms:.1f}, p99 {found.p99_ms:.1f} ms"
+                )
+                rounds.append(found)
+    ratios = [after.p99_ms / before.p99_ms for before, after in zip(hot, cold, strict=True)]
+    name = "producer, RF 3, acks=all, 1,000 records/s"
+    return [
+        Figure.of(f"{name}: p99 alone", [percentile(alone, 99)], "ms"),
+        Figure.of(f"{name}: p99 beside a hot reader", [one.p99_ms for one in hot], "ms"),
+        Figure.of(f"{name}: p99 beside a cold reader", [one.p99_ms for one in cold], "ms"),
+        Figure.of("p99 beside a cold reader, times that beside a hot one", ratios, "", at_most=1.5),
+        Figure.of("hot reader", [one.mb_per_s for one in hot], "MB/s"),
+        Figure.of("cold reader", [one.mb_per_s for one in cold], "MB/s"),
+    ]
+
+
+if __name__ == "__main__":
+    run(__doc__, measure)
