@@ -3,8 +3,9 @@
 One consumer, in a process of its own, reads a partition of 5 GB as fast as it can, 1 MB at a time, from the
 broker that leads a topic with three replicas, to which another process sends 1,000 records/s with acks=all
 (open loop, as in `latency`). In turns the reader's files are in the page cache (hot), and dropped from it
-before (cold). The figure is the producer's p99 beside each, and how many times that beside the cold reader is
-that beside the hot one; the p99 without any reader stands beside them.
+before (cold). The figure is the producer's p99 beside each, and how many times that beside the cold reader
+is that beside the hot one. Beside them stand the p99 without any reader, and that beside a process that reads
+the same files cold by itself, past the brokers: what the disk alone costs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import uvloop
 
@@ -89,6 +90,16 @@ def _taken(connection: socket.socket, receiver: FrameReceiver, offset: int) -> t
             return size, offset
 
 
+def read_files(paths: list[Path]) -> int:
+    """Read files as they are, past the brokers; their bytes."""
+    buffer, total = bytearray(_READ_BYTES), 0
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                total += count
+    return total
+
+
 # The producer
 
 
@@ -150,7 +161,9 @@ def _fill(cluster: LocalCluster, leader: int, size_bytes: int) -> None:
     uvloop.run(load([target], max(1, size_bytes // _OLD_BATCH_BYTES), 4))
 
 
-def _round(address: tuple[str, int], request: bytes) -> Round:
+def _round(
+    address: tuple[str, int], request: bytes, read: Callable[..., int], arguments: tuple[Any, ...]
+) -> Round:
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
         # The process is up before the clock starts.
@@ -161,7 +174,7 @@ def _round(address: tuple[str, int], request: bytes) -> Round:
         def note(_: int) -> None:
             seconds[0] = time.perf_counter() - begun
 
-        reading = pool.apply_async(read_partition, (address, _OLD), callback=note)
+        reading = pool.apply_async(read, arguments, callback=note)
         found = latencies_ms(address, request, reading.ready)
         size = reading.get()
     return Round(
@@ -177,6 +190,7 @@ def _alone(address: tuple[str, int], request: bytes, seconds: int) -> list[float
 def measure(options: Options) -> list[Figure]:
     hot: list[Round] = []
     cold: list[Round] = []
+    disk: list[Round] = []
     size = options.amount(5 * GB, GB // 2)
     with running_cluster(options) as cluster:
         leader, *others = cluster.broker_ids
@@ -190,12 +204,15 @@ def measure(options: Options) -> list[Figure]:
         drop_from_cache(_old_files(cluster, leader))
         _alone(address, request, 1)
         alone = _alone(address, request, options.amount(10, 3))
-        read_partition(address, _OLD)
         for number in range(options.rounds):
-            for name, rounds in (("hot", hot), ("cold", cold)):
-                if name == "cold":
-                    drop_from_cache(_old_files(cluster, leader))
-                found = _round(address, request)
+            for name, rounds in (("disk", disk), ("hot", hot), ("cold", cold)):
+                files = _old_files(cluster, leader)
+                if name != "hot":
+                    drop_from_cache(files)
+                if name == "disk":
+                    found = _round(address, request, read_files, (files,))
+                else:
+                    found = _round(address, request, read_partition, (address, _OLD))
                 tell(
                     f"cold_reader, round {number + 1} of {options.rounds}, {name}: read {found.mb_per_s:.0f} "
                     f"MB/s, producer p50 {found.p50_ms:.1f}, p99 {found.p99_ms:.1f} ms"
@@ -208,6 +225,7 @@ def measure(options: Options) -> list[Figure]:
         Figure.of(f"{name}: p99 beside a hot reader", [one.p99_ms for one in hot], "ms"),
         Figure.of(f"{name}: p99 beside a cold reader", [one.p99_ms for one in cold], "ms"),
         Figure.of("p99 beside a cold reader, times that beside a hot one", ratios, "", at_most=1.5),
+        Figure.of(f"{name}: p99 beside a cold read past the brokers", [one.p99_ms for one in disk], "ms"),
         Figure.of("hot reader", [one.mb_per_s for one in hot], "MB/s"),
         Figure.of("cold reader", [one.mb_per_s for one in cold], "MB/s"),
     ]

@@ -35,6 +35,7 @@ from barnabas.protocol.invariants import InvariantViolation
 
 logger = logging.getLogger(__name__)
 
+_MAX_FRAME_BYTES: Final = (1 << 31) - 1
 _MAX_FLUSHES: Final = 4
 _FIRST_REST_S: Final = 0.1
 _LONGEST_REST_S: Final = 5.0
@@ -239,6 +240,8 @@ class LeaderFetcher:
             client_id=f"broker-{manager.broker_id}-fetcher",
             request_timeout_ms=manager.settings.socket_timeout_ms,
             pool=manager.pool,
+            # A batch comes whole, however large a topic allows it to be; the leader is one of us.
+            max_frame_bytes=_MAX_FRAME_BYTES,
         )
         self._changed = asyncio.Event()
         self._is_waiting = False

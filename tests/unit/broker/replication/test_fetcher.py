@@ -23,6 +23,7 @@ from barnabas.broker.replication import leader_fetches
 from barnabas.broker.replication.fetcher import FetcherManager, FollowedLeader
 from barnabas.broker.replication.leader_fetches import FetcherSettings
 from barnabas.broker.replication.partition import Partition
+from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerEpoch, Endpoint, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.fetch import FetchResponse
@@ -189,6 +190,17 @@ def test_a_follower_copies_byte_for_byte_and_its_fetches_commit(leader: Leader, 
     wait_for(lambda: leader.managed.manager.partition(TP).high_watermark == 22, "the commit")
     leader.append(b"last")
     wait_for(lambda: follower.partitions[TP].high_watermark >= 22, "the high watermark to arrive")
+
+
+def test_a_batch_larger_than_any_other_answer_is_replicated(
+    leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `max.message.bytes` above 100 MB: the refused frame would hold up all of that leader."""
+    monkeypatch.setitem(Channel.__init__.__kwdefaults__, "max_frame_bytes", 100_000)
+    leader.append(b"v" * 500_000)
+    follower.follow(leader, TP)
+    wait_for(lambda: follower.has_all_of(leader), "the large batch")
+    assert whole(follower.partitions[TP].log) == whole(leader.log())
 
 
 def test_a_partition_followed_later_need_not_wait_for_the_long_poll(
