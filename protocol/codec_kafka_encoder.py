@@ -11,6 +11,7 @@ Runs on whichever thread needs a message first; compiling twice is harmless.
 from __future__ import annotations
 
 import struct
+import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -196,7 +197,11 @@ class _EncoderMaker(SourceMaker):
         """Only what differs from its default is sent, in ascending order of tags."""
         sent = [self.name("sent") for _ in tagged]
         for name, (_, field, wire, maker) in zip(sent, tagged, strict=True):
-            self.line(f"{name} = {_differs(wire, maker, f'{m}.{field}')}")
+            default = maker()
+            if isinstance(default, uuid.UUID):
+                self.line(f"{name} = {m}.{field} != {self.known('default', default)}")
+            else:
+                self.line(f"{name} = {_differs(wire, maker, f'{m}.{field}')}")
         with self.block(f"if {' or '.join(sent)}:"):
             self.line(f"o.append({' + '.join(sent)})")
             for name, (tag, field, wire, _) in zip(sent, tagged, strict=True):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -101,6 +101,9 @@ class GroupCoordinator:
         self._to_close: list[GroupShard] = []
         self._to_load: list[GroupShard] = []
         self._deleted: list[_Deleted] = []
+        self._checked: dict[str, TopicId] = {}
+        self._to_check: dict[str, TopicId] = {}
+        """Topics that have come to be known, and those for which offsets of earlier ones are looked for."""
         self._counted: tuple[TopicId, int] | None = None
         self._must_count = False
         self._said_too_few_ms = -math.inf
@@ -111,6 +114,7 @@ class GroupCoordinator:
         """Hear of leaderships from now on."""
         self._replicas.role_listeners.append(self.role_changed)
         self._metadata.on_deletion(self.topics_deleted)
+        self._metadata.on_update(self.topics_changed)
         for partition in self._replicas.partitions():
             self.role_changed(partition.partition)
         self._thread.start()
@@ -276,6 +280,20 @@ class GroupCoordinator:
             self._deleted.append(_Deleted(frozenset(topics), self._log_ends()))
             self._condition.notify()
 
+    def topics_changed(self, names: Iterable[str]) -> None:
+        """Of topics that have just come to be known there may be offsets that belong to earlier ones."""
+        known = self._metadata.current.topics
+        fresh = {
+            name: known[name].topic_id
+            for name in names
+            if name in known and self._checked.get(name) != known[name].topic_id
+        }
+        if fresh:
+            with self._condition:
+                self._checked |= fresh
+                self._to_check |= fresh
+                self._condition.notify()
+
     def _log_ends(self) -> dict[int, int]:
         led = ((index, self._led(shard.partition)) for index, shard in self._shards.items())
         return {index: found.log_end_offset for index, found in led if found is not None}
@@ -319,13 +337,16 @@ class GroupCoordinator:
                 if self._deleted:
                     deleted = self._deleted.pop(0)
                     return lambda: self._forget_topics(deleted)
+                if self._to_check:
+                    topic_ids, self._to_check = self._to_check, {}
+                    return lambda: self._forget_others(topic_ids)
                 self._condition.wait()
             return None
 
     def run_once(self) -> bool:
         """Do one piece of the thread's work, for who runs no thread; False when there is none."""
         with self._condition:
-            if not (self._to_close or self._must_count or self._to_load or self._deleted):
+            if not (self._to_close or self._must_count or self._to_load or self._deleted or self._to_check):
                 return False
         work = self._next()
         if work is not None:
@@ -377,8 +398,14 @@ class GroupCoordinator:
         """Load; how many records there were, None when that is no longer wanted. Raises ApiError."""
         log = self._replicas.partition(shard.partition).log
         records = last_records(log, lambda: shard.state is ShardState.LOADING)
-        if records is None or not shard.load(groups_of(records, shard.partition)):
+        if records is None:
             return None
+        known = {name: topic.topic_id for name, topic in self._metadata.current.topics.items()}
+        if not shard.load(groups_of(records, shard.partition, known)):
+            return None
+        # What has come to be known meanwhile found the shard not yet serving.
+        with self._condition:
+            self._to_check |= self._checked
         return len(records)
 
     def _forget_topics(self, deleted: _Deleted) -> None:
@@ -386,6 +413,15 @@ class GroupCoordinator:
         for index, shard in list(self._shards.items()):
             if shard in self._serving():
                 shard.for_all(partial(self._forget, deleted.topics, deleted.ends.get(index, 0)))
+
+    def _forget_others(self, topic_ids: Mapping[str, TopicId]) -> None:
+        """Remove offsets of topics that had a name before these, as those deleted while nobody looked."""
+
+        def forget(group: Group, now: Moment) -> Effects:
+            return group.remove_offsets(group.offsets.of_others(topic_ids), now)
+
+        for shard in self._serving():
+            shard.for_all(forget)
 
     def _forget(self, topics: frozenset[str], end: int, group: Group, now: Moment) -> Effects:
         # Under the group's lock: nobody can commit for a topic that is not known, so all of that is old.

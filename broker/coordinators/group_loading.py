@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from barnabas.broker.coordinators.group import LoadedOffset
@@ -27,9 +28,10 @@ from barnabas.broker.coordinators.group_records import (
     read_offset_key,
     read_offset_value,
 )
+from barnabas.broker.coordinators.offsets import is_of_another
 from barnabas.broker.log.log import Log
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_fields
 
@@ -98,8 +100,12 @@ def last_records(log: Log, is_wanted: Callable[[], bool]) -> dict[bytes, LastRec
     return found
 
 
-def groups_of(records: Mapping[bytes, LastRecord], partition: TopicPartition) -> dict[str, LoadedGroup]:
-    """The groups that these records tell of."""
+def groups_of(
+    records: Mapping[bytes, LastRecord],
+    partition: TopicPartition,
+    topic_ids: Mapping[str, TopicId] = MappingProxyType({}),
+) -> dict[str, LoadedGroup]:
+    """The groups that these records tell of, without offsets of earlier topics of the names given."""
     found: dict[str, LoadedGroup] = {}
     unreadable = 0
     for key, (offset, value) in records.items():
@@ -107,6 +113,8 @@ def groups_of(records: Mapping[bytes, LastRecord], partition: TopicPartition) ->
             if is_offset_key(key):
                 group_id, name = read_offset_key(key)
                 committed = LoadedOffset(name, read_offset_value(value), offset)
+                if is_of_another(name, committed.value, topic_ids):
+                    continue
                 group = found.get(group_id)
                 if group is None:
                     group = found[group_id] = LoadedGroup()

@@ -6,9 +6,9 @@ record without a value removes what was there. Frozen data, for any thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from barnabas.protocol.ids import NO_LEADER_EPOCH, TopicPartition
+from barnabas.protocol.ids import NO_LEADER_EPOCH, TopicId, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,7 @@ class OffsetAndMetadata:
     """How far a partition was read: ``committed_offset`` is the next to read.
 
     ``expire_timestamp_ms`` is None unless the client chose the retention itself, as old versions could.
+    ``topic_id`` is that of the topic at the time, None where a record does not say; no part of the commit.
     """
 
     committed_offset: int
@@ -23,6 +24,7 @@ class OffsetAndMetadata:
     leader_epoch: int = NO_LEADER_EPOCH
     metadata: str = ""
     expire_timestamp_ms: int | None = None
+    topic_id: TopicId | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

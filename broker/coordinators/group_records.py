@@ -2,8 +2,8 @@
 
 Each begins with two bytes of version, and a key's version also says what kind of record it is: 0 and 1 are an
 offset that a group has committed, 2 a group itself. A null value is a tombstone. Keys are written in the
-highest version, values in the one that Kafka 3.9 writes, so that Kafka's formatters and any Kafka from 2.3 on
-read them; all versions of values are read, the flexible one (4) of KIP-915 included.
+highest version, groups in the one that Kafka 3.9 writes, offsets in the flexible one (4) of KIP-915, which
+Kafka reads from 3.5 on: a tagged field, which it skips, has the topic's id. All versions of values are read.
 
 Pure functions; any thread. Source: ``OffsetCommitKey.json`` and its like in Apache Kafka's group coordinator.
 """
@@ -11,6 +11,7 @@ Pure functions; any thread. Source: ``OffsetCommitKey.json`` and its like in Apa
 from __future__ import annotations
 
 import struct
+import uuid
 from functools import lru_cache
 from typing import Any, Final
 
@@ -25,8 +26,8 @@ from barnabas.broker.coordinators.group_log import (
 from barnabas.protocol.codec_kafka_decoder import Decoder, compile_decoder
 from barnabas.protocol.codec_kafka_encoder import Encoder, compile_encoder
 from barnabas.protocol.errors import ApiError, LocalError, MalformedFrame
-from barnabas.protocol.ids import NO_LEADER_EPOCH, LeaderEpoch, TopicPartition
-from barnabas.protocol.schema import array, int32, int64, message, opaque, string
+from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_TOPIC_ID, LeaderEpoch, TopicId, TopicPartition
+from barnabas.protocol.schema import array, int32, int64, message, opaque, string, topic_uuid
 
 _NEVER: Final = -1
 """As ``expire_timestamp_ms``: the offset lives as long as ``offsets.retention.minutes`` says."""
@@ -37,12 +38,19 @@ _GROUP_KEY_VERSION: Final = 2
 _VALUE_VERSIONS: Final = range(5)
 _FLEXIBLE_SINCE: Final = 4
 _OFFSET_VALUE_WRITTEN: Final = 3
+_OFFSET_VALUE_WITH_TOPIC_ID: Final = 4
 _OFFSET_VALUE_WITH_EXPIRY: Final = 1
 """The only version that can say when an offset expires; the leader epoch is lost in it, as in Kafka."""
 _GROUP_VALUE_WRITTEN: Final = 3
 _COMMON_OFFSET: Final = struct.Struct(">hqih")
 """Of version 3: version, offset, leader epoch and the length of the metadata."""
 _COMMON_OFFSET_BYTES: Final = _COMMON_OFFSET.size + 8
+_TAGGED_OFFSET: Final = struct.Struct(">hqiB")
+"""Of version 4: version, offset, leader epoch and one more than the length of short metadata."""
+_TOPIC_ID_TAG: Final = b"\x01\x00\x10"
+"""One tagged field, of tag 0 and 16 bytes."""
+_TAGGED_OFFSET_BYTES: Final = _TAGGED_OFFSET.size + 8 + len(_TOPIC_ID_TAG) + 16
+_LONGEST_SHORT: Final = 0x7F
 
 
 class UnwritableRecord(LocalError):
@@ -71,6 +79,7 @@ class OffsetCommitValue:
     metadata: str = string(default="")
     commit_timestamp_ms: int = int64()
     expire_timestamp_ms: int = int64(since=1, until=1, default=_NEVER)
+    topic_id: uuid.UUID = topic_uuid(since=4, tag=0, default=NO_TOPIC_ID)
 
 
 @message
@@ -167,18 +176,18 @@ def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def _offset(found: OffsetAndMetadata) -> bytes:
-    """In version 3, or in 1 when the one who committed said when the offset expires."""
+    """In version 4, in 3 without a topic id, or in 1 when who committed said when the offset expires."""
     expires = found.expire_timestamp_ms
+    version = _OFFSET_VALUE_WRITTEN if found.topic_id is None else _OFFSET_VALUE_WITH_TOPIC_ID
     value = OffsetCommitValue(
         offset=found.committed_offset,
         leader_epoch=found.leader_epoch,
         metadata=found.metadata,
         commit_timestamp_ms=found.commit_timestamp_ms,
         expire_timestamp_ms=_NEVER if expires is None else expires,
+        topic_id=NO_TOPIC_ID if found.topic_id is None else found.topic_id,
     )
-    return _OFFSET_VALUE.encode(
-        _OFFSET_VALUE_WRITTEN if expires is None else _OFFSET_VALUE_WITH_EXPIRY, value
-    )
+    return _OFFSET_VALUE.encode(version if expires is None else _OFFSET_VALUE_WITH_EXPIRY, value)
 
 
 def _group(stored: StoredGroup) -> bytes:
@@ -237,15 +246,25 @@ def _group_and_topic(start: bytes) -> tuple[str, str]:
 
 
 def read_offset_value(data: bytes) -> OffsetAndMetadata:
-    """Raises UnreadableRecord. The common form is read without the codec, for there are millions of them."""
+    """Raises UnreadableRecord. The common forms are read without the codec: there are millions of them."""
+    if len(data) >= _TAGGED_OFFSET_BYTES:
+        version, offset, leader_epoch, length = _TAGGED_OFFSET.unpack_from(data)
+        end = _TAGGED_OFFSET.size + length - 1
+        if (
+            version == _OFFSET_VALUE_WITH_TOPIC_ID
+            and 0 < length <= _LONGEST_SHORT
+            and end + 27 == len(data)
+            and data[end + 8 : end + 11] == _TOPIC_ID_TAG
+        ):
+            committed_ms = int.from_bytes(data[end : end + 8], "big", signed=True)
+            metadata = _text(data[_TAGGED_OFFSET.size : end]) if length > 1 else ""
+            topic_id = _topic_id(data[end + 11 :])
+            return OffsetAndMetadata(offset, committed_ms, leader_epoch, metadata, None, topic_id)
     if len(data) >= _COMMON_OFFSET_BYTES:
         version, offset, leader_epoch, length = _COMMON_OFFSET.unpack_from(data)
         end = _COMMON_OFFSET.size + length
         if version == _OFFSET_VALUE_WRITTEN and length >= 0 and end + 8 == len(data):
-            try:
-                metadata = data[_COMMON_OFFSET.size : end].decode() if length else ""
-            except UnicodeDecodeError as error:
-                raise UnreadableRecord(f"the metadata of an offset is no text: {error}") from error
+            metadata = _text(data[_COMMON_OFFSET.size : end]) if length else ""
             committed_ms = int.from_bytes(data[end:], "big", signed=True)
             return OffsetAndMetadata(offset, committed_ms, leader_epoch, metadata)
     value: OffsetCommitValue = _OFFSET_VALUE.decode(data)
@@ -256,7 +275,21 @@ def read_offset_value(data: bytes) -> OffsetAndMetadata:
         leader_epoch=LeaderEpoch(value.leader_epoch),
         metadata=value.metadata,
         expire_timestamp_ms=None if expires == _NEVER else expires,
+        topic_id=None if value.topic_id == NO_TOPIC_ID else TopicId(value.topic_id),
     )
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise UnreadableRecord(f"the metadata of an offset is no text: {error}") from error
+
+
+@lru_cache(maxsize=1024)
+def _topic_id(data: bytes) -> TopicId | None:
+    found = uuid.UUID(bytes=data)
+    return None if found == NO_TOPIC_ID else TopicId(found)
 
 
 def _read_group(data: bytes) -> StoredGroup:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from barnabas.broker.coordinators.group_log import OffsetAndMetadata
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.messages.offsets import OffsetFetchResponsePartition
 
 
@@ -24,6 +24,11 @@ class Committed(NamedTuple):
 
     value: OffsetAndMetadata
     record_offset: int
+
+
+def is_of_another(name: TopicPartition, value: OffsetAndMetadata, topic_ids: Mapping[str, TopicId]) -> bool:
+    """Whether an offset was committed for an earlier topic of that name; not, if either id is not known."""
+    return value.topic_id is not None and topic_ids.get(name.topic, value.topic_id) != value.topic_id
 
 
 class CommittedOffsets:
@@ -68,6 +73,17 @@ class CommittedOffsets:
         ]
         on_their_way = self._on_their_way.keys() - self._committed.keys()
         return [*found, *(name for name in on_their_way if name.topic in gone)]
+
+    def of_others(self, topic_ids: Mapping[str, TopicId]) -> list[TopicPartition]:
+        """The partitions whose offsets were committed for an earlier topic of the same name.
+
+        Not those that are being committed again: what comes replaces them.
+        """
+        return [
+            name
+            for name, (value, _) in self._committed.items()
+            if name not in self._on_their_way and is_of_another(name, value, topic_ids)
+        ]
 
     def load(self, partition: TopicPartition, value: OffsetAndMetadata, record_offset: int) -> None:
         """Take what the log has; a later record of the same partition replaces it."""

@@ -64,7 +64,7 @@ def handle_commit(services: Services, request: ApiRequest) -> None:
 
     def commit(group: Group, now: Moment) -> Effects:
         asked = Commit(
-            _offsets(body, unknown, now.wall_ms),
+            _offsets(services, body, unknown, now.wall_ms),
             body.member_id,
             body.group_instance_id,
             body.generation_id_or_member_epoch,
@@ -84,12 +84,14 @@ def handle_commit(services: Services, request: ApiRequest) -> None:
 
 
 def _offsets(
-    body: OffsetCommitRequest, unknown: Mapping[TopicPartition, ErrorCode], now_ms: int
+    services: Services, body: OffsetCommitRequest, unknown: Mapping[TopicPartition, ErrorCode], now_ms: int
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     kept_ms = body.retention_time_ms
     expires_ms = None if kept_ms == _AS_THE_BROKER_SAYS else now_ms + kept_ms
     found = {}
+    known = services.metadata.current.topics
     for topic in body.topics:
+        topic_id = known[topic.name].topic_id if topic.name in known else None
         for partition in topic.partitions:
             name = TopicPartition(topic.name, partition.partition_index)
             if name not in unknown:
@@ -99,6 +101,7 @@ def _offsets(
                     leader_epoch=LeaderEpoch(partition.committed_leader_epoch),
                     metadata=partition.committed_metadata or "",
                     expire_timestamp_ms=expires_ms,
+                    topic_id=topic_id,
                 )
     return found
 

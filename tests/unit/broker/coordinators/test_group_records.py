@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import uuid
 
 import pytest
 
@@ -14,7 +15,7 @@ from barnabas.broker.coordinators.group_log import (
     StoredMember,
 )
 from barnabas.broker.coordinators.group_records import UnreadableRecord, from_bytes, to_bytes
-from barnabas.protocol.ids import LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
 
 NAME = TopicPartition("topic", 7)
 
@@ -48,6 +49,22 @@ GROUP = StoredGroup(
     state_since_ms=5,
     members=(MEMBER,),
 )
+
+
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 126, 127, 5_000])
+def test_an_offset_tells_its_topics_id_in_the_flexible_version(length: int) -> None:
+    topic_id = TopicId(uuid.UUID(int=0xABCDEF))
+    value = OffsetAndMetadata(
+        42, 1_700, LeaderEpoch(5), "ä" * (length // 2) + "m" * (length % 2), topic_id=topic_id
+    )
+    key, data = to_bytes(OffsetRecord("g", NAME, value))
+    assert data is not None
+    assert data[:2] == b"\x00\x04"
+    found = from_bytes(key, data)
+    assert found == OffsetRecord("g", NAME, value)
+    assert isinstance(found, OffsetRecord)
+    assert found.value is not None
+    assert found.value.topic_id == topic_id
 
 
 def test_an_offset_is_written_as_kafka_3_9_writes_it() -> None:
@@ -104,7 +121,7 @@ def test_a_tombstone_is_a_key_without_a_value() -> None:
         (1, struct.pack(">q", 9) + text("m") + struct.pack(">qq", 17, -1), -1),
         (2, struct.pack(">q", 9) + text("m") + struct.pack(">q", 17), -1),
         (3, struct.pack(">qi", 9, 4) + text("m") + struct.pack(">q", 17), 4),
-        (4, struct.pack(">qi", 9, 4) + b"\x02m" + struct.pack(">q", 17) + b"\x01\x00\x02ab", 4),
+        (4, struct.pack(">qi", 9, 4) + b"\x02m" + struct.pack(">q", 17) + b"\x01\x07\x02ab", 4),
     ],
 )
 def test_offsets_of_every_version_are_read(version: int, rest: bytes, epoch: int) -> None:

@@ -722,6 +722,32 @@ def test_offsets_of_a_topic_that_comes_back_as_another_go(hosting: Serving) -> N
     assert fetched(hosting) == {}
 
 
+@pytest.mark.parametrize("is_known_first", [True, False])
+def test_offsets_of_a_deleted_topic_do_not_survive_a_change_of_coordinator(
+    hosting: Serving, is_known_first: bool
+) -> None:
+    """It was deleted and made again while another broker coordinated, or nobody did."""
+    hosting.send(commit(7, topic="other"))
+    hosting.send(commit(8))
+    lead(hosting, epoch=1, leader=2)
+    work(hosting)
+    anew = metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=10))
+    if is_known_first:
+        hosting.managed.metadata.update(anew)
+    else:
+        # A process that has just started knows no topic yet.
+        hosting.managed.metadata.update(
+            metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, is_full=True)
+        )
+    lead(hosting, epoch=2)
+    work(hosting)
+    if not is_known_first:
+        assert fetched(hosting) == {("topic", 0): 8, ("other", 0): 7}
+        hosting.managed.metadata.update(anew)
+        work(hosting)
+    assert fetched(hosting) == {("topic", 0): 8}
+
+
 def make_anew(serving: Serving, topic: str) -> None:
     """The topic is deleted, and made again before the coordinator's thread has time for either."""
     update = serving.managed.metadata.update
