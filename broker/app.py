@@ -30,6 +30,7 @@ from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.live_settings import LiveSettings
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.membership import Membership
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.network.request import Request
 from barnabas.broker.network.server import ListenAddress, ServerSettings, SocketServer
@@ -55,14 +56,12 @@ from barnabas.controller.reign import ControllerSettings
 from barnabas.controller.store import ClusterStore
 from barnabas.controller.topics import TopicAdmin
 from barnabas.controller.topics import TopicSettings as TopicAdminSettings
-from barnabas.controller.znodes import AdvertisedListener, BrokerRegistration, MalformedZnode
-from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
+from barnabas.controller.znodes import AdvertisedListener, BrokerRegistration
+from barnabas.controller.zookeeper import SessionEvent
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import (
     LEAVING_BROKER_EPOCH,
-    NO_CONTROLLER_EPOCH,
     BrokerEpoch,
-    ControllerEpoch,
     Endpoint,
 )
 
@@ -94,12 +93,10 @@ class Broker:
             config.zookeeper_connect,
             session_timeout_ms=config.zookeeper_session_timeout_ms,
             connection_timeout_ms=config.zookeeper_connection_timeout_ms,
-            on_session_event=self._on_session,
+            on_session_event=self._session_changed,
             on_fatal=on_fatal,
         )
-        self._registration: BrokerRegistration | None = None
-        # A session has ended and the registration with it; belongs to the session thread.
-        self._must_register = False
+        self._membership: Membership | None = None
         self._replicas: ReplicaManager | None = None
         self._controller: Controller | None = None
         # Settings that may change while the broker runs; by the thread that hears of it, read by any.
@@ -134,6 +131,7 @@ class Broker:
             )
             self._closing("logs", lambda: logs.close(wall_clock_ms()))
             replicas = self._start_replicas(logs, topic_settings)
+            membership = self._membership = Membership(self._store, replicas)
             groups = self._start_handlers(cluster_id, replicas, topic_settings)
             config_changes.start()
             self._closing("changed settings", config_changes.stop)
@@ -154,8 +152,7 @@ class Broker:
                 replicas.begin_life(BrokerEpoch(earlier.broker_epoch + 1))
             self._server.start()
             self._closing("last requests", lambda: self._server.stop(_DRAIN_MS))
-            self._registration = self._make_registration()
-            self._register(replicas)
+            membership.join(self._make_registration())
             # From now on others rely on this broker, and it on its session.
             self._store.session.is_patient = False
             if self._controller is not None:
@@ -169,6 +166,8 @@ class Broker:
     def stop(self) -> None:
         """Leave the cluster in good order."""
         self._stopping = True
+        if self._membership is not None:
+            self._membership.stop()
         config, replicas = self._config, self._replicas
         if config.controlled_shutdown_enable and replicas is not None and replicas.fenced is None:
             moved = request_controlled_shutdown(
@@ -406,51 +405,9 @@ class Broker:
             timestamp_ms=wall_clock_ms(),
         )
 
-    def _register(self, replicas: ReplicaManager) -> None:
-        if self._registration is not None:
-            # Read after the registration: nobody who was controller before may tell this life anything.
-            broker_epoch = self._store.register_broker(self._registration)
-            replicas.begin_life(broker_epoch, self._controller_epoch())
-
-    def _controller_epoch(self) -> ControllerEpoch:
-        try:
-            return self._store.controller_epoch()
-        except MalformedZnode as error:
-            logger.error("whoever is controller is believed: %s", error)
-            return NO_CONTROLLER_EPOCH
-
-    def _on_session(self, event: SessionEvent) -> None:
-        """On the store's session thread. Without a session others may take this broker for dead."""
-        replicas = self._replicas
-        logger.info("ZooKeeper session: %s", event.name)
-        if replicas is None or self._stopping:
-            return
-        if event is SessionEvent.SILENT:
-            replicas.fence.silent("ZooKeeper has not been heard of for a session timeout")
-        elif event is SessionEvent.EXPIRED:
-            self._must_register = True
-            replicas.end_life("the ZooKeeper session has expired")
-        elif event in (SessionEvent.RENEWED, SessionEvent.RESUMED):
-            replicas.fence.heard()
-            if self._must_register:
-                # Still fenced: the controller first says anew what this broker leads.
-                self._register_again(replicas)
-
-    def _register_again(self, replicas: ReplicaManager) -> None:
-        """Register in a new session. When that fails, the next event of the session comes back here."""
-        while not self._stopping:
-            try:
-                self._register(replicas)
-            except SessionLost as error:
-                logger.warning("not registered, this session is over too: %s", error)
-                return
-            except ZooKeeperUnavailable as error:
-                logger.warning("not registered yet: %s", error)
-                if not self._store.session.is_connected:
-                    return
-            else:
-                self._must_register = False
-                return
+    def _session_changed(self, event: SessionEvent) -> None:
+        if self._membership is not None:
+            self._membership.session_changed(event)
 
     def _controller_endpoint(self) -> Endpoint | None:
         current = self.metadata.current

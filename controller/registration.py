@@ -30,7 +30,7 @@ from barnabas.controller.znodes import BrokerRegistration
 from barnabas.controller.zookeeper import Start, ZooKeeperSession
 from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import ConnectionClosed, LocalError, MalformedFrame, RequestTimedOutLocally
-from barnabas.protocol.ids import BrokerEpoch, Endpoint
+from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 
 log = logging.getLogger("barnabas.controller")
@@ -78,10 +78,14 @@ def register_broker(
     session: ZooKeeperSession,
     registration: BrokerRegistration,
     *,
+    newer_than: BrokerEpoch = NO_BROKER_EPOCH,
     probe: Probe = probe_broker,
     grace_ms: int = _GRACE_MS,
 ) -> BrokerEpoch:
-    """Create the node and return its czxid. Raises BrokerIdTaken, ZooKeeperUnavailable, SessionLost."""
+    """Create the node and return its czxid, which is above `newer_than`.
+
+    Raises BrokerIdTaken, ZooKeeperUnavailable, SessionLost.
+    """
     path = paths.broker_id(registration.broker_id)
     data = znodes.encode_broker(registration)
     deadline = session.threads.now_s() + (session.session_timeout_ms + grace_ms) / 1000
@@ -97,7 +101,7 @@ def register_broker(
         if isinstance(found.error, NoNodeError):
             continue
         there, stat = found.get()
-        if stat.ephemeralOwner == session.session_id:
+        if stat.ephemeralOwner == session.session_id and stat.czxid > newer_than:
             log.info("registered broker %s with epoch %s", registration.broker_id, stat.czxid)
             return BrokerEpoch(stat.czxid)
         other = znodes.decode_broker(path, there, registration.broker_id, stat.czxid)

@@ -44,6 +44,7 @@ from barnabas.controller.zookeeper import (
 )
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import (
+    NO_BROKER_EPOCH,
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
@@ -157,9 +158,11 @@ class ClusterStore:
             raise MalformedZnode(f"{paths.CLUSTER_ID} was deleted while it was being read")
         return znodes.decode_cluster_id(paths.CLUSTER_ID, found[0])
 
-    def register_broker(self, registration: BrokerRegistration) -> BrokerEpoch:
+    def register_broker(
+        self, registration: BrokerRegistration, *, newer_than: BrokerEpoch = NO_BROKER_EPOCH
+    ) -> BrokerEpoch:
         """Register as an ephemeral node; see `barnabas.controller.registration`. Raises BrokerIdTaken."""
-        return register_broker(self.session, registration)
+        return register_broker(self.session, registration, newer_than=newer_than)
 
     def brokers(self, watch: Watch | None = None) -> dict[BrokerId, BrokerRegistration]:
         """All brokers with a readable registration, or one that was readable when we saw it before."""

@@ -34,7 +34,7 @@ MAY_IMPORT_INSIDE_BROKER: dict[str, frozenset[str]] = {
 }
 """Folder of broker/ → the other folders of broker/ that it may import: downward only."""
 
-HOSTS_THE_CONTROLLER = frozenset({"broker/app.py", "broker/zookeeper_adapters.py"})
+HOSTS_THE_CONTROLLER = frozenset({"broker/app.py", "broker/membership.py", "broker/zookeeper_adapters.py"})
 """The composition root: the only files of broker/ that may import the controller."""
 
 NO_ZOOKEEPER = ("protocol", "client", "spark_connector", "broker/network", "broker/log")

@@ -1,0 +1,91 @@
+"""Keeps a broker registered over all sessions in ZooKeeper, and fences it while it is not.
+
+Part of the composition root. `join` is called once, by whoever starts the broker; `session_changed` on the
+session's thread. After a session has ended the broker stays fenced until the controller has told the new
+life what it leads, so each life must have an epoch of its own: see `_register`.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.controller.store import ClusterStore
+from barnabas.controller.znodes import BrokerRegistration, MalformedZnode
+from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
+from barnabas.protocol.ids import NO_BROKER_EPOCH, NO_CONTROLLER_EPOCH, ControllerEpoch
+
+logger = logging.getLogger(__name__)
+
+
+class Membership:
+    """See the module."""
+
+    def __init__(self, store: ClusterStore, replicas: ReplicaManager) -> None:
+        self._store = store
+        self._replicas = replicas
+        self._registration: BrokerRegistration | None = None
+        self._stopping = False
+        # A session has ended and the registration with it; belongs to the session thread.
+        self._must_register = False
+        self._ended_epoch = NO_BROKER_EPOCH
+
+    def join(self, registration: BrokerRegistration) -> None:
+        """Register. Raises BrokerIdTaken, ZooKeeperUnavailable or SessionLost."""
+        self._registration = registration
+        self._register(registration)
+
+    def stop(self) -> None:
+        """Let no event of the session change anything any more."""
+        self._stopping = True
+
+    def session_changed(self, event: SessionEvent) -> None:
+        """Without a session others may take this broker for dead."""
+        logger.info("ZooKeeper session: %s", event.name)
+        if self._stopping:
+            return
+        if event is SessionEvent.SILENT:
+            self._replicas.fence.silent("ZooKeeper has not been heard of for a session timeout")
+        elif event is SessionEvent.EXPIRED:
+            self._must_register = True
+            self._ended_epoch = self._replicas.broker_epoch
+            self._replicas.end_life("the ZooKeeper session has expired")
+        elif event in (SessionEvent.RENEWED, SessionEvent.RESUMED):
+            self._replicas.fence.heard()
+            if self._must_register:
+                # Still fenced: the controller first says anew what this broker leads.
+                self._register_again()
+
+    def _register_again(self) -> None:
+        """Register in a new session. When that fails, the next event of the session comes back here."""
+        while not self._stopping and self._registration is not None:
+            try:
+                self._register(self._registration)
+            except SessionLost as error:
+                logger.warning("not registered, this session is over too: %s", error)
+                return
+            except ZooKeeperUnavailable as error:
+                logger.warning("not registered yet: %s", error)
+                if not self._store.session.is_connected:
+                    return
+            else:
+                break
+        self._must_register = False
+
+    def _register(self, registration: BrokerRegistration) -> None:
+        """Begin a life.
+
+        A registration is carried over into the next session when its own ends meanwhile, and the end of the
+        session before is heard after that: the node is there, but its life has been ended here. Another one
+        then takes its place, for the controller says nothing more to the one that it has told.
+        """
+        broker_epoch = self._store.register_broker(registration, newer_than=self._ended_epoch)
+        # Read after the registration: nobody who was controller before may tell this life anything.
+        self._replicas.begin_life(broker_epoch, self._controller_epoch())
+
+    def _controller_epoch(self) -> ControllerEpoch:
+        try:
+            return self._store.controller_epoch()
+        except MalformedZnode as error:
+            logger.error("whoever is controller is believed: %s", error)
+            return NO_CONTROLLER_EPOCH
