@@ -7,22 +7,22 @@ each kind of fault, so that some histories are nearly calm and others are storms
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from barnabas.protocol.errors import ConnectionClosed, ConnectionRefused, RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId, Offset
 from tests.simulation.disk import BATCH_BYTES
 from tests.simulation.disk_chaos import DISK_CURES, DISK_FAULTS, DiskChaos
 from tests.simulation.world import SimBroker, World
-from tests.simulation.zookeeper import Door
+from tests.simulation.zookeeper_client import Door
 
 WORK = {
     "fetch": 30.0,
     "deliver": 40.0,
     "produce": 12.0,
     "work_off": 9.0,
-    "deliver_control": 14.0,
-    "control": 9.0,
+    "send_control": 14.0,
+    "control": 24.0,
     "advance": 5.0,
     "shrink": 3.0,
     "consume": 5.0,
@@ -30,7 +30,7 @@ WORK = {
 NUISANCES = {
     "give_up": 1.5,
     "lose_message": 1.5,
-    "repeat_control": 1.0,
+    "time_out_control": 1.0,
     "checkpoint": 1.0,
     "flush": 1.0,
     "checkpoint_logs": 0.5,
@@ -43,16 +43,14 @@ FAULTS = {
     "pause": 1.0,
     "cut": 1.5,
     "shut_door": 2.0,
+    "break_session": 4.0,
     "suspect": 2.5,
-    "elect_controller": 0.7,
+    "depose_controller": 0.7,
     "shut_down": 0.6,
     **DISK_FAULTS,
 }
-UNSEEN_FAULTS = {"restart_unseen": 1.0}
-"""What happens between two controllers, in histories of their own."""
 CURES = {
     "restart": 3.0,
-    "rejoin": 3.0,
     "resume": 2.0,
     "mend": 2.0,
     "open_door": 3.0,
@@ -66,18 +64,20 @@ LOST = (ConnectionClosed, ConnectionRefused, RequestTimedOutLocally)
 class Chaos(DiskChaos):
     """One history."""
 
-    def __init__(self, seed: int, *, faults: Mapping[str, float] = FAULTS) -> None:
+    def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         brokers = self.random.choice((3, 3, 3, 4, 5))
         self.world = World(
             brokers,
             min_insync_replicas=self.random.choice((1, 2, 2)),
             segment_bytes=self.random.choice((3 * BATCH_BYTES, 1 << 20)),
+            is_controller_apart=self.random.random() < 0.4,
         )
         self.ids = list(self.world.brokers)
+        self.hosts = list(self.world.hosts)
         self.trace: list[str] = []
         weights = WORK | NUISANCES
-        for fault, weight in faults.items():
+        for fault, weight in FAULTS.items():
             weights[fault] = weight * self.random.choice((0.0, 0.2, 0.5, 2.0))
         for cure, weight in (CURES | DISK_CURES).items():
             weights[cure] = weight * self.random.choice((0.5, 1.0, 2.0))
@@ -100,6 +100,12 @@ class Chaos(DiskChaos):
         broker = self.world.brokers[self.random.choice(self.ids)]
         self.trace[-1] = f"{self.trace[-1]} {broker.id}"
         return broker
+
+    def _any_host(self) -> SimBroker:
+        """A broker, or the controller's where that is apart."""
+        host = self.world.hosts[self.random.choice(self.hosts)]
+        self.trace[-1] = f"{self.trace[-1]} {host.id}"
+        return host
 
     def _leader(self) -> BrokerId:
         """One who thinks that it leads, mostly."""
@@ -130,11 +136,31 @@ class Chaos(DiskChaos):
     def work_off(self) -> None:
         self.world.work_off(self._any().id)
 
-    def deliver_control(self) -> None:
-        self.world.deliver_control(self.random.choice(self.world.channels), self._any().id)
+    def send_control(self) -> None:
+        """A controller, or one that still takes itself for it, says the next thing to a broker."""
+        links = [
+            (channels, broker)
+            for channels in self.world.channels
+            if self.world.hosts[channels.source].can_act
+            for broker, link in channels.links.items()
+            if link.under_way is None and link.has_something
+        ]
+        if links:
+            channels, broker = self.random.choice(links)
+            self.trace[-1] = f"{self.trace[-1]} {channels.source}->{broker}"
+            channels.send_next(broker)
 
     def control(self) -> None:
-        self.world.control()
+        """Some thread of some process has its turn."""
+        hosts = [host for host in self.world.hosts.values() if host.can_act]
+        steps = [(host, step) for host in hosts for step in host.member.ready()]
+        if hosts and (not steps or self.random.random() < 0.1):
+            host = self.random.choice(hosts)
+            steps = [(host, self.random.choice((host.member.connection, host.member.sentinel)))]
+        if steps:
+            host, step = self.random.choice(steps)
+            self.trace[-1] = f"{self.trace[-1]} {host.id} {step.__name__}"
+            step()
 
     def advance(self) -> None:
         self.world.advance(self.random.choice((1, 50, 300, 1_100)))
@@ -155,8 +181,33 @@ class Chaos(DiskChaos):
         if self.world.messages:
             self.world.messages.pop(self.random.randrange(len(self.world.messages)))
 
-    def repeat_control(self) -> None:
-        self.world.deliver_control(self.random.choice(self.world.channels), self._any().id, is_repeated=True)
+    def time_out_control(self) -> None:
+        """The answer to a controller's request does not come in time: it asks again, and both may arrive."""
+        links = [
+            (channels, broker)
+            for channels in self.world.channels
+            for broker, link in channels.links.items()
+            if link.under_way is not None
+        ]
+        if links:
+            channels, broker = self.random.choice(links)
+            channels.time_out(broker)
+
+    def break_session(self) -> None:
+        """A connection to ZooKeeper breaks among the requests of a leader's or a controller's turn."""
+        host = self._any_host()
+        if host.can_act and self._may_fall(host):
+            client = host.member.client
+            client.break_after(
+                self.random.randint(0, 4),
+                is_last_done=self.random.random() < 0.6,
+                waits_away=self.random.choice((0, 0, 1, 3)),
+            )
+            if self.random.random() < 0.6:
+                self.world.work_off(host.id)
+            else:
+                host.member.control()
+            client.heal()
 
     def checkpoint(self) -> None:
         broker = self._any()
@@ -183,75 +234,57 @@ class Chaos(DiskChaos):
     # Faults
 
     def crash(self) -> None:
-        broker = self._any()
-        if broker.is_up:
-            broker.crash()
+        host = self._any_host()
+        if host.is_up and self._may_fall(host):
+            host.crash()
 
     def expire(self) -> None:
-        broker = self._any()
-        if not broker.can_act or self.world.zookeeper.doors[broker.id] is Door.LOST:
-            self.world.zookeeper.unregister(broker.id)
+        host = self._any_host()
+        if self._may_fall(host):
+            self.world.expire(host.id)
 
     def pause(self) -> None:
-        broker = self._any()
-        broker.is_paused = broker.is_up
+        host = self._any_host()
+        host.is_paused = host.is_up
 
     def cut(self) -> None:
-        self.world.cut.add(frozenset(self.random.sample(self.ids, 2)))
+        self.world.cut.add(frozenset(self.random.sample(self.hosts, 2)))
 
     def shut_door(self) -> None:
-        self.world.zookeeper.doors[self._any().id] = self.random.choice((Door.LOST, Door.MUTE))
+        host = self._any_host()
+        if self._may_fall(host):
+            self.world.doors[host.id] = self.random.choice((Door.LOST, Door.MUTE))
 
     def suspect(self) -> None:
-        self.world.suspect(self._any().id)
+        host = self._any_host()
+        if self.world.channels and self._may_fall(host):
+            self.random.choice(self.world.channels).suspect(host.id)
 
-    def elect_controller(self) -> None:
-        self.world.elect_controller()
+    def depose_controller(self) -> None:
+        self.world.depose_controller()
 
     def shut_down(self) -> None:
         broker = self._any()
-        if broker.can_act and broker.id in self.world.zookeeper.registrations:
+        if broker.can_act and self.world.is_registered(broker.id) and self._may_fall(broker):
             self.world.shut_down(broker.id)
-
-    def restart_unseen(self) -> None:
-        """A broker restarts between two controllers and loses what it did not flush, or its whole disk.
-
-        Another one in sync is well, and has been so since it got there.
-        """
-        broker, world = self._any(), self.world
-        if not broker.is_up or not self._is_another_well(broker):
-            return
-        if self.random.random() < 0.5:
-            broker.crash(power_loss=self.random)
-        else:
-            broker.crash()
-            broker.wipe()
-        world.messages = [message for message in world.messages if message.source != broker.id]
-        broker.start()
-        world.elect_controller()
 
     # Cures
 
     def restart(self) -> None:
-        broker = self._any()
-        if not broker.is_up:
-            broker.start()
-
-    def rejoin(self) -> None:
-        broker = self._any()
-        if broker.can_act and broker.id not in self.world.zookeeper.registrations:
-            broker.rejoin()
+        host = self._any_host()
+        if not host.is_up and not host.is_lost:
+            host.start()
 
     def resume(self) -> None:
-        self._any().is_paused = False
+        self._any_host().is_paused = False
 
     def mend(self) -> None:
         self.world.cut.clear()
 
     def open_door(self) -> None:
-        self.world.zookeeper.doors[self._any().id] = Door.OPEN
+        self.world.doors[self._any_host().id] = Door.OPEN
 
     def clear_suspicion(self) -> None:
-        broker = self._any()
-        if broker.can_act:
-            self.world.clear_suspicion(broker.id)
+        host = self._any_host()
+        if host.can_act:
+            self.world.clear_suspicion(host.id)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import random
 from abc import abstractmethod
 
+from barnabas.protocol.ids import BrokerId
 from tests.simulation.disk import Fault
 from tests.simulation.world import SimBroker, World
+from tests.simulation.zookeeper_client import Door
 
 DISK_FAULTS = {
     "fail_disk": 0.7,
     "slow_disk": 1.0,
     "power_loss": 0.8,
     "wipe": 0.5,
+    "restart_unseen": 0.5,
+    "leave_for_good": 0.5,
     "drift": 1.0,
 }
 DISK_CURES = {
@@ -33,7 +37,7 @@ class DiskChaos:
     def fail_disk(self) -> None:
         """It is full or broken: an append takes a part and refuses."""
         broker = self._any()
-        if broker.is_up and not broker.disk.has_failed:
+        if broker.is_up and not broker.disk.has_failed and self._may_fall(broker):
             broker.disk.fault = self.random.choice(list(Fault))
 
     def mend_disk(self) -> None:
@@ -54,35 +58,63 @@ class DiskChaos:
         self._any().set_clock(self.random.choice((0.5, 0.9, 1.0, 1.1, 2.0)))
 
     def power_loss(self) -> None:
-        """What is not flushed is lost, on one machine, while another one in sync is well; noticed at once."""
+        """What is not flushed is lost, on one machine, while another one in sync is well."""
         broker = self._any()
         if broker.is_up and self._is_another_well(broker):
             broker.crash(power_loss=self.random)
-            self._noticed(broker)
+            self._say_nothing_more(broker)
 
     def wipe(self) -> None:
-        """A machine gets an empty disk, while another one in sync is well; noticed at once."""
+        """A machine gets an empty disk, while another one in sync is well."""
         broker = self._any()
         if broker.is_up and self._is_another_well(broker):
             broker.crash()
             broker.wipe()
-            self._noticed(broker)
+            self._say_nothing_more(broker)
+
+    def restart_unseen(self) -> None:
+        """A broker that has lost something is back at once, and the controller is not the one it was."""
+        broker = self._any()
+        if broker.is_up and self._is_another_well(broker):
+            broker.crash(power_loss=self.random)
+            if self.random.random() < 0.5:
+                broker.wipe()
+            self._say_nothing_more(broker)
+            broker.start()
+            self.world.depose_controller()
+
+    def leave_for_good(self) -> None:
+        """A broker that is down comes back at the very end, with an empty disk; another has everything."""
+        broker, lossy = self._any(), self.world.truth.lossy
+        if not broker.is_up and any(
+            not self.world.brokers[member].disk.has_failed
+            for member in self.world.state.isr
+            if member not in lossy and member != broker.id
+        ):
+            broker.is_lost = True
+            broker.wipe()
+
+    def _say_nothing_more(self, broker: SimBroker) -> None:
+        self.world.messages = [one for one in self.world.messages if one.source != broker.id]
 
     def _is_another_well(self, broker: SimBroker) -> bool:
-        world = self.world
-        while world.control():
-            world.check()
-        state, registered = world.state, world.zookeeper.registrations
-        return any(
-            member != broker.id
-            and member in registered
-            and registered[member].broker_epoch == state.broker_epochs.get(member)
-            and not world.brokers[member].disk.has_failed
-            for member in state.isr
-        )
+        return bool(set(self._well()) - {broker.id})
 
-    def _noticed(self, broker: SimBroker) -> None:
+    def _may_fall(self, broker: SimBroker) -> bool:
+        """Whether somebody stays in sync and is well, while another one only seems to be."""
+        return not self.world.truth.lossy or bool(set(self._well()) - {broker.id})
+
+    def _well(self) -> list[BrokerId]:
+        """Who is in sync with all that was committed, has been up since it got there and is heard of."""
         world = self.world
-        world.zookeeper.unregister(broker.id)
-        while world.control():
-            continue
+        state = world.state
+        return [
+            member
+            for member in state.isr
+            if member not in world.truth.lossy
+            and world.brokers[member].is_up
+            and not world.brokers[member].disk.has_failed
+            and world.doors[member] is Door.OPEN
+            and world.brokers[member].member.client.client_id is not None
+            and world.registered_epoch(member) == state.broker_epochs.get(member)
+        ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.zookeeper import LISTENER
+LISTENER = "INTERNAL"
 
 
 class SimRequest:

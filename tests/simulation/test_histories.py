@@ -10,8 +10,6 @@ from collections.abc import Callable
 import pytest
 
 from barnabas.broker.replication.isr import CommittedIsr, PendingExpand, PendingShrink
-from barnabas.controller import events
-from barnabas.controller.controller_writer import ControllerMoved
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.invariants import InvariantViolation
@@ -19,7 +17,7 @@ from tests.simulation import mutations
 from tests.simulation.disk import BATCH_BYTES
 from tests.simulation.mutations import Mutation
 from tests.simulation.world import MAX_LAG_MS, TP, World
-from tests.simulation.zookeeper import Door
+from tests.simulation.zookeeper_client import Door
 
 A, B, C, D = (BrokerId(number) for number in (1, 2, 3, 4))
 
@@ -129,7 +127,7 @@ def a_zombie_leader() -> None:
     world.produce(A)
     world.settle()
     world.brokers[A].is_paused = True
-    world.zookeeper.unregister(A)
+    world.expire(A)
     _control(world)
     _tell(world, B, C)
     assert world.state.leader == B
@@ -211,12 +209,12 @@ def a_lost_expansion_and_a_rebirth() -> None:
     _put_out_of_isr(world, C)
     _replicate(world, C)
     _replicate(world, C)
-    world.zookeeper.doors[A] = Door.MUTE
+    world.doors[A] = Door.MUTE
     world.work_off(A)
     assert set(world.state.isr) == {A, B, C}
-    world.zookeeper.doors[A] = Door.OPEN
+    world.doors[A] = Door.OPEN
     world.brokers[C].crash()
-    world.zookeeper.unregister(C)
+    world.expire(C)
     world.work_off(A)
     leader = world.brokers[A].partition
     assert set(leader.isr.maximal) == {A, B, C}, "ZooKeeper has it: only the controller may take it back"
@@ -229,7 +227,7 @@ def a_leader_without_zookeeper() -> None:
     world = World(3)
     world.produce(A)
     world.settle()
-    world.zookeeper.doors[A] = Door.LOST
+    world.doors[A] = Door.LOST
     world.cut.add(frozenset((A, C)))
     _replicate(world, B)
     world.advance(MAX_LAG_MS + 1)
@@ -242,8 +240,8 @@ def a_leader_without_zookeeper() -> None:
     world.check()
     # Everybody else dies, and the one that A would have liked to forget leads.
     world.brokers[B].crash()
-    world.zookeeper.unregister(B)
-    world.zookeeper.unregister(A)
+    world.expire(B)
+    world.expire(A)
     _control(world)
     _tell(world, C)
     assert world.state.leader == C
@@ -259,16 +257,16 @@ def an_expansion_whose_answer_was_lost() -> None:
     world.produce(A)
     world.settle()
     _put_out_of_isr(world, B)
-    world.zookeeper.doors[A] = Door.MUTE
+    world.doors[A] = Door.MUTE
     _replicate(world, B)
     _replicate(world, B)
     world.work_off(A)
     assert set(world.state.isr) == {A, B}
     assert isinstance(world.brokers[A].partition.isr, PendingExpand)
-    world.zookeeper.unregister(A)
+    world.expire(A)
     _control(world)
     assert world.state.leader == B
-    world.zookeeper.doors[A] = Door.OPEN
+    world.doors[A] = Door.OPEN
     world.work_off(A)
     world.advance(MAX_LAG_MS + 1)
     world.produce(A)
@@ -310,7 +308,7 @@ def a_controller_wakes_from_a_pause() -> None:
     world = World(3)
     world.produce(A)
     world.settle()
-    old, channels = world.reign, world.channels[-1]
+    old, channels = world.hosts[BrokerId(0)], world.channels[-1]
     world.suspect(A)
     _control(world)
     assert world.state.leader == B
@@ -320,25 +318,29 @@ def a_controller_wakes_from_a_pause() -> None:
     for link in channels.links.values():
         link.waiting.clear()
     # Another controller is elected, sees everybody alive, and then the new leader fail.
-    world.elect_controller()
+    old.is_paused = True
+    world.expire(old.id)
     world.settle()
-    world.suspect(B)
+    assert world.channels[-1].source != old.id
+    world.channels[-1].suspect(B)
     _control(world)
     _tell(world, A, C)
-    world.clear_suspicion(B)
+    world.channels[-1].clear_suspicion(B)
     world.settle()
     before = world.state
     assert before.leader != B
     # The first one wakes.
-    event = events.BrokerSuspected(old.epoch, C, old.context.broker_epoch(C))
-    with pytest.raises(ControllerMoved):
-        old.handle(event)
+    old.is_paused = False
+    channels.suspect(C)
     for broker, link in channels.links.items():
-        view = world.brokers[broker].partition.view()
+        view = world.hosts[broker].partition.view() if broker in world.brokers else None
         link.waiting.extend(unsaid[broker])
         while world.deliver_control(channels, broker):
             world.check()
-        assert world.brokers[broker].partition.view() == view
+        assert view is None or world.brokers[broker].partition.view() == view
+    assert old.member.controller.is_active
+    _control(world)
+    assert not old.member.controller.is_active
     assert world.state == before
     _end(world)
 
@@ -381,7 +383,7 @@ def everybody_in_sync_goes_at_once() -> None:
     assert world.truth.acknowledged_end == 3
     for broker in (A, B):
         world.brokers[broker].crash()
-        world.zookeeper.unregister(broker)
+        world.expire(broker)
     _control(world)
     world.check()
     assert (world.state.leader, set(world.state.isr)) == (-1, {A, B})
@@ -408,6 +410,25 @@ def a_follower_that_ends_where_the_leader_starts() -> None:
     world.brokers[B].partition.delete_records(3)
     world.brokers[A].start()
     assert world.brokers[A].log.log_end_offset == 3
+    _end(world)
+
+
+def an_expiry_heard_after_the_next_registration() -> None:
+    """Two sessions end one after the other; the end of the second is heard when the third has registered."""
+    world = World(3)
+    world.produce(A)
+    world.settle()
+    member = world.brokers[B].member
+    world.expire(B)
+    member.connection()
+    assert member.session_event()
+    assert member.session_event()
+    world.expire(B)
+    member.connection()
+    while member.session_event():
+        continue
+    world.settle()
+    assert world.brokers[B].replicas.fenced is None
     _end(world)
 
 
@@ -451,7 +472,7 @@ def all_restart_between_two_controllers() -> None:
     world.settle()
     for broker in world.brokers.values():
         broker.crash()
-        world.zookeeper.unregister(broker.id)
+        world.expire(broker.id)
     for broker in world.brokers.values():
         broker.start()
     world.elect_controller()
@@ -474,7 +495,7 @@ def a_leader_that_does_not_hear_zookeeper() -> None:
     """It goes on with acks=all while all others in sync fetch in its epoch, and no longer."""
     with World(3) as world:
         _replicate(world, B, C)
-        world.zookeeper.doors[A] = Door.LOST
+        world.doors[A] = Door.LOST
         world.brokers[A].replicas.fence.silent("ZooKeeper is silent")
         assert _accepts(world, A)
         assert not _accepts(world, A, acks=1)
@@ -488,7 +509,7 @@ def a_leader_that_does_not_hear_zookeeper() -> None:
         assert world.state.leader != A
         world.advance(2 * MAX_LAG_MS)
         assert not _accepts(world, A)
-        world.zookeeper.doors[A] = Door.OPEN
+        world.doors[A] = Door.OPEN
         world.brokers[A].replicas.fence.heard()
         _end(world)
 
@@ -497,14 +518,14 @@ def a_leader_with_one_silent_follower_does_not_hear_zookeeper() -> None:
     """It could not put it out of the ISR, and it may be the one that leads by now."""
     with World(3) as world:
         _replicate(world, B, C)
-        world.zookeeper.doors[A] = Door.LOST
+        world.doors[A] = Door.LOST
         world.brokers[A].replicas.fence.silent("ZooKeeper is silent")
         world.advance(2 * MAX_LAG_MS)
         _replicate(world, B)
         assert not _accepts(world, A)
         _replicate(world, B, C)
         assert _accepts(world, A)
-        world.zookeeper.doors[A] = Door.OPEN
+        world.doors[A] = Door.OPEN
         world.brokers[A].replicas.fence.heard()
         _end(world)
 
@@ -544,6 +565,7 @@ HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_controller_wakes_from_a_pause: (mutations.a_replaced_controller_is_obeyed,),
     a_follower_that_ends_where_the_leader_starts: (mutations.a_log_that_lies_before_the_leaders_is_kept,),
     a_leader_that_misses_an_epoch_of_another: (mutations.followers_ends_outlive_a_missed_epoch,),
+    an_expiry_heard_after_the_next_registration: (mutations.a_life_that_was_ended_goes_on,),
     everybody_in_sync_goes_at_once: (mutations.one_of_a_lost_isr_is_kept,),
     a_member_loses_its_disk_between_two_controllers: (mutations.lives_of_the_isr_are_not_compared,),
     a_leader_loses_its_tail_between_two_controllers: (mutations.lives_of_the_isr_are_not_compared,),

@@ -26,6 +26,15 @@ def _require(holds: bool, message: str) -> None:
         raise Violation(message)
 
 
+def _marks_of(broker: SimBroker) -> tuple[object, ...]:
+    """Something else after every change of a replica that matters here."""
+    log, partition = broker.log, broker.partition
+    where = None if log is None else (id(log), log._bounds.cuts, log.log_start_offset, log.log_end_offset)
+    if partition is None:
+        return (broker.life, where)
+    return (broker.life, where, partition.role, partition.leader_epoch, partition.high_watermark)
+
+
 class Truth:
     """The committed records of a world's one partition, and the checks."""
 
@@ -34,6 +43,9 @@ class Truth:
         self.acknowledged_end = 0
         self._world = world
         self._leaders: dict[int, BrokerId] = {}
+        self.lossy: dict[BrokerId, int] = {}
+        """In sync as ZooKeeper has it, though their disks have lost something; with the zxid of then."""
+        self._last_marks: list[object] = []
         self._new_acknowledged: list[tuple[int, list[int]]] = []
         self._new_consumed: list[tuple[int, Entry]] = []
         self.sequences: dict[int, int] = {}
@@ -44,12 +56,22 @@ class Truth:
         """A producer was told that its records are safe."""
         self._new_acknowledged.append((base_offset, values))
 
+    def disk_has_lost(self, broker: BrokerId) -> None:
+        """What a broker had is gone, or not all of it is left."""
+        self.lossy[broker] = self._world.zookeeper.zxid
+
     def consumed(self, records: list[tuple[int, Entry]]) -> None:
         """A consumer has seen these."""
         self._new_consumed += records
 
     def check(self) -> None:
-        for broker in self._world.brokers.values():
+        """All promises; nothing is done when neither a replica nor what was said has changed."""
+        world = self._world
+        marks = [world.state, *(_marks_of(broker) for broker in world.brokers.values())]
+        if marks == self._last_marks and not self._new_acknowledged and not self._new_consumed:
+            return
+        self._last_marks = marks
+        for broker in world.brokers.values():
             if broker.is_up and broker.log is not None:
                 self._check_replica(broker)
         self._check_in_sync()
@@ -90,17 +112,29 @@ class Truth:
         return True
 
     def _check_in_sync(self) -> None:
-        """Whoever may be elected without loss has everything that was ever committed."""
+        """Whoever may be elected without loss has everything that was ever committed.
+
+        A disk that has lost something may be taken for whole until that is noticed, but not everybody's.
+        """
         end = len(self.committed)
-        for member in self._world.state.isr:
+        state = self._world.state
+        isr = state.isr
+        self.lossy = {
+            broker: zxid
+            for broker, zxid in self.lossy.items()
+            # It is in sync as what it is now, once it has joined in a later life.
+            if broker in isr and state.broker_epochs.get(broker, zxid) <= zxid
+        }
+        for member in isr:
             view = self._world.brokers[member].view
             start = 0 if view is None else view.log.log_start_offset
             holds = start <= end and (end == 0 if view is None else self._agrees(view, end))
             _require(
-                holds,
+                holds or member in self.lossy,
                 f"broker {member} is in the ISR and lacks committed records: it has {start}.."
                 f"{view.log.log_end_offset if view else 0}, committed are {end}",
             )
+        _require(not set(isr) <= self.lossy.keys(), f"nobody in the ISR {isr} has all {end} records")
 
     def _check_clients(self) -> None:
         for base, values in self._new_acknowledged:

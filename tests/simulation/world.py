@@ -1,9 +1,10 @@
 """A cluster without threads, sockets, disks or clocks: the real rules, driven step by step.
 
 Real are: replica managers with their partitions, ISR changes, disk failures and purgatories, the handlers of
-Fetch and of the controller's requests, the fetchers' decisions, the logs, and the controller's whole reign.
-Simulated are the network, ZooKeeper, time, and what befalls a disk. Nothing happens by itself: whoever drives
-a `World` says what comes next, so the same steps always give the same history.
+Fetch and of the controller's requests, the fetchers' decisions, the logs, and of each process its ZooKeeper
+session, store, registration and controller (`tests.simulation.member`). Simulated are the network,
+ZooKeeper, time, and what befalls a disk. Nothing happens by itself: whoever drives a `World` says what comes
+next, so the same steps always give the same history.
 """
 
 from __future__ import annotations
@@ -11,15 +12,13 @@ from __future__ import annotations
 import random
 import shutil
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from barnabas.broker.handlers import fetch as fetch_handler
-from barnabas.broker.handlers import inter_broker
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
@@ -30,22 +29,13 @@ from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.controller import events
-from barnabas.controller.controller_writer import ControllerMoved
-from barnabas.controller.reign import ControllerSettings, Reign
-from barnabas.controller.request_batch import BrokerBatch
+from barnabas.controller import paths, znodes
+from barnabas.controller.controller import Controller
+from barnabas.controller.znodes import LeadershipState, TopicAssignment
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import (
-    BrokerEpoch,
-    BrokerId,
-    ControllerEpoch,
-    Endpoint,
-    Offset,
-    TopicId,
-    TopicPartition,
-)
+from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, UpdateMetadataRequest
+from tests.simulation.channels import HANDLERS, SimChannels
 from tests.simulation.disk import (
     SMALL_INDEX_BYTES,
     Disk,
@@ -56,19 +46,17 @@ from tests.simulation.disk import (
     new_folder,
 )
 from tests.simulation.fetchers import SimFetchers
-from tests.simulation.requests import SimRequest
+from tests.simulation.member import SESSION_TIMEOUT_MS, SimMember, raise_it
+from tests.simulation.requests import LISTENER, SimRequest
 from tests.simulation.truth import Truth, Violation
-from tests.simulation.zookeeper import LISTENER, Door, SimIsrStore, SimWriter, SimZooKeeper
+from tests.simulation.zookeeper import SimZooKeeper
+from tests.simulation.zookeeper_client import Door
 
 TOPIC_ID = TopicId(uuid.UUID(int=7))
 TP = TopicPartition("t", 0)
 MAX_LAG_MS = 1_000
 _MAX_MESSAGES = 48
 _ROUNDS = 400
-
-
-def raise_it(error: BaseException) -> None:
-    raise error
 
 
 OPEN_WORLDS: list[World] = []
@@ -96,6 +84,8 @@ class SimBroker:
         self.life = 0
         self.is_up = False
         self.is_paused = False
+        self.is_lost = False
+        """Down, and not to return before everybody else has."""
         self.disk = Disk(broker_id, world.folder / str(broker_id), lambda topic: world.log_config)
         self.disk.on_slow = world.pass_time
         self._world = world
@@ -135,9 +125,12 @@ class SimBroker:
         self._clock_factor = factor
 
     def start(self) -> None:
-        """A new process: register."""
+        """A new process: register, stand for controller."""
         world = self._world
         self.life += 1
+        # It waits for ZooKeeper as long as it has to.
+        world.doors[self.id] = Door.OPEN
+        self.member = SimMember(world, self.id)
         self.metadata = MetadataCache()
         self.fetchers = SimFetchers(world, self)
         self.reaper = Reaper(on_fatal=raise_it, clock_ms=lambda: int(self.now_ms()))
@@ -145,7 +138,7 @@ class SimBroker:
             self.id,
             self.logs,
             self.metadata,
-            SimIsrStore(world.zookeeper, self.id),
+            self.member.isr_store,
             self.reaper,
             topic_settings=SimTopicSettings(world.min_insync_replicas),
             make_fetchers=lambda manager: self.fetchers,
@@ -162,7 +155,7 @@ class SimBroker:
             config=SimpleNamespace(inter_broker_listener_name=LISTENER, fetch_max_bytes=1 << 20),
         )
         self.is_up, self.is_paused = True, False
-        self.replicas.begin_life(world.zookeeper.register(self.id))
+        self.member.start(self.replicas)
 
     @contextmanager
     def disk_errors(self) -> Iterator[None]:
@@ -175,28 +168,32 @@ class SimBroker:
     def crash(self, *, power_loss: random.Random | None = None) -> None:
         """The process is gone; with the power so is what was not flushed, all or a part of it."""
         self.is_up = self.is_paused = False
+        self.member.vanish()
         if power_loss is None:
             self.disk.reopen()
         else:
+            self._world.truth.disk_has_lost(self.id)
             self.disk.lose_power(power_loss)
 
     def stop(self) -> None:
         """The process ends in good order."""
         self.replicas.checkpoint_high_watermarks()
+        self.member.leave()
         self.is_up = self.is_paused = False
         self.disk.stop_cleanly()
 
     def wipe(self) -> None:
         """The disk of a dead broker is replaced by an empty one."""
+        self._world.truth.disk_has_lost(self.id)
         self.disk.wipe()
 
-    def rejoin(self) -> None:
-        """Hear that the session has expired, and register anew."""
-        self.replicas.end_life("the session has expired")
-        self.replicas.begin_life(self._world.zookeeper.register(self.id))
+    def handle_control(self, request: Any, answer: Callable[[Any], None]) -> None:
+        """A request of a controller arrives."""
+        sim_request: Any = SimRequest(request, answer)
+        HANDLERS[type(request)](self.services, sim_request)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Message:
     """Something on its way to one process; `act` is its arrival."""
 
@@ -206,42 +203,11 @@ class Message:
     act: Callable[[], None]
 
 
-@dataclass(slots=True)
-class Link:
-    broker_epoch: BrokerEpoch
-    is_suspected: bool = False
-    waiting: deque[BrokerBatch] = field(default_factory=deque)
-
-
-class SimChannels:
-    """What one reign has to tell the brokers, in order for each; the world delivers it."""
-
-    def __init__(self, epoch: ControllerEpoch) -> None:
-        self.epoch = epoch
-        self.links: dict[BrokerId, Link] = {}
-
-    def add_broker(self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint) -> None:
-        self.links[broker] = Link(broker_epoch)
-
-    def remove_broker(self, broker: BrokerId) -> None:
-        self.links.pop(broker, None)
-
-    def send(self, broker: BrokerId, batch: BrokerBatch) -> None:
-        link = self.links.get(broker)
-        if link is None or link.is_suspected:
-            return
-        if not link.waiting or not link.waiting[-1].merge(batch):
-            link.waiting.append(batch)
-
-    def when_told(self, done: Callable[[], None]) -> None:
-        done()
-
-    def stop(self) -> None:
-        """What is on its way may still arrive."""
-
-
 class World:
-    """All of it, with one partition that has a replica on every broker."""
+    """All of it, with one partition that has a replica on every broker.
+
+    With `is_controller_apart` the first controller is a broker of its own, number 0, without replicas.
+    """
 
     def __init__(
         self,
@@ -250,31 +216,40 @@ class World:
         *,
         tp: TopicPartition = TP,
         segment_bytes: int = 1 << 20,
+        is_controller_apart: bool = True,
     ) -> None:
         ids = [BrokerId(number) for number in range(1, broker_count + 1)]
+        all_ids = [BrokerId(0), *ids] if is_controller_apart else ids
         self.tp = tp
         self.folder = new_folder()
         self.log_config = LogConfig(segment_bytes=segment_bytes, segment_index_bytes=SMALL_INDEX_BYTES)
         self.now_ms = 0.0
         self.min_insync_replicas = min_insync_replicas
-        self.zookeeper = SimZooKeeper(tp.topic, TOPIC_ID, ids)
-        self.brokers = {broker: SimBroker(self, broker) for broker in ids}
+        self.zookeeper = SimZooKeeper(lambda: self.now_ms)
+        self.doors = dict.fromkeys(all_ids, Door.OPEN)
+        self.channels: list[SimChannels] = []
+        """Of every process that takes itself for the controller, the latest last."""
         self.messages: list[Message] = []
         self.cut: set[frozenset[BrokerId]] = set()
         self.truth = Truth(self)
-        self.events: deque[events.Event] = deque()
-        self.channels: list[SimChannels] = []
         self.next_value = 0
+        self._state: tuple[tuple[bytes, int], LeadershipState] | None = None
         OPEN_WORLDS.append(self)
-        self.elect_controller()
+        self.hosts: dict[BrokerId, SimBroker] = {}
+        for broker in all_ids:
+            self.hosts[broker] = SimBroker(self, broker)
+        self.brokers = {broker: self.hosts[broker] for broker in ids}
+        while self.control():
+            continue
+        self._create_topic(ids)
         self.settle()
 
     def close(self) -> None:
         """Let go of the disks; what was seen of them stays."""
         if self in OPEN_WORLDS:
             OPEN_WORLDS.remove(self)
-            for broker in self.brokers.values():
-                broker.disk.close()
+            for host in self.hosts.values():
+                host.disk.close()
             shutil.rmtree(self.folder)
 
     def __enter__(self) -> World:
@@ -283,99 +258,114 @@ class World:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # The controller
+    def _create_topic(self, replicas: list[BrokerId]) -> None:
+        topic = TopicAssignment(topic_id=TOPIC_ID, replicas={self.tp.partition: tuple(replicas)})
+        controller = self.controller
+        if controller is None or not controller.writer.create_topic(self.tp.topic, topic, {}):
+            raise AssertionError("nobody could create the topic")
+
+    # Controllers
+
+    @property
+    def controller(self) -> Controller | None:
+        """Of the broker that holds ``/controller``, once it has taken over."""
+        node = self.zookeeper.nodes.get(paths.CONTROLLER)
+        for host in self.hosts.values():
+            member = host.member
+            if node is not None and host.is_up and member.client.session == node.owner:
+                return member.controller if member.controller.is_active else None
+        return None
 
     def elect_controller(self) -> None:
-        """A new controller; what the one before had sent may still arrive."""
-        writer = SimWriter(self.zookeeper)
-        channels = SimChannels(writer.epoch)
-        self.channels = [*self.channels[-2:], channels]
-        self.events.clear()
-        settings = ControllerSettings(inter_broker_listener_name=LISTENER)
-        self.reign = Reign(self.zookeeper, writer, channels, settings, self.put)
-        self.reign.start()
+        """The controller's process starts anew: the next one has seen nothing of what came before."""
+        controller = self.controller
+        if controller is not None:
+            host = self.hosts[controller.broker_id]
+            host.crash()
+            self.expire(host.id)
+            host.start()
+        while self.control():
+            continue
 
-    def put(self, event: events.Event) -> None:
-        if event not in self.events:
-            self.events.append(event)
+    def depose_controller(self) -> None:
+        """``/controller`` is deleted: whoever is quick is next."""
+        if paths.CONTROLLER in self.zookeeper.nodes:
+            self.zookeeper.delete_all(paths.CONTROLLER)
 
     def control(self) -> bool:
-        """The controller handles one event; False when there is none."""
-        if not self.events:
-            return False
-        try:
-            self.reign.handle(self.events.popleft())
-        except ControllerMoved:
-            # Watches of former reigns put their events into the same queue; the writes are refused.
-            return True
-        return True
+        """One step of each process that has something to work off; False when none has."""
+        done = False
+        for host in self.hosts.values():
+            if host.can_act:
+                host.member.connection()
+                done = host.member.work_off() or done
+        return done
 
-    def deliver_control(self, channels: SimChannels, broker: BrokerId, *, is_repeated: bool = False) -> bool:
-        """Carry the next batch to a broker; repeated when its answer is lost. False when nothing arrived."""
-        link, target = channels.links.get(broker), self.brokers[broker]
-        if link is None or not link.waiting or not target.can_act:
+    def deliver_control(self, channels: SimChannels, broker: BrokerId) -> bool:
+        """Carry the next request to a broker, and its answer back. False when nothing arrived."""
+        if not self.hosts[broker].can_act or not channels.send_next(broker):
             return False
-        for request in link.waiting[0].requests(BrokerId(0), channels.epoch, link.broker_epoch):
-            answers: list[Any] = []
-            sim_request: Any = SimRequest(request, answers.append)
-            if isinstance(request, LeaderAndIsrRequest):
-                inter_broker.handle_leader_and_isr(target.services, sim_request)
-                answered = events.LeaderAndIsrAnswered(channels.epoch, broker, link.broker_epoch, answers[0])
-                if channels is self.channels[-1]:
-                    self.events.append(answered)
-            elif isinstance(request, UpdateMetadataRequest):
-                inter_broker.handle_update_metadata(target.services, sim_request)
-            else:
-                inter_broker.handle_stop_replica(target.services, sim_request)
-        if not is_repeated:
-            link.waiting.popleft()
+        if channels.links[broker].under_way is not None:
+            before = len(self.messages)
+            self.deliver(before - 1)
+            if len(self.messages) >= before:
+                self.deliver(len(self.messages) - 1)
         return True
 
     def suspect(self, broker: BrokerId) -> None:
-        """The controller's connection to a broker is reset and its port refuses, or so it seems."""
-        channels = self.channels[-1]
-        link = channels.links.get(broker)
-        if link is not None and not link.is_suspected:
-            link.is_suspected = True
-            link.waiting.clear()
-            self.events.append(events.BrokerSuspected(channels.epoch, broker, link.broker_epoch))
+        """The controllers' connections to a broker are reset and its port refuses, or so it seems."""
+        for channels in self.channels:
+            channels.suspect(broker)
 
     def clear_suspicion(self, broker: BrokerId) -> None:
-        channels = self.channels[-1]
-        link = channels.links.get(broker)
-        if link is not None and link.is_suspected:
-            link.is_suspected = False
-            self.events.append(events.BrokerReturned(channels.epoch, broker, link.broker_epoch))
+        for channels in self.channels:
+            channels.clear_suspicion(broker)
+
+    def expire(self, broker: BrokerId) -> None:
+        """The session of a broker ends in ZooKeeper; its process hears of it when it looks."""
+        self.zookeeper.expire(self.hosts[broker].member.client.session)
+
+    def registered_epoch(self, broker: BrokerId) -> int | None:
+        """The czxid of its registration."""
+        node = self.zookeeper.nodes.get(paths.broker_id(broker))
+        return None if node is None else node.czxid
+
+    def is_registered(self, broker: BrokerId) -> bool:
+        return paths.broker_id(broker) in self.zookeeper.nodes
 
     def move_leadership(self, broker: BrokerId) -> None:
         """Another member of the ISR leads and the one before stays in sync, as after a preferred election."""
-        reign: Any = self.reign
+        controller: Any = self.controller
+        reign = controller._reign
         wanted = self.state.with_leader(broker, self.state.isr, reign.epoch, self.state.broker_epochs)
-        reign.context.leadership.update(reign._writer.update_partition_states({TP: wanted}).written)
-        reign._batch.add_leader_and_isr(reign.context.live_brokers, TP)
+        reign.context.leadership.update(reign._writer.update_partition_states({self.tp: wanted}).written)
+        reign._batch.add_leader_and_isr(reign.context.live_brokers, self.tp)
         reign._flush()
 
     def shut_down(self, broker: BrokerId) -> None:
         """SIGTERM: the leaderships move away, then the process ends in good order."""
-        epoch = self.zookeeper.registrations[broker].broker_epoch
-        self.events.append(events.ControlledShutdown(broker, epoch, lambda code, remaining: None))
-        while self.control():
-            self.check()
-        self.brokers[broker].stop()
-        self.zookeeper.unregister(broker)
+        host, controller = self.hosts[broker], self.controller
+        if controller is not None:
+            epoch = host.replicas.broker_epoch
+            controller.controlled_shutdown(broker, epoch, lambda code, remaining: None)
+            while self.control():
+                self.check()
+        host.stop()
 
     # The network
 
-    def send(self, source: BrokerId, target: BrokerId, act: Callable[[], None]) -> None:
-        self.messages.append(Message(source, target, self.brokers[target].life, act))
+    def send(self, source: BrokerId, target: BrokerId, act: Callable[[], None]) -> Message:
+        message = Message(source, target, self.hosts[target].life, act)
+        self.messages.append(message)
         del self.messages[:-_MAX_MESSAGES]
+        return message
 
     def deliver(self, index: int = 0) -> bool:
         """One message arrives, or is lost because the link is cut or its process is gone."""
         if not self.messages:
             return False
         message = self.messages.pop(index)
-        target = self.brokers[message.target]
+        target = self.hosts[message.target]
         is_cut = frozenset((message.source, message.target)) in self.cut
         if target.is_up and target.life == message.target_life and not is_cut:
             if target.is_paused:
@@ -437,9 +427,11 @@ class World:
     def advance(self, ms: float) -> None:
         """Time goes by; what is due expires."""
         self.pass_time(ms)
-        for broker in self.brokers.values():
-            if broker.can_act:
-                broker.reaper.expire_due(int(broker.now_ms()))
+        self.zookeeper.expire_silent(SESSION_TIMEOUT_MS)
+        for host in self.hosts.values():
+            if host.can_act:
+                host.reaper.expire_due(int(host.now_ms()))
+                host.member.time_passes()
 
     def pass_time(self, ms: float) -> None:
         """Time goes by while everybody is at work."""
@@ -447,9 +439,9 @@ class World:
 
     def work_off(self, broker: BrokerId) -> None:
         """The threads of a broker that wait for ZooKeeper have their turn."""
-        if self.brokers[broker].can_act:
-            self.brokers[broker].replicas.isr_changes.work_off()
-            self.brokers[broker].replicas.disk_failures.work_off()
+        if self.hosts[broker].can_act:
+            self.hosts[broker].replicas.isr_changes.work_off()
+            self.hosts[broker].replicas.disk_failures.work_off()
 
     def shrink(self, broker: BrokerId) -> None:
         if self.brokers[broker].can_act:
@@ -458,9 +450,14 @@ class World:
     # Questions
 
     @property
-    def state(self) -> Any:
+    def state(self) -> LeadershipState:
         """Who leads, with which ISR, as ZooKeeper has it."""
-        return self.zookeeper.states[self.tp]
+        path = paths.partition_state(self.tp)
+        node = self.zookeeper.node(path)
+        if self._state is None or self._state[0] != (node.data, node.version):
+            state = znodes.decode_partition_state(path, node.data, node.version)
+            self._state = ((node.data, node.version), state)
+        return self._state[1]
 
     def check(self) -> None:
         """Raises Violation when an invariant is broken."""
@@ -480,6 +477,8 @@ class World:
             partition = broker.partition
             if partition is None or partition.leader_epoch != self.state.leader_epoch:
                 return False
+            if broker.replicas.fenced is not None:
+                return False
             marks |= {partition.high_watermark, partition.log_end_offset}
         return len(marks) == 1
 
@@ -490,9 +489,9 @@ class World:
         for _ in range(_ROUNDS):
             while self.control():
                 pass
-            for channels in self.channels:
-                for broker in self.brokers:
-                    while self.deliver_control(channels, broker):
+            for channels in list(self.channels):
+                for host in self.hosts:
+                    while self.deliver_control(channels, host):
                         pass
             for broker in self.brokers:
                 self.fetch(broker)
@@ -502,30 +501,51 @@ class World:
                 pass
             self.advance(20)
             self.check()
-            if self.is_whole and not self.events:
+            if self.is_whole and self.controller is not None and not self._is_anything_left:
                 return
         raise AssertionError(f"the cluster does not come to rest:\n{self.describe()}")
+
+    @property
+    def _is_anything_left(self) -> bool:
+        return any(host.member.is_busy for host in self.hosts.values() if host.can_act) or any(
+            self.hosts[broker].can_act and link.has_something
+            for channels in self.channels
+            if self.hosts[channels.source].can_act
+            for broker, link in channels.links.items()
+        )
 
     def heal(self) -> None:
         """All faults end."""
         self.cut.clear()
-        for broker in self.brokers.values():
-            self.zookeeper.doors[broker.id] = Door.OPEN
-            broker.is_paused = False
-            if not broker.is_up:
-                broker.start()
-            elif broker.disk.has_failed:
-                broker.crash()
-                broker.start()
-            elif broker.id not in self.zookeeper.registrations:
-                broker.rejoin()
-            broker.disk.slow_ms = 0.0
-            self.clear_suspicion(broker.id)
+        self.zookeeper.expire_silent(0)
+        for host in self.hosts.values():
+            self.doors[host.id] = Door.OPEN
+            host.is_paused = False
+            if not host.is_up and not host.is_lost:
+                host.start()
+            elif host.disk.has_failed:
+                host.crash()
+                host.start()
+            host.disk.slow_ms = 0.0
+            self.clear_suspicion(host.id)
             # Whatever was lost on the way times out.
-            broker.fetchers.lose_answers()
+            host.fetchers.lose_answers()
+        while self.deliver():
+            continue
+        for channels in self.channels:
+            for broker in channels.links:
+                channels.time_out(broker)
+        if any(host.is_lost for host in self.hosts.values()):
+            while self.control():
+                self.check()
+            for host in self.hosts.values():
+                if host.is_lost:
+                    host.is_lost = False
+                    host.start()
 
     def describe(self) -> str:
-        lines = [f"ZooKeeper: {self.state}, registered {sorted(self.zookeeper.registrations)}"]
+        registered = [host for host in self.hosts if self.is_registered(host)]
+        lines = [f"ZooKeeper: {self.state}, registered {registered}"]
         for broker in self.brokers.values():
             epochs = broker.log.epoch_cache.entries if broker.log is not None else ()
             lines.append(

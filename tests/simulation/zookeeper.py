@@ -1,234 +1,293 @@
-"""What stands in the simulated ZooKeeper, and the doors to it for controllers and for leaders.
+"""A ZooKeeper in memory: the tree, its sessions and its watches, without a network and without time.
 
-Every write is a compare-and-set, as in the real one. A broker's door may be shut (`LOST`), or it may lose the
-answers (`MUTE`): then a write is carried out and its writer does not know.
+Every change has a zxid of its own; the operations of a transaction share one, as do the nodes that go with a
+session. A connection hears of what it watches once per watch, in the order of the changes, before anything
+that it asks for later. `tests.simulation.zookeeper_client` is the client's side;
+`tests/cluster/test_simulated_zookeeper.py` compares both with a real server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, NamedTuple
 
-from barnabas.broker.replication.isr_changes import IneligibleReplica, IsrConflict, IsrStoreUnavailable
-from barnabas.controller.controller_writer import ControllerMoved, StateUpdates
-from barnabas.controller.znodes import (
-    AdvertisedListener,
-    BrokerRegistration,
-    LeadershipState,
-    StoredConfig,
-    TopicAssignment,
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
 )
-from barnabas.protocol.ids import (
-    BrokerEpoch,
-    BrokerId,
-    ControllerEpoch,
-    LeaderEpoch,
-    TopicId,
-    TopicPartition,
-)
+from kazoo.protocol.states import EventType, ZnodeStat
 
-LISTENER = "INTERNAL"
-Watch = Callable[[object], None]
+ANY_VERSION = -1
 
 
-class Door(Enum):
-    """How a broker reaches ZooKeeper."""
+@dataclass(slots=True)
+class Node:
+    data: bytes
+    czxid: int
+    mzxid: int
+    pzxid: int
+    ctime: int
+    mtime: int
+    owner: int = 0
+    version: int = 0
+    cversion: int = 0
+    children: dict[str, None] = field(default_factory=dict)
+    sequence: int = 0
 
-    OPEN = "open"
-    LOST = "lost"
-    MUTE = "mute"
+    def stat(self) -> ZnodeStat:
+        return ZnodeStat(
+            self.czxid,
+            self.mzxid,
+            self.ctime,
+            self.mtime,
+            self.version,
+            self.cversion,
+            0,
+            self.owner,
+            len(self.data),
+            len(self.children),
+            self.pzxid,
+        )
+
+
+class Change(NamedTuple):
+    """Something that watches may be set on; `is_of_children` for the list of the children of `path`."""
+
+    path: str
+    kind: str
+    is_of_children: bool = False
+
+
+class Kind(Enum):
+    CREATE = "create"
+    DELETE = "delete"
+    SET = "set"
+    CHECK = "check"
+
+
+class Operation(NamedTuple):
+    """One write, alone or as part of a transaction."""
+
+    kind: Kind
+    path: str
+    data: bytes = b""
+    version: int = ANY_VERSION
+    is_ephemeral: bool = False
+    is_sequence: bool = False
 
 
 class SimZooKeeper:
-    """The nodes, and who watches them. Also the `ReignStore` of controllers."""
+    """See the module. `now_ms` is the server's clock; `hear` of each connection gets the changes."""
 
-    def __init__(self, topic: str, topic_id: TopicId, replicas: Sequence[BrokerId]) -> None:
-        self.registrations: dict[BrokerId, BrokerRegistration] = {}
-        self.states: dict[TopicPartition, LeadershipState] = {}
-        self.epoch = ControllerEpoch(0)
-        self.notifications: dict[str, list[TopicPartition]] = {}
-        self.failed_dirs: dict[str, BrokerId | None] = {}
-        self.doors: dict[BrokerId, Door] = dict.fromkeys(replicas, Door.OPEN)
-        self._assignment = {topic: TopicAssignment(topic_id=topic_id, replicas={0: tuple(replicas)})}
-        self._zxid = 0
-        self._watches: dict[str, list[Watch]] = {"brokers": [], "isr": [], "log dirs": []}
+    def __init__(self, now_ms: Callable[[], float] = lambda: 0.0) -> None:
+        self._now_ms = now_ms
+        self.zxid = 0
+        self.writes = 0
+        self.nodes: dict[str, Node] = {"/": Node(b"", 0, 0, 0, 0, 0)}
+        self.sessions: dict[int, dict[str, None]] = {}
+        """The ephemeral nodes of each live session."""
+        self.listeners: dict[object, Callable[[Change], None]] = {}
+        self._last_session = 0
+        # When each session that is without a connection lost it.
+        self._silent_since: dict[int, float] = {}
 
-    def register(self, broker: BrokerId) -> BrokerEpoch:
-        self._zxid += 1
-        self.registrations[broker] = BrokerRegistration(
-            broker_id=broker,
-            listeners=(AdvertisedListener(LISTENER, "sim", 9000 + broker),),
-            timestamp_ms=0,
-            broker_epoch=BrokerEpoch(self._zxid),
-        )
-        self._fire("brokers")
-        return BrokerEpoch(self._zxid)
+    # Sessions
 
-    def unregister(self, broker: BrokerId) -> None:
-        if self.registrations.pop(broker, None) is not None:
-            self._fire("brokers")
+    def open_session(self) -> int:
+        self._last_session += 1
+        self.sessions[self._last_session] = {}
+        return self._last_session
 
-    def _fire(self, node: str) -> None:
-        watches, self._watches[node] = self._watches[node], []
-        for watch in watches:
-            watch(None)
+    def connected(self, session: int, connection: object, hear: Callable[[Change], None]) -> None:
+        self.listeners[connection] = hear
+        self._silent_since.pop(session, None)
 
-    # For controllers
+    def disconnected(self, session: int, connection: object) -> None:
+        if self.listeners.pop(connection, None) is not None:
+            self._silent_since[session] = self._now_ms()
 
-    def brokers(self, watch: Watch | None = None) -> dict[BrokerId, BrokerRegistration]:
-        self._watch("brokers", watch)
-        return dict(self.registrations)
+    def expire_silent(self, timeout_ms: float) -> None:
+        """End the sessions that have been without a connection for so long."""
+        if self._silent_since:
+            due = self._now_ms() - timeout_ms
+            for session in [one for one, since in self._silent_since.items() if since <= due]:
+                self.expire(session)
 
-    def topics(self, watch: Watch | None = None) -> list[str]:
-        return list(self._assignment)
+    def expire(self, session: int) -> None:
+        """End a session; what is ephemeral goes with it."""
+        self._silent_since.pop(session, None)
+        owned = self.sessions.pop(session, None)
+        if not owned:
+            return
+        self.zxid += 1
+        changes: list[Change] = []
+        for path in list(owned):
+            self._remove(path, changes)
+        self._tell(changes)
 
-    def topic_assignments(
-        self, topics: Iterable[str], watch: Callable[[str], None] | None = None
-    ) -> dict[str, TopicAssignment]:
-        return {name: self._assignment[name] for name in topics}
+    # Reading
 
-    def topic_configs(self, topics: Iterable[str]) -> dict[str, StoredConfig]:
-        return {name: StoredConfig() for name in topics}
+    def node(self, path: str) -> Node:
+        found = self.nodes.get(path)
+        if found is None:
+            raise NoNodeError
+        return found
 
-    def deletion_requests(self, watch: Watch | None = None) -> list[str]:
-        return []
+    def data(self, path: str) -> bytes | None:
+        """For the judge of a simulation, who reads without a session."""
+        found = self.nodes.get(path)
+        return None if found is None else found.data
 
-    def isr_changes(self, watch: Watch | None = None) -> dict[str, list[TopicPartition]]:
-        self._watch("isr", watch)
-        return dict(self.notifications)
+    def children(self, path: str) -> list[str]:
+        found = self.nodes.get(path)
+        return [] if found is None else list(found.children)
 
-    def log_dir_failures(self, watch: Watch | None = None) -> dict[str, BrokerId | None]:
-        self._watch("log dirs", watch)
-        return dict(self.failed_dirs)
+    # Writing
 
-    def partition_states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
-        return {tp: self.states[tp] for tp in partitions if tp in self.states}
+    def write(self, session: int, operation: Operation) -> Any:
+        """One write by itself. Raises the library's errors."""
+        (result,) = self.transact(session, [operation])
+        if isinstance(result, KazooException):
+            raise result
+        return result
 
-    def _watch(self, node: str, watch: Watch | None) -> None:
-        if watch is not None:
-            self._watches[node].append(watch)
+    def transact(self, session: int, operations: list[Operation]) -> list[Any]:
+        """All or nothing; the results as the library gives them."""
+        if session not in self.sessions:
+            raise SessionExpiredError
+        undo: list[Callable[[], None]] = []
+        changes: list[Change] = []
+        results: list[Any] = []
+        self.zxid += 1
+        for index, operation in enumerate(operations):
+            try:
+                results.append(self._apply(session, operation, changes, undo))
+            except KazooException as error:
+                for take_back in reversed(undo):
+                    take_back()
+                self.zxid -= 1
+                left = len(operations) - index - 1
+                return [
+                    *(RolledBackError() for _ in results),
+                    error,
+                    *(RuntimeInconsistency() for _ in range(left)),
+                ]
+        self.writes += 1
+        self._tell(changes)
+        return results
 
-    def are_registered(self, broker_epochs: Mapping[BrokerId, BrokerEpoch]) -> bool:
-        """Whether all of these live, and in these lives."""
-        return all(
-            broker in self.registrations and self.registrations[broker].broker_epoch == epoch
-            for broker, epoch in broker_epochs.items()
-        )
+    def _apply(
+        self, session: int, operation: Operation, changes: list[Change], undo: list[Callable[[], None]]
+    ) -> Any:
+        path = operation.path
+        if operation.kind is Kind.CREATE:
+            path = self._create(session, operation, changes)
+            undo.append(lambda: self._uncreate(path))
+            return path
+        node = self.node(path)
+        if operation.version not in (ANY_VERSION, node.version):
+            raise BadVersionError
+        if operation.kind is Kind.CHECK:
+            return True
+        if operation.kind is Kind.DELETE:
+            if node.children:
+                raise NotEmptyError
+            self._remove(path, changes)
+            undo.append(lambda: self._restore(path, node))
+            return True
+        before = (node.data, node.version, node.mzxid, node.mtime)
 
-    # The one write
+        def take_back() -> None:
+            node.data, node.version, node.mzxid, node.mtime = before
 
-    def set_state(self, tp: TopicPartition, state: LeadershipState) -> LeadershipState | None:
-        """Compare-and-set on the version that `state` carries; the new state, or None on conflict."""
-        if self.states[tp].partition_epoch != state.partition_epoch:
-            return None
-        self.states[tp] = replace(state, partition_epoch=state.partition_epoch + 1)
-        return self.states[tp]
+        undo.append(take_back)
+        node.data, node.version, node.mzxid = operation.data, node.version + 1, self.zxid
+        node.mtime = int(self._now_ms())
+        changes.append(Change(path, EventType.CHANGED))
+        return node.stat()
+
+    def _create(self, session: int, operation: Operation, changes: list[Change]) -> str:
+        path = operation.path
+        parent_path = parent_of(path)
+        parent = self.node(parent_path)
+        if parent.owner:
+            raise NoChildrenForEphemeralsError
+        if operation.is_sequence:
+            path = f"{path}{parent.sequence:010d}"
+        if path in self.nodes:
+            raise NodeExistsError
+        now_ms = int(self._now_ms())
+        owner = session if operation.is_ephemeral else 0
+        self.nodes[path] = Node(operation.data, self.zxid, self.zxid, self.zxid, now_ms, now_ms, owner)
+        parent.children[path.rpartition("/")[2]] = None
+        parent.cversion += 1
+        parent.sequence += 1
+        parent.pzxid = self.zxid
+        if owner:
+            self.sessions[session][path] = None
+        changes += (Change(path, EventType.CREATED), Change(parent_path, EventType.CHILD, True))
+        return path
+
+    def _uncreate(self, path: str) -> None:
+        node, parent = self.nodes.pop(path), self.nodes[parent_of(path)]
+        del parent.children[path.rpartition("/")[2]]
+        parent.cversion -= 1
+        parent.sequence -= 1
+        if node.owner:
+            del self.sessions[node.owner][path]
+
+    def _remove(self, path: str, changes: list[Change]) -> None:
+        node, parent_path = self.nodes.pop(path), parent_of(path)
+        parent = self.nodes[parent_path]
+        del parent.children[path.rpartition("/")[2]]
+        parent.cversion += 1
+        parent.pzxid = self.zxid
+        if node.owner in self.sessions:
+            self.sessions[node.owner].pop(path, None)
+        changes += (Change(path, EventType.DELETED), Change(parent_path, EventType.CHILD, True))
+
+    def _restore(self, path: str, node: Node) -> None:
+        self.nodes[path] = node
+        parent = self.nodes[parent_of(path)]
+        parent.children[path.rpartition("/")[2]] = None
+        parent.cversion -= 1
+        if node.owner:
+            self.sessions[node.owner][path] = None
+
+    def _tell(self, changes: list[Change]) -> None:
+        for change in changes:
+            for hear in list(self.listeners.values()):
+                hear(change)
+
+    # By hand, as with a command line
+
+    def delete_all(self, path: str) -> None:
+        """A node with all below it."""
+        session = self.open_session()
+        for below in list(self._below(path))[::-1]:
+            self.write(session, Operation(Kind.DELETE, below))
+        self.expire(session)
+
+    def set_by_hand(self, path: str, data: bytes) -> None:
+        session = self.open_session()
+        self.write(session, Operation(Kind.SET, path, data))
+        self.expire(session)
+
+    def _below(self, path: str) -> Iterator[str]:
+        if path in self.nodes:
+            yield path
+            for child in list(self.nodes[path].children):
+                yield from self._below(f"{path}/{child}")
 
 
-class SimWriter:
-    """What one elected controller writes with: fenced by its epoch."""
-
-    def __init__(self, zookeeper: SimZooKeeper) -> None:
-        zookeeper.epoch = self.epoch = ControllerEpoch(zookeeper.epoch + 1)
-        self._zookeeper = zookeeper
-
-    def _check(self) -> None:
-        if self._zookeeper.epoch != self.epoch:
-            raise ControllerMoved(f"the epoch is {self._zookeeper.epoch}, ours is {self.epoch}")
-
-    def create_partition_states(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
-        self._check()
-        known = self._zookeeper.states
-        conflicts = {tp: known[tp] for tp in states if tp in known}
-        written = {tp: state for tp, state in states.items() if tp not in known}
-        known.update(written)
-        return StateUpdates(written, conflicts)
-
-    def update_partition_states(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
-        self._check()
-        written, conflicts = {}, {}
-        for tp, state in states.items():
-            new = self._zookeeper.set_state(tp, state)
-            if new is None:
-                conflicts[tp] = self._zookeeper.states[tp]
-            else:
-                written[tp] = new
-        return StateUpdates(written, conflicts)
-
-    def delete_isr_changes(self, sequences: Iterable[str]) -> None:
-        self._check()
-        for name in sequences:
-            self._zookeeper.notifications.pop(name, None)
-
-    def delete_log_dir_failures(self, sequences: Iterable[str]) -> None:
-        self._check()
-        for name in sequences:
-            self._zookeeper.failed_dirs.pop(name, None)
-
-    def set_topic_assignment(self, name: str, topic: TopicAssignment) -> None:
-        raise AssertionError("topics have their ids here")
-
-    def delete_topic(self, topic: str) -> None:
-        raise AssertionError("no topic is deleted here")
-
-    def clear_deletion_requests(self, topics: Iterable[str]) -> None:
-        if list(topics):
-            raise AssertionError("no topic is deleted here")
-
-
-class SimIsrStore:
-    """The door of one broker, for the ISRs of what it leads."""
-
-    def __init__(self, zookeeper: SimZooKeeper, broker: BrokerId) -> None:
-        self._zookeeper = zookeeper
-        self._broker = broker
-
-    def update_isr(
-        self,
-        partition: TopicPartition,
-        *,
-        leader: BrokerId,
-        leader_epoch: LeaderEpoch,
-        controller_epoch: ControllerEpoch,
-        in_sync_replicas: Sequence[BrokerId],
-        partition_epoch: int,
-        joining: Mapping[BrokerId, BrokerEpoch],
-    ) -> int:
-        if self._zookeeper.doors[self._broker] is Door.LOST:
-            raise IsrStoreUnavailable("no connection")
-        wanted = LeadershipState(
-            leader=leader,
-            leader_epoch=leader_epoch,
-            isr=tuple(in_sync_replicas),
-            controller_epoch=controller_epoch,
-            partition_epoch=partition_epoch,
-            broker_epochs={
-                broker: epoch
-                for broker, epoch in {**self._zookeeper.states[partition].broker_epochs, **joining}.items()
-                if broker in in_sync_replicas
-            },
-        )
-        fits = self._zookeeper.are_registered(joining)
-        found = self._zookeeper.set_state(partition, wanted) if fits else None
-        current = self._zookeeper.states[partition]
-        if self._zookeeper.doors[self._broker] is Door.MUTE:
-            raise IsrStoreUnavailable("no answer")
-        if not fits and current.partition_epoch == partition_epoch:
-            raise IneligibleReplica(f"{dict(joining)} are not registered")
-        if found is None and current != replace(wanted, partition_epoch=partition_epoch + 1):
-            raise IsrConflict(f"expected version {partition_epoch}, found {current}")
-        return partition_epoch + 1
-
-    def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
-        if self._zookeeper.doors[self._broker] is not Door.OPEN:
-            raise IsrStoreUnavailable("no connection")
-        name = f"{len(self._zookeeper.notifications)}-{self._zookeeper._zxid}-{self._broker}"
-        self._zookeeper.notifications[name] = list(partitions)
-        self._zookeeper._fire("isr")
-
-    def notify_log_dir_failure(self, broker_id: BrokerId) -> None:
-        if self._zookeeper.doors[self._broker] is not Door.OPEN:
-            raise IsrStoreUnavailable("no connection")
-        self._zookeeper.failed_dirs[f"{len(self._zookeeper.failed_dirs)}-{broker_id}"] = broker_id
-        self._zookeeper._fire("log dirs")
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0] or "/"

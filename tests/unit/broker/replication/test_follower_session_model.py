@@ -26,8 +26,7 @@ from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
 from tests.simulation.memory_log import MemoryLog, encode
-from tests.simulation.requests import SimRequest
-from tests.simulation.zookeeper import LISTENER
+from tests.simulation.requests import LISTENER, SimRequest
 from tests.unit.broker.replication.building import LAG_MS, THREE, TP, TWO, Managed, state
 
 NAMES = [TopicPartition(TP.topic, index) for index in range(4)]

@@ -1,0 +1,177 @@
+"""What makes a process a member of the cluster: its real session, store, registration and controller.
+
+Driven step by step: the threads that would run them are never started.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.broker.membership import Membership
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.zookeeper_adapters import ZooKeeperIsrStore
+from barnabas.controller.controller import Controller
+from barnabas.controller.events import Event
+from barnabas.controller.reign import ControllerSettings
+from barnabas.controller.store import ClusterStore
+from barnabas.controller.threads import Threads
+from barnabas.controller.znodes import AdvertisedListener, BrokerRegistration
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
+from tests.simulation.channels import SimChannels
+from tests.simulation.requests import LISTENER
+from tests.simulation.zookeeper_client import SimKazooClient
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+SESSION_TIMEOUT_MS: Final = 6_000
+
+
+def raise_it(error: BaseException) -> None:
+    raise error
+
+
+class SimThreads(Threads):
+    """Starts nothing, and never waits: what is waited for has happened, or does not within the time."""
+
+    def __init__(self, world: World, poll: Callable[[], None]) -> None:
+        self._world = world
+        self._poll = poll
+
+    def start(self, thread: threading.Thread) -> None:
+        return
+
+    def now_s(self) -> float:
+        return self._world.now_ms / 1000
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self._poll()
+        return event.is_set()
+
+
+class SimMember:
+    """What one process is in the cluster, from its start to its end."""
+
+    def __init__(self, world: World, broker_id: BrokerId) -> None:
+        self.id = broker_id
+        self.channels: SimChannels | None = None
+        """Of the last election that this process has won."""
+        self._world = world
+        self._threads = SimThreads(world, lambda: self.client.poll())
+        self.store = ClusterStore(
+            "simulated",
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            connection_timeout_ms=SESSION_TIMEOUT_MS,
+            on_session_event=lambda event: self.membership.session_changed(event),
+            on_fatal=raise_it,
+            make_client=self._make_client,
+            threads=self._threads,
+        )
+        self.isr_store = ZooKeeperIsrStore(self.store)
+        self.controller = Controller(
+            broker_id,
+            self.store,
+            settings=ControllerSettings(inter_broker_listener_name=LISTENER),
+            on_fatal=raise_it,
+            make_channels=self._make_channels,
+            threads=self._threads,
+        )
+
+    def start(self, replicas: ReplicaManager) -> None:
+        """Connect, register and stand for controller, in the order of `barnabas.broker.app`."""
+        self.membership = Membership(self.store, replicas)
+        self.store.start()
+        earlier = self.store.brokers().get(self.id)
+        if earlier is not None:
+            replicas.begin_life(BrokerEpoch(earlier.broker_epoch + 1))
+        self.membership.join(self._registration())
+        self.controller.start()
+
+    def vanish(self) -> None:
+        """The process is gone, and its connections with it; its session is not."""
+        self.client.vanish()
+        if self.channels is not None:
+            self.channels.stop()
+
+    def leave(self) -> None:
+        """The process ends in good order."""
+        self.controller.stop()
+        self.vanish()
+        self._world.zookeeper.expire(self.client.session)
+
+    # Steps
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything but time is there to be worked off."""
+        return bool(self.ready())
+
+    @property
+    def session(self) -> Any:
+        return self.store.session
+
+    def ready(self) -> list[Callable[[], object]]:
+        """The steps that find something to do."""
+        steps: list[Callable[[], object]] = []
+        if self.client.has_callbacks:
+            steps.append(self.watch)
+        if not self.session._states.empty():
+            steps.append(self.session_event)
+        if len(self.controller._queue):
+            steps.append(self.control)
+        return steps
+
+    def connection(self) -> None:
+        """The connection's thread looks what has become of it."""
+        self.client.poll()
+
+    def session_event(self) -> bool:
+        """The session's thread delivers one event."""
+        return bool(self.session.deliver_next(0))
+
+    def watch(self) -> bool:
+        """The library's thread calls one watch that was set off."""
+        return self.client.run_callback()
+
+    def control(self) -> bool:
+        """The controller's thread handles one event."""
+        return self.controller.step(0)
+
+    def work_off(self) -> bool:
+        """One thing of whatever there is; False when there is nothing."""
+        if self.watch() or self.session_event():
+            return True
+        return len(self.controller._queue) > 0 and self.control()
+
+    def sentinel(self) -> None:
+        """The sentinel's thread finds the controller's process dead, if it is."""
+        target = self.controller._sentinel._target
+        if target is not None and not self._world.hosts[target.node.broker_id].is_up:
+            self.controller._sentinel._on_gone(target.node)
+
+    def time_passes(self) -> None:
+        """What the threads do of themselves: find the silence long, stand for election again."""
+        if self.session._states.empty():
+            self.session_event()
+        if not len(self.controller._queue):
+            self.control()
+
+    # What the parts ask for
+
+    def _make_client(self, **arguments: Any) -> Any:
+        self.client = SimKazooClient(self._world.zookeeper, lambda: self._world.doors[self.id], **arguments)
+        return self.client
+
+    def _make_channels(self, epoch: ControllerEpoch, report: Callable[[Event], None]) -> SimChannels:
+        self.channels = SimChannels(self._world, self.id, epoch, report)
+        self._world.channels.append(self.channels)
+        return self.channels
+
+    def _registration(self) -> BrokerRegistration:
+        return BrokerRegistration(
+            broker_id=self.id,
+            listeners=(AdvertisedListener(LISTENER, "sim", 9000 + self.id),),
+            timestamp_ms=int(self._world.now_ms),
+        )
