@@ -84,12 +84,18 @@ class DiskChaos:
             self.world.depose_controller()
 
     def leave_for_good(self) -> None:
-        """A broker that is down comes back at the very end, with an empty disk; another has everything."""
-        broker, lossy = self._any(), self.world.truth.lossy
-        if not broker.is_up and any(
-            not self.world.brokers[member].disk.has_failed
-            for member in self.world.state.isr
-            if member not in lossy and member != broker.id
+        """A broker that is known to be down comes back at the very end, with an empty disk.
+
+        Another one in sync has everything, be it up or down.
+        """
+        broker, world = self._any(), self.world
+        if broker.is_up or world.is_registered(broker.id):
+            return
+        if any(
+            member != broker.id
+            and member not in world.truth.lossy
+            and not world.brokers[member].disk.has_failed
+            for member in world.state.isr
         ):
             broker.is_lost = True
             broker.wipe()
