@@ -136,10 +136,14 @@ class ControllerWriter:
         found = self._session.attempt(lambda zk: zk.get_async(topic_path))
         return found.error is None and found.value[0] == topic_data
 
-    def set_topic_assignment(self, name: str, topic: TopicAssignment) -> None:
-        """Replace what stands under ``/brokers/topics/<name>``."""
-        data = znodes.encode_topic(topic)
-        self._must(self._fenced(lambda transaction: transaction.set_data(paths.topic(name), data)))
+    def set_topic_assignment(self, name: str, topic: TopicAssignment) -> bool:
+        """Replace what stands under ``/brokers/topics/<name>``; False when it has changed meanwhile."""
+        path, data = paths.topic(name), znodes.encode_topic(topic)
+        outcome = self._fenced(lambda transaction: transaction.set_data(path, data, topic.version))
+        if isinstance(outcome.error, BadVersionError | NoNodeError):
+            return False
+        self._must(outcome)
+        return True
 
     def grow_topic(self, name: str, topic: TopicAssignment) -> bool:
         """Write an assignment that has more partitions than before; False when it has changed meanwhile.

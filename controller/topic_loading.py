@@ -46,8 +46,12 @@ class TopicLoader:
                 log.error("topic %s cannot be read and is left alone: %s", topic, found)
                 self._context.unreadable_topics.add(topic)
                 continue
+            named = self._with_id(topic, found)
+            if named is None:
+                self._context.unreadable_topics.add(topic)
+                continue
             self._context.unreadable_topics.discard(topic)
-            readable[topic] = self._with_id(topic, found)
+            readable[topic] = named
         configs = self._store.topic_configs(readable)
         for topic, assignment in readable.items():
             self._context.assignments[topic] = dict(assignment.replicas)
@@ -97,9 +101,9 @@ class TopicLoader:
                 raise ControllerMoved(f"{tp} was written by controller epoch {state.controller_epoch}")
         self._context.leadership.update(states)
 
-    def _with_id(self, topic: str, found: TopicAssignment) -> TopicAssignment:
+    def _with_id(self, topic: str, found: TopicAssignment) -> TopicAssignment | None:
+        """None when somebody has changed the topic meanwhile: its watch has it read again."""
         if found.topic_id != NO_TOPIC_ID:
             return found
         named = replace(found, topic_id=TopicId(random_uuid()))
-        self._writer.set_topic_assignment(topic, named)
-        return named
+        return named if self._writer.set_topic_assignment(topic, named) else None

@@ -158,7 +158,7 @@ def may_join_isr(
     """
     if registered_broker_epoch is None:
         return False
-    if follower.broker_epoch not in (NO_BROKER_EPOCH, registered_broker_epoch):
+    if follower.broker_epoch != registered_broker_epoch:
         return False
     return follower.log_end_offset >= max(high_watermark, leader_epoch_start_offset)
 

@@ -19,7 +19,6 @@ from barnabas.broker.replication.role_changes import RoleChanges
 from barnabas.controller import controller_writer, paths, replica_state, store, znodes
 from barnabas.controller.context import ControllerContext
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import NO_BROKER_EPOCH
 
 SetAttr = Callable[[object, str, object], None]
 Mutation = Callable[[SetAttr], None]
@@ -58,7 +57,8 @@ def broker_epochs_of_fetches_are_not_checked(setattr_: SetAttr) -> None:
     fetched = Partition.follower_fetched
 
     def credulous(self: Partition, follower: Any, **arguments: Any) -> Any:
-        return fetched(self, follower, **{**arguments, "broker_epoch": NO_BROKER_EPOCH})
+        present = arguments["registered_broker_epoch"]
+        return fetched(self, follower, **{**arguments, "broker_epoch": present})
 
     setattr_(Partition, "follower_fetched", credulous)
 

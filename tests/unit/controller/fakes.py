@@ -173,8 +173,13 @@ class FakeWriter:
             store[tp] = updates.written[tp] = replace(state, partition_epoch=state.partition_epoch + 1)
         return updates
 
-    def set_topic_assignment(self, name: str, topic: TopicAssignment) -> None:
-        self._check().assignments[name] = topic
+    def set_topic_assignment(self, name: str, topic: TopicAssignment) -> bool:
+        zookeeper = self._check()
+        found = zookeeper.assignments.get(name)
+        if not isinstance(found, TopicAssignment) or found.version != topic.version:
+            return False
+        zookeeper.assignments[name] = replace(topic, version=topic.version + 1)
+        return True
 
     def create_topic(self, name: str, topic: TopicAssignment, config: Mapping[str, str]) -> bool:
         zookeeper = self._check()

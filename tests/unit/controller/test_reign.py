@@ -20,7 +20,7 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
-from tests.unit.controller.fakes import Cluster, state
+from tests.unit.controller.fakes import Cluster, FakeWriter, state
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -78,6 +78,29 @@ def test_a_topic_that_was_unreadable_is_taken_up_when_its_node_is_mended() -> No
     assert cluster.channels.leadership(1)[T0].leader == 1
     assert cluster.channels.metadata(3)[T1].leader == 2
     assert cluster.reign.context.unreadable_topics == set()
+
+
+def test_a_topic_that_grows_while_it_gets_its_id_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.zookeeper.add_topic("t", {0: (1, 2, 3)})
+    old = cluster.zookeeper.assignments["t"]
+    assert isinstance(old, TopicAssignment)
+    cluster.zookeeper.assignments["t"] = replace(old, topic_id=NO_TOPIC_ID)
+    write = FakeWriter.set_topic_assignment
+
+    def too_late(self: FakeWriter, name: str, topic: TopicAssignment) -> bool:
+        monkeypatch.setattr(FakeWriter, "set_topic_assignment", write)
+        cluster.zookeeper.grow("t", {1: (2, 3, 1)})
+        return write(self, name, topic)
+
+    monkeypatch.setattr(FakeWriter, "set_topic_assignment", too_late)
+    cluster.elect()
+    assert cluster.put == [events.AssignmentChange()]
+    cluster.reign.handle(events.AssignmentChange())
+    grown = cluster.zookeeper.assignments["t"]
+    assert isinstance(grown, TopicAssignment)
+    assert (sorted(grown.replicas), grown.topic_id == NO_TOPIC_ID) == ([0, 1], False)
+    assert sorted(cluster.channels.leadership(2)) == [T0, T1]
 
 
 def restart(cluster: Cluster, *brokers: int) -> None:

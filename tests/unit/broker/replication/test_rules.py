@@ -196,7 +196,7 @@ def test_who_joins_has_what_is_committed_and_the_start_of_the_epoch(
         (4, 5, False),
         (6, 5, False),
         (5, None, False),
-        (-1, 5, True),
+        (-1, 5, False),
         (LEAVING_BROKER_EPOCH, 5, False),
     ],
 )
