@@ -81,8 +81,12 @@ class FetcherTable(Generic[F]):
         self._leader_of: dict[TopicPartition, BrokerId] = {}
 
     def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
-        """Fetch these partitions from these leaders from now on."""
-        self.unfollow([name for name in leaders if name in self._leader_of])
+        """Fetch these partitions from these leaders from now on.
+
+        A leader keeps its connection, also where each of its partitions begins a new epoch.
+        """
+        for name in leaders:
+            self._remove(name)
         for name, leader in leaders.items():
             if leader.endpoint is None:
                 continue
@@ -100,16 +104,22 @@ class FetcherTable(Generic[F]):
                 continue
             self._leader_of[name] = leader.broker_id
             fetcher.add(name, Followed(partition, leader.leader_epoch))
+        self._drop_idle()
 
     def unfollow(self, names: Iterable[TopicPartition]) -> None:
         """Fetch these partitions no longer."""
         for name in names:
-            leader = self._leader_of.pop(name, None)
-            if leader is not None:
-                fetcher = self.fetchers[leader]
-                fetcher.remove(name)
-                if not fetcher.fetches.followed:
-                    self._drop(fetcher)
+            self._remove(name)
+        self._drop_idle()
+
+    def _remove(self, name: TopicPartition) -> None:
+        leader = self._leader_of.pop(name, None)
+        if leader is not None:
+            self.fetchers[leader].remove(name)
+
+    def _drop_idle(self) -> None:
+        for fetcher in [found for found in self.fetchers.values() if not found.fetches.followed]:
+            self._drop(fetcher)
 
     def _drop(self, fetcher: F) -> None:
         for name in fetcher.fetches.followed:

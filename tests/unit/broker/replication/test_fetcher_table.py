@@ -1,0 +1,83 @@
+"""Which partition is fetched from which leader, and when a connection to a leader begins and ends."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from barnabas.broker.replication.fetcher import FetcherTable, FollowedLeader
+from barnabas.broker.replication.followed import Followed, FollowedPartitions
+from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, TopicPartition
+from tests.unit.broker.replication.building import THREE, TP, TWO, follower_of
+
+SECOND = TopicPartition(TP.topic, 1)
+
+
+class Fetcher:
+    def __init__(self, leader: BrokerId, endpoint: Endpoint) -> None:
+        self.leader, self.endpoint = leader, endpoint
+        self.fetches = SimpleNamespace(followed=FollowedPartitions(1_000.0, 1_000.0))
+        self.is_closed = False
+
+    def add(self, name: TopicPartition, followed: Followed) -> None:
+        self.fetches.followed.add(name, followed)
+
+    def remove(self, name: TopicPartition) -> None:
+        self.fetches.followed.remove(name)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Table:
+    def __init__(self) -> None:
+        self.made: list[Fetcher] = []
+        self.table = FetcherTable(lambda name: follower_of(epoch=1), self._make)
+
+    def _make(self, leader: BrokerId, endpoint: Endpoint) -> Fetcher:
+        self.made.append(Fetcher(leader, endpoint))
+        return self.made[-1]
+
+    def follow(self, leader: BrokerId | None, epoch: int, *names: TopicPartition, port: int = 9) -> None:
+        endpoint = None if leader is None else Endpoint("host", port)
+        followed = FollowedLeader(BrokerId(-1) if leader is None else leader, endpoint, LeaderEpoch(epoch))
+        self.table.follow(dict.fromkeys(names, followed))
+
+    @property
+    def fetched(self) -> dict[BrokerId, set[TopicPartition]]:
+        return {leader: set(found.fetches.followed) for leader, found in self.table.fetchers.items()}
+
+
+def test_a_new_epoch_of_all_that_a_leader_leads_keeps_its_connection() -> None:
+    table = Table()
+    table.follow(TWO, 0, TP, SECOND)
+    [fetcher] = table.made
+    fetcher.fetches.followed.next_fetch(0.0)
+    table.follow(TWO, 1, TP, SECOND)
+    assert table.made == [fetcher]
+    assert not fetcher.is_closed
+    # Both are named anew, in their new epoch.
+    named = fetcher.fetches.followed.next_fetch(0.0).named
+    assert table.fetched == {TWO: {TP, SECOND}}
+    assert {name: says[0] for name, says in named.items()} == {TP: 1, SECOND: 1}
+
+
+def test_a_leader_of_nothing_loses_its_connection() -> None:
+    table = Table()
+    table.follow(TWO, 0, TP, SECOND)
+    table.follow(THREE, 1, TP)
+    assert table.fetched == {TWO: {SECOND}, THREE: {TP}}
+    table.follow(THREE, 1, SECOND)
+    assert table.fetched == {THREE: {TP, SECOND}}
+    assert [fetcher.is_closed for fetcher in table.made] == [True, False]
+    table.follow(None, 2, TP)
+    table.table.unfollow([SECOND])
+    assert table.fetched == {}
+    assert [fetcher.is_closed for fetcher in table.made] == [True, True]
+
+
+def test_a_leader_at_another_address_gets_another_connection() -> None:
+    table = Table()
+    table.follow(TWO, 0, TP)
+    table.follow(TWO, 1, TP, port=10)
+    assert [fetcher.is_closed for fetcher in table.made] == [True, False]
+    assert table.fetched == {TWO: {TP}}
