@@ -366,9 +366,13 @@ class ReplicaManager:
             self.follower_purgatory.check_and_complete(name)
 
     def _high_watermark_moved(self, name: TopicPartition) -> None:
+        self._tell_of_high_watermark(name)
+        self._tell_consumers(name)
+
+    def _tell_of_high_watermark(self, name: TopicPartition) -> None:
+        """Tell all but the consumers: producers are acknowledged, followers hear of it with the rest."""
         self.produce_purgatory.check_and_complete(name)
         self.follower_sessions.mark(name)
-        self._tell_consumers(name)
 
     def _log_start_moved(self, name: TopicPartition) -> None:
         self._tell_followers([name])
@@ -395,14 +399,29 @@ class ReplicaManager:
         once. So a follower that is given more partitions to follow need not wait for its poll to run out.
         """
         found = read_all(self.partition, self.note_error, params, source.items())
-        watched = source.watched
+        moved: list[TopicPartition] = []
         if params.is_follower:
             superseded = self._parked.pop(params.replica_id, None)
             if superseded is not None:
                 superseded.force_complete()
-            found = self._note_progress(params, found)
+            found, moved = self._note_progress(params, found)
         elif self.fence.reason is not None:
             found = refusing_to_wait(found, self.doubt)
+        try:
+            self._answer_or_park(params, source, found, answer)
+        finally:
+            # Only now: they may be many, and what this follower fetches next need not wait for them.
+            for name in moved:
+                self._tell_consumers(name)
+
+    def _answer_or_park(
+        self,
+        params: FetchParams,
+        source: FetchSource,
+        found: FetchResult,
+        answer: Callable[[FetchResult], None],
+    ) -> None:
+        watched = source.watched
         if found.is_cold or found.is_urgent or not watched or params.max_wait_ms <= 0:
             self.cold_reads.finish(params, found, answer)
             return
@@ -425,8 +444,13 @@ class ReplicaManager:
                 self._parked[params.replica_id] = delayed
         purgatory.try_complete_else_watch(delayed, watched)
 
-    def _note_progress(self, params: FetchParams, found: FetchResult) -> FetchResult:
-        """A follower's fetch says how far it is: move high watermarks and let it join where it may."""
+    def _note_progress(
+        self, params: FetchParams, found: FetchResult
+    ) -> tuple[FetchResult, list[TopicPartition]]:
+        """A follower's fetch says how far it is: move high watermarks and let it join where it may.
+
+        Returns what it is to be answered, and the partitions of which consumers are to be told.
+        """
         now_ms = self._now_ms()
         registered = self._metadata.current.broker_epoch(params.replica_id)
         moved = []
@@ -459,8 +483,8 @@ class ReplicaManager:
                 if pending is not None:
                     self.isr_changes.submit(partition, pending)
         for name in moved:
-            self._high_watermark_moved(name)
-        return found._replace(outcomes=outcomes, is_urgent=is_urgent)
+            self._tell_of_high_watermark(name)
+        return found._replace(outcomes=outcomes, is_urgent=is_urgent), moved
 
     # What the controller says; see `RoleChanges`.
 

@@ -157,6 +157,22 @@ def test_a_follower_is_woken_by_the_append(led: Managed) -> None:
     assert purgatories_are_empty(led)
 
 
+def test_consumers_are_answered_when_the_follower_that_moved_the_high_watermark_waits_again(
+    led: Managed,
+) -> None:
+    """Many consumers take long, and nothing would be replicated meanwhile."""
+    waiting: list[int] = []
+    item = FetchItem(TP, -1, Offset(0), -1, Offset(0), 1 << 20)
+    params = FetchParams(BrokerId(-1), BrokerEpoch(-1), 60_000, 1, 1 << 20)
+    led.manager.fetch(params, [item], lambda found: waiting.append(led.manager.follower_purgatory.waiting))
+    produced = led.produce()
+    led.fetch(1, replica=TWO, max_wait_ms=60_000)
+    assert waiting == []
+    led.fetch(1, replica=THREE, max_wait_ms=60_000)
+    assert waiting == [2]
+    assert len(produced) == 1
+
+
 def test_a_fetch_waits_for_the_bytes_it_asks_for(led: Managed) -> None:
     answers = led.fetch(0, max_wait_ms=1_000, min_bytes=2 * RECORD.size)
     led.produce(acks=1)
