@@ -8,6 +8,8 @@ life what it leads, so each life must have an epoch of its own: see `_register`.
 from __future__ import annotations
 
 import logging
+import threading
+from typing import Final
 
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.controller.store import ClusterStore
@@ -16,6 +18,8 @@ from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUn
 from barnabas.protocol.ids import NO_BROKER_EPOCH, NO_CONTROLLER_EPOCH, ControllerEpoch
 
 logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = 1.0
 
 
 class Membership:
@@ -26,6 +30,7 @@ class Membership:
         self._replicas = replicas
         self._registration: BrokerRegistration | None = None
         self._stopping = False
+        self._wake = threading.Event()
         # A session has ended and the registration with it; belongs to the session thread.
         self._must_register = False
         self._ended_epoch = NO_BROKER_EPOCH
@@ -38,6 +43,7 @@ class Membership:
     def stop(self) -> None:
         """Let no event of the session change anything any more."""
         self._stopping = True
+        self._wake.set()
 
     def session_changed(self, event: SessionEvent) -> None:
         """Without a session others may take this broker for dead."""
@@ -68,6 +74,10 @@ class Membership:
                 logger.warning("not registered yet: %s", error)
                 if not self._store.session.is_connected:
                     return
+            except Exception:
+                # Such as a node that cannot be read: that passes, and until then this broker leads nothing.
+                logger.critical("not registered; again in %.0f s", _RETRY_S, exc_info=True)
+                self._wake.wait(_RETRY_S)
             else:
                 break
         self._must_register = False

@@ -119,11 +119,10 @@ class Reign:
         live = self.context.live_or_shutting_down
         self._batch.add_metadata(live, [])
         self._flush()
-        self._batch.add_metadata(live, list(self.context.partitions()), is_full=True)
+        # All of them as if they had just come: a broker may host what nobody told it to give up meanwhile,
+        # or host nothing and wait for a word to its new registration.
+        self._bring_up(live)
         kept = self._kept(self.context.replicas())
-        self._replicas.move([one for one in kept if one.broker in live], ReplicaState.ONLINE)
-        self._partitions.trigger_online()
-        self._flush()
         self._replicas.move([one for one in kept if one.broker not in live], ReplicaState.OFFLINE)
         # Those that came back while nobody was controller join again by what they have.
         bounced = self._kept(
@@ -430,6 +429,10 @@ class Reign:
         code = event.response.error_code
         if code == ErrorCode.STALE_CONTROLLER_EPOCH:
             self._put(events.ControllerChange())
+            return
+        if code == ErrorCode.STALE_BROKER_EPOCH:
+            # It has another registration, or soon will: whatever watch should have said so, look.
+            self._put(events.BrokerChange())
             return
         if self.context.broker_epoch(event.broker) != event.broker_epoch:
             return

@@ -143,7 +143,9 @@ def test_a_new_partition_is_led_by_its_first_live_replica() -> None:
     assert cluster.zookeeper.states[T0] == state(2, (2, 3))
     told = cluster.channels.leadership(2)[T0]
     assert (told.leader, told.is_new, told.isr, told.replicas) == (2, True, [2, 3], [1, 2, 3])
-    [request] = [r for r in cluster.channels.requests(3) if isinstance(r, LeaderAndIsrRequest)]
+    [request] = [
+        r for r in cluster.channels.requests(3) if isinstance(r, LeaderAndIsrRequest) and r.topic_states
+    ]
     assert [(c.name, c.value) for c in request.topic_states[0].configs] == [("min.insync.replicas", "2")]
     assert request.topic_states[0].topic_id == cluster.zookeeper.assignments["t"].topic_id
     assert cluster.channels.metadata(3)[T0].offline_replicas == [1]
@@ -172,7 +174,7 @@ def test_failover_announces_the_brokers_first_and_then_all_leadership() -> None:
     assert [broker.broker_id for broker in first.live_brokers] == [1, 2, 3]
     assert first.topic_states == []
     assert leadership.broker_epoch == cluster.epoch_of(2)
-    assert not leadership.is_full
+    assert leadership.is_full
     assert set(cluster.channels.leadership(2)) == {T0, T1}
     assert metadata.is_full
     assert cluster.zookeeper.states[T0] == state(1, (1, 2, 3))
@@ -692,3 +694,27 @@ def test_a_broker_that_nobody_can_tell_anything_may_not_lead() -> None:
     assert cluster.reign.live_brokers == (1, 3)
     # Nor for the next controller.
     assert cluster.elect().live_brokers == (1, 3)
+
+
+def test_whom_a_new_controller_finds_is_told_that_this_is_all() -> None:
+    cluster = cluster_with_topic()
+    for broker in (1, 2, 3):
+        [full] = cluster.channels.full_requests(broker)
+        assert sum(len(topic.partition_states) for topic in full.topic_states) == 2
+    # Also one that hosts nothing: it may wait for a word to its new registration.
+    cluster.zookeeper.register(4)
+    cluster.elect()
+    [full] = cluster.channels.full_requests(4)
+    assert full.topic_states == []
+
+
+def test_a_broker_that_refuses_its_epoch_has_the_registrations_read_again() -> None:
+    cluster = cluster_with_topic()
+    answer = events.LeaderAndIsrAnswered(
+        cluster.writer.epoch,
+        BrokerId(2),
+        cluster.epoch_of(2),
+        LeaderAndIsrResponse(error_code=int(ErrorCode.STALE_BROKER_EPOCH)),
+    )
+    cluster.reign.handle(answer)
+    assert cluster.put == [events.BrokerChange()]

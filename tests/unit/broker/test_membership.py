@@ -1,0 +1,60 @@
+"""A broker that registers again in a new session, whatever comes in between."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from barnabas.broker import membership
+from barnabas.broker.membership import Membership
+from barnabas.broker.replication.fence import Fence
+from barnabas.controller.znodes import MalformedZnode
+from barnabas.controller.zookeeper import SessionEvent
+from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, ControllerEpoch
+
+
+class Store:
+    """Registers with a higher epoch each time, or raises what is due first."""
+
+    def __init__(self) -> None:
+        self.session = SimpleNamespace(is_connected=True)
+        self.epoch = 0
+        self.due: list[Exception] = []
+
+    def register_broker(self, registration: object, *, newer_than: BrokerEpoch) -> BrokerEpoch:
+        if self.due:
+            raise self.due.pop(0)
+        self.epoch += 1
+        return BrokerEpoch(self.epoch)
+
+    def controller_epoch(self) -> ControllerEpoch:
+        return ControllerEpoch(1)
+
+
+class Replicas:
+    def __init__(self) -> None:
+        self.fence = Fence()
+        self.broker_epoch = NO_BROKER_EPOCH
+
+    def begin_life(self, broker_epoch: BrokerEpoch, controller_epoch: ControllerEpoch) -> None:
+        self.broker_epoch = broker_epoch
+
+    def end_life(self, reason: str) -> None:
+        self.fence.registration_lost(reason, self.broker_epoch)
+
+
+def test_an_error_that_nobody_foresaw_delays_a_registration_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(membership, "_RETRY_S", 0.001)
+    store: Any = Store()
+    replicas: Any = Replicas()
+    registration: Any = object()
+    member = Membership(store, replicas)
+    member.join(registration)
+    member.session_changed(SessionEvent.EXPIRED)
+    store.due = [MalformedZnode("/brokers/ids/1 holds b'{'"), KeyError("a bug")]
+    member.session_changed(SessionEvent.RENEWED)
+    assert replicas.broker_epoch == 2
