@@ -10,27 +10,36 @@ import random
 import struct
 from typing import Any
 
-from barnabas.broker.coordinators.group_effects import Commit, GroupLimits, JoinOptions
-from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadata, StoredGroup
+from barnabas.broker.coordinators.group_log import GroupRecord, OffsetRecord, StoredGroup
 from barnabas.broker.coordinators.group_state import GroupState
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.join_group import (
     HeartbeatRequest,
+    HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
+    LeaveGroupRequest,
     MemberIdentity,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
-from tests.simulation.group_world import EPOCH_MS, GROUP_ID, Coordinator, Token, World
+from barnabas.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from tests.simulation.group_world import GROUP_ID, TOPICS, GroupWorld, Token
+from tests.simulation.world import SimBroker
 
-TOPICS = {"a": 3, "b": 2, "c": 4}
-FAULTS_END_MS = 60_000
+FAULTS_END_MS = 40_000
 CALM_MS = 150_000
 TURN_MS = 2_000
+MEMBERS_FAULTS = ("start", "crash", "leave", "pause", "return", "twin")
+BROKERS_FAULTS = ("move", "there and back", "stall", "stall", "broker crash")
 
 
 def subscription(topics: list[str]) -> bytes:
@@ -62,7 +71,7 @@ def partitions_of(assignment: bytes) -> set[TopicPartition]:
 class Consumer:
     """One member's client: joins, syncs, beats, commits; knows nothing but what it was answered."""
 
-    def __init__(self, world: World, name: str, instance_id: str | None) -> None:
+    def __init__(self, world: GroupWorld, name: str, instance_id: str | None) -> None:
         draw = world.random
         self.world = world
         self.name = name
@@ -70,7 +79,8 @@ class Consumer:
         self.topics = draw.sample(sorted(TOPICS), draw.randint(1, len(TOPICS)))
         # All know both: the log has only the one in force, so that after a move others would be refused.
         self.protocols = draw.choice([["range", "sticky"], ["sticky", "range"]])
-        self.options = JoinOptions(draw.random() < 0.7, draw.random() < 0.5)
+        # Before 4 no id is asked for first, from 9 on an assignment may stay as it is; none is our own codec.
+        self.api_version = draw.choice([3, 8, 9, None])
         # Static members may be away for longer than a rebalance takes.
         self.session_timeout_ms = draw.choice([6_000, 10_000] if instance_id is None else [10_000, 40_000])
         self.member_id = ""
@@ -112,10 +122,10 @@ class Consumer:
                 ),
                 self.beaten,
             )
-            for _ in range(self.world.random.choice([0, 0, 1, 2])):
+            for _ in range(self.world.random.choice([0, 1, 2, 3])):
                 self.commit()
 
-    def _ask(self, what: Any, heard: Any) -> None:
+    def _ask(self, what: Any, heard: Any, api_version: int | None = None) -> None:
         asked_in = self._round
 
         def reply(response: Any) -> None:
@@ -126,12 +136,12 @@ class Consumer:
             else:
                 heard(response)
 
-        self.world.send(what, reply)
+        self.world.ask(what, reply, api_version)
 
     def _begin(self, state: str, patience_ms: float) -> None:
         self._round += 1
         self.state = state
-        if self.world.chance(0.1):
+        if self.world.chance(0.15):
             patience_ms = 0
         self._busy_until_ms = self.world.now_ms + patience_ms
 
@@ -150,7 +160,7 @@ class Consumer:
                 for name in self.protocols
             ],
         )
-        self._ask((request, self.options), self.joined)
+        self._ask(request, self.joined, self.api_version)
 
     def joined(self, response: JoinGroupResponse) -> None:
         error = ErrorCode(response.error_code)
@@ -204,20 +214,34 @@ class Consumer:
         self._begin("in", 0)
         self.owned = partitions_of(response.assignment)
 
-    def beaten(self, error: ErrorCode) -> None:
-        if error is not ErrorCode.NONE:
-            self._refused(error)
+    def beaten(self, response: HeartbeatResponse) -> None:
+        if response.error_code != ErrorCode.NONE:
+            self._refused(ErrorCode(response.error_code))
 
     def commit(self) -> None:
         """What it owns, or owned when it last heard."""
         if not self.owned:
             return
         self._commits += 1
-        value = OffsetAndMetadata(self._commits, EPOCH_MS + int(self.world.now_ms), metadata=self.name)
-        commit = Commit(
-            dict.fromkeys(self.owned, value), self.member_id, self.instance_id, self.generation_id
+        owner = self.instance_id or self.member_id
+        says = f"{owner} {self.generation_id} {self.name}"
+        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for name in sorted(self.owned):
+            topics.setdefault(name.topic, []).append(
+                OffsetCommitRequestPartition(
+                    partition_index=name.partition,
+                    committed_offset=self._commits,
+                    committed_metadata=says,
+                )
+            )
+        request = OffsetCommitRequest(
+            group_id=GROUP_ID,
+            generation_id_or_member_epoch=self.generation_id,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            topics=[OffsetCommitRequestTopic(name=topic, partitions=each) for topic, each in topics.items()],
         )
-        self._ask(commit, lambda outcome: None)
+        self._ask(request, lambda response: None)
 
     def _refused(self, error: ErrorCode) -> None:
         if error is ErrorCode.FENCED_INSTANCE_ID or error is ErrorCode.GROUP_MAX_SIZE_REACHED:
@@ -233,29 +257,29 @@ class Consumer:
     def leave(self) -> None:
         self.is_gone = True
         if self.member_id:
-            self.world.send(
-                MemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id), lambda _: None
-            )
+            leaving = MemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id)
+            self.world.ask(LeaveGroupRequest(group_id=GROUP_ID, members=[leaving]), lambda response: None)
 
 
 class Judge:
     """Says no to what must never be, after every event."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: GroupWorld) -> None:
         self.world = world
         self.shares: dict[int, dict[str, bytes]] = {}
         """Generation → who (instance or member) → what it was given."""
         self.acknowledged: dict[TopicPartition, int] = {}
-        """The last batch of the log whose commit of the partition was acknowledged."""
+        """The offset of the last record whose commit of the partition was acknowledged."""
         self._told: dict[tuple[int, int], tuple[str, set[str]]] = {}
-        """Coordinator and generation → the leader that was named, and who was told."""
+        """Coordinator's epoch and generation → the leader that was named, and who was told."""
         self.refusals: set[ErrorCode] = set()
         self.moved_in: set[GroupState] = set()
         """The states in which the group was when its coordinator moved."""
 
-    def check(self, coordinator: Coordinator) -> None:
-        group = coordinator.group
-        if group is not None:
+    def check(self, broker: SimBroker) -> None:
+        shard = self.world.shard_of(broker)
+        for group in self.world.groups_of(broker):
+            assert shard is not None
             core = group._core
             members = list(core.members)
             joins = [member for member in members if member.join_token is not None]
@@ -271,29 +295,28 @@ class Judge:
                 assert core.assignment_append is None
             if group.state is GroupState.COMPLETING_REBALANCE:
                 assert not joins, "joins wait while a generation has begun"
-                leader_id, told = self._told.get((coordinator.epoch, group.generation_id), ("", {""}))
+                leader_id, told = self._told.get((shard.since, group.generation_id), ("", {""}))
                 assert leader_id in told, "a generation whose leader was not told"
             assert core.awaited_syncs <= {member.member_id for member in members}
 
-    def hears(self, coordinator: Coordinator, token: Token, response: Any) -> None:
+    def hears(self, token: Token, response: Any) -> None:
         """An answer is about to go out."""
-        if not isinstance(response, dict):
-            self.refusals.add(ErrorCode(response.error_code))
+        if isinstance(response, OffsetCommitResponse):
+            self._has_committed(token.what, response)
+            return
+        self.refusals.add(ErrorCode(response.error_code))
         if isinstance(response, JoinGroupResponse) and response.error_code == ErrorCode.NONE:
-            key = coordinator.epoch, response.generation_id
+            key = token.since, response.generation_id
             self._told.setdefault(key, (response.leader, set()))[1].add(response.member_id)
         elif isinstance(response, SyncGroupResponse) and response.error_code == ErrorCode.NONE:
             self._hands_out(token.what, response)
-        elif isinstance(response, dict):
-            self._has_committed(token.what, response)
 
     def _hands_out(self, asked: SyncGroupRequest, response: SyncGroupResponse) -> None:
         generation_id = asked.generation_id
         stored = next(
             (
                 record.value
-                for entry in reversed(self.world.log[: self.world.high_watermark])
-                for record in entry.records
+                for record in reversed(self.world.committed_records())
                 if isinstance(record, GroupRecord) and record.value is not None
                 if record.value.generation_id == generation_id
             ),
@@ -315,52 +338,64 @@ class Judge:
         owned = [partition for share in shares.values() for partition in partitions_of(share)]
         assert len(owned) == len(set(owned)), f"generation {generation_id} gives a partition twice: {shares}"
 
-    def _has_committed(self, commit: Commit, outcome: dict[TopicPartition, ErrorCode]) -> None:
-        done = {partition for partition, error in outcome.items() if error is ErrorCode.NONE}
-        if done:
-            log = self.world.log
-            replicated = range(self.world.high_watermark - 1, -1, -1)
-            found = next((place for place in replicated if log[place].commit is commit), None)
-            assert found is not None, "acknowledged and not in the log"
-            for partition in done:
-                self.acknowledged[partition] = max(found, self.acknowledged.get(partition, -1))
+    def _has_committed(self, asked: OffsetCommitRequest, response: OffsetCommitResponse) -> None:
+        told = {
+            TopicPartition(topic.name, partition.partition_index): ErrorCode(partition.error_code)
+            for topic in response.topics
+            for partition in topic.partitions
+        }
+        self.refusals |= set(told.values())
+        for topic in asked.topics:
+            for partition in topic.partitions:
+                name = TopicPartition(topic.name, partition.partition_index)
+                if told[name] is ErrorCode.NONE:
+                    says = partition.committed_offset, partition.committed_metadata
+                    place = self._place_of(name, says)
+                    assert place is not None, "acknowledged and not in the log"
+                    self.acknowledged[name] = max(place, self.acknowledged.get(name, -1))
+
+    def _place_of(self, name: TopicPartition, says: tuple[int, str | None]) -> int | None:
+        records = self.world.committed_records()
+        for place in range(len(records) - 1, -1, -1):
+            record = records[place]
+            if not isinstance(record, OffsetRecord) or record.partition != name or record.value is None:
+                continue
+            if (record.value.committed_offset, record.value.metadata) == says:
+                return place
+        return None
 
     def check_log(self) -> None:
-        """What was appended: no commit after the end of its generation, one assignment for each."""
+        """What is committed: no offsets after the end of their generation, one assignment for each."""
         current: StoredGroup | None = None
         shares: dict[int, dict[str, bytes]] = {}
-        for entry in self.world.log:
-            for record in entry.records:
-                if isinstance(record, GroupRecord):
-                    current = record.value
-                    if current is None:
-                        continue
-                    for member in current.members:
-                        owner = member.instance_id or member.member_id
-                        known = shares.setdefault(current.generation_id, {}).setdefault(
-                            owner, member.assignment
-                        )
-                        assert known == member.assignment, f"generation {current.generation_id} has two"
-            if entry.commit is not None and entry.commit.generation_id >= 0:
-                self._check_commit(entry.commit, current)
+        for record in self.world.committed_records():
+            if isinstance(record, OffsetRecord):
+                if record.value is not None:
+                    self._check_commit(record.partition, record.value.metadata, current)
+                continue
+            current = record.value
+            for member in () if current is None else current.members:
+                assert current is not None
+                owner = member.instance_id or member.member_id
+                known = shares.setdefault(current.generation_id, {}).setdefault(owner, member.assignment)
+                assert known == member.assignment, f"generation {current.generation_id} has two"
 
-    def _check_commit(self, commit: Commit, current: StoredGroup | None) -> None:
-        assert current is not None, f"{commit} of no generation"
-        assert commit.generation_id == current.generation_id, f"{commit} in {current.generation_id}"
-        owner = commit.instance_id or commit.member_id
+    def _check_commit(self, name: TopicPartition, says: str, current: StoredGroup | None) -> None:
+        owner, generation, _ = says.split()
+        assert current is not None, f"{says} of no generation"
+        assert int(generation) == current.generation_id, f"{says} in {current.generation_id}"
         owned = {m.instance_id or m.member_id: partitions_of(m.assignment) for m in current.members}
-        assert set(commit.offsets) <= owned[owner], f"{owner} commits what it does not own"
+        assert name in owned[owner], f"{owner} commits what it does not own"
 
 
 class Chaos:
-    """One schedule: a minute of faults, then calm, in which the group must come to rest."""
+    """One schedule: a while of faults, then calm, in which the group must come to rest."""
 
     def __init__(self, seed: int) -> None:
         draw = random.Random(seed ^ 0x5EED)
-        limits = GroupLimits(
-            max_size=draw.choice([3, 8, 1_000]), initial_rebalance_delay_ms=draw.choice([0, 0, 3_000])
+        self.world = GroupWorld(
+            seed, max_size=draw.choice([3, 8, 1_000]), initial_delay_ms=draw.choice([0, 0, 3_000])
         )
-        self.world = World(seed, limits)
         self.judge = self.world.judge = Judge(self.world)
         self.random = self.world.random
         self.consumers: list[Consumer] = []
@@ -383,17 +418,12 @@ class Chaos:
     def fault(self) -> None:
         if self.world.now_ms >= FAULTS_END_MS:
             return
-        self.world.at(self.random.expovariate(1 / 3_000), self.fault)
+        self.world.at(self.random.expovariate(1 / 1_500), self.fault)
         draw, live = self.random, self.live
-        what = draw.choice(["start", "crash", "leave", "pause", "return", "move", "stall", "twin"])
+        what = draw.choice([*MEMBERS_FAULTS, *BROKERS_FAULTS])
         someone = draw.choice(live) if live else None
-        if what == "move":
-            if self.world.coordinator.group is not None:
-                self.judge.moved_in.add(self.world.coordinator.group.state)
-            self.world.move()
-        elif what == "stall":
-            self.world.stalled_until_ms = self.world.now_ms + draw.uniform(0, 9_000)
-            self.world.note("stall")
+        if what in BROKERS_FAULTS:
+            self.brokers_fault(what)
         elif what == "return":
             held = {consumer.instance_id for consumer in live}
             gone = [c.instance_id for c in self.consumers if c.is_gone and c.instance_id not in held]
@@ -414,12 +444,53 @@ class Chaos:
             else:
                 someone.paused_until_ms = self.world.now_ms + draw.uniform(1_000, 15_000)
 
+    def brokers_fault(self, what: str) -> None:
+        """The group gets another coordinator, or its log stands still."""
+        world, draw = self.world, self.random
+        leader = world.brokers.get(world.state.leader)
+        if leader is None or not leader.can_act:
+            return
+        if (group := world.leading_group) is not None and what != "stall":
+            self.judge.moved_in.add(group.state)
+        world.note(f"{what} at {leader.id}")
+        lasts_ms = draw.uniform(0, 9_000)
+        if what == "stall":
+            world.cut |= {frozenset((leader.id, other)) for other in world.brokers if other != leader.id}
+            world.at(lasts_ms, world.cut.clear)
+        elif what == "there and back":
+            others = [one for one in world.state.isr if one != leader.id and world.brokers[one].can_act]
+            if others:
+                # It leads again before it is told that it did not.
+                world.deaf_until_ms[leader.id] = world.now_ms + lasts_ms
+                world.move_leadership(draw.choice(others))
+                world.at(lasts_ms * draw.random(), lambda: self.lead_again(leader.id))
+        elif what == "move":
+            # It is wrongly suspected, and goes on as if nothing had happened until it is told.
+            world.deaf_until_ms[leader.id] = world.now_ms + lasts_ms
+            world.suspect(leader.id)
+            world.at(lasts_ms, lambda: world.clear_suspicion(leader.id))
+        else:
+            leader.crash()
+            world.suspect(leader.id)
+            world.at(lasts_ms, lambda: self.restart(leader))
+
+    def lead_again(self, broker: BrokerId) -> None:
+        if broker in self.world.state.isr and self.world.brokers[broker].can_act:
+            self.world.move_leadership(broker)
+
+    def restart(self, broker: SimBroker) -> None:
+        if not broker.is_up:
+            broker.start()
+            self.world.clear_suspicion(broker.id)
+
     def is_at_rest(self) -> bool:
         world = self.world
-        group = world.coordinator.group
-        if group is None or world.zombie is not None or world.now_ms < FAULTS_END_MS + 45_000:
+        if world.now_ms < FAULTS_END_MS + 45_000 or not world.is_whole:
             return False
-        live = self.live
+        world.forget_lost_requests()
+        group, live = world.leading_group, self.live
+        if group is None:
+            return not live
         if not live:
             return group.state is GroupState.EMPTY and not world.waiting
         return (
@@ -432,22 +503,21 @@ class Chaos:
     def run(self) -> None:
         world = self.world
         world.run_until(FAULTS_END_MS)
-        world.is_faulty = False
+        world.end_faults()
         for consumer in self.consumers:
             consumer.paused_until_ms = 0
         world.run_until(FAULTS_END_MS + CALM_MS, self.is_at_rest)
         self.judge.check_log()
-        group = world.coordinator.group
-        if group is None and not self.live:
-            return
+        group = world.leading_group
         assert self.is_at_rest(), (
             f"no rest: {group.state.value if group else None}, {len(self.live)} consumers: "
             f"{[(c.name, c.state, c.generation_id) for c in self.live]}, {len(world.waiting)} wait"
         )
-        self._check_rest()
+        if group is not None:
+            self._check_rest()
 
     def _check_rest(self) -> None:
-        world, group = self.world, self.world.coordinator.group
+        world, group = self.world, self.world.leading_group
         assert group is not None
         owned = [partition for consumer in self.live for partition in consumer.owned]
         wanted = {
@@ -457,8 +527,13 @@ class Chaos:
             for partition in range(TOPICS[topic])
         }
         assert sorted(owned) == sorted(wanted)
-        for partition, place in self.judge.acknowledged.items():
+        records = world.committed_records()
+        for name, place in self.judge.acknowledged.items():
             # What timed out and is in the log all the same counts from the next load on, and not before.
-            found = group.offsets.get(partition)
-            later = [entry.commit for entry in world.log[place:] if entry.commit is not None]
-            assert found in [commit.offsets.get(partition) for commit in later], f"{partition}: {found}"
+            later = [
+                record.value
+                for record in records[place:]
+                if isinstance(record, OffsetRecord) and record.partition == name
+            ]
+            found = group.offsets.get(name)
+            assert found in later, f"{name}: {found}"

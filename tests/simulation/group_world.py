@@ -1,9 +1,9 @@
-"""A world for one group: an offsets log that moves between coordinators, a network, and a clock that jumps.
+"""A world for one group: real coordinators on a real replicated log, clients, and time that goes by itself.
 
-Everything is decided by one seeded random generator. The log keeps what its high watermark has passed; what
-is behind it may be lost when the coordinator moves, and an append may be reported as failed although it is
-there. The old coordinator goes on for a while as if nothing had happened. Requests and answers come late, or
-not at all.
+The topic of the `World` is the offsets topic. Every broker has its real `GroupCoordinator` with shards,
+appends and loading, behind the real handlers; clients find it by what the brokers know. Here time passes by a
+queue of events: messages take their while, and all threads of a broker have their turn now and then. All is
+decided by one seeded random generator.
 """
 
 from __future__ import annotations
@@ -11,95 +11,134 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+import uuid
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any, Final
 
-from barnabas.broker.coordinators.group import Group, LoadedOffset
-from barnabas.broker.coordinators.group_effects import (
-    Append,
-    Client,
-    Commit,
-    Effects,
-    GroupLimits,
-    Moment,
-)
-from barnabas.broker.coordinators.group_log import GroupRecord, Record, StoredGroup
-from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import TopicPartition
+from barnabas.broker.config import BrokerConfig, config_from
+from barnabas.broker.coordinators import group as group_module
+from barnabas.broker.coordinators.group import Group
+from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
+from barnabas.broker.coordinators.group_effects import Moment
+from barnabas.broker.coordinators.group_log import Record
+from barnabas.broker.coordinators.group_records import from_bytes
+from barnabas.broker.coordinators.group_shard import GroupShard, ShardState
+from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
+from barnabas.broker.handlers import groups as group_handlers
+from barnabas.broker.handlers import offsets as offset_handlers
+from barnabas.protocol.errors import ApiError
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.messages.join_group import (
     HeartbeatRequest,
     JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupResponse,
-    MemberIdentity,
-    MemberResponse,
+    LeaveGroupRequest,
     SyncGroupRequest,
-    SyncGroupResponse,
 )
+from barnabas.protocol.messages.offsets import OffsetCommitRequest
+from tests.simulation.requests import LISTENER, SimRequest
+from tests.simulation.world import Message, SimBroker, World
 
-Report = Callable[[ErrorCode, int], None]
+GROUP_ID: Final = "g"
+EPOCH_MS: Final = 1_700_000_000_000
+TOPICS: Final = {"a": 3, "b": 2, "c": 4}
+"""What the group may read, and how many partitions each topic has."""
+_KNOWN: Final = {
+    topic: SimpleNamespace(topic_id=TopicId(uuid.UUID(int=number))) for number, topic in enumerate(TOPICS, 1)
+}
+_APPEND_TIMEOUT_MS: Final = 5_000
+_LONG_POLL_MS: Final = 500
+_TICK_MS: Final = 300
+_TICKS_TO_CHECK: Final = 4
+_HANDLERS: Final[dict[type, Any]] = {
+    JoinGroupRequest: group_handlers.handle_join,
+    SyncGroupRequest: group_handlers.handle_sync,
+    HeartbeatRequest: group_handlers.handle_heartbeat,
+    LeaveGroupRequest: group_handlers.handle_leave,
+    OffsetCommitRequest: offset_handlers.handle_commit,
+}
 
-GROUP_ID = "g"
-EPOCH_MS = 1_700_000_000_000
-APPEND_TIMEOUT_MS = 5_000
 
-
-class Entry:
-    """One batch of the log; ``commit`` says who committed and in which generation, if it is a commit."""
-
-    def __init__(
-        self, epoch: int, records: tuple[Record, ...], commit: Commit | None, report: Report
-    ) -> None:
-        self.epoch = epoch
-        self.records = records
-        self.commit = commit
-        self._report: Report | None = report
-
-    def settle(self, error: ErrorCode, base_offset: int = -1) -> None:
-        """Tell the outcome, unless it was told."""
-        report, self._report = self._report, None
-        if report is not None:
-            report(error, base_offset)
+@lru_cache
+def _config(max_size: int, initial_delay_ms: int) -> BrokerConfig:
+    return config_from(
+        {
+            "broker.id": "1",
+            "zookeeper.connect": "simulated:2181",
+            "log.dirs": "/nowhere",
+            "listeners": f"{LISTENER}://127.0.0.1:0",
+            "listener.security.protocol.map": f"{LISTENER}:PLAINTEXT",
+            "inter.broker.listener.name": LISTENER,
+            "offsets.topic.num.partitions": "1",
+            "offsets.commit.timeout.ms": str(_APPEND_TIMEOUT_MS),
+            "group.max.size": str(max_size),
+            "group.initial.rebalance.delay.ms": str(initial_delay_ms),
+        }
+    )
 
 
 class Token:
-    """A request on its way; ``reply`` is called with the answer, unless that gets lost."""
+    """A request at a coordinator, until it is answered once."""
 
-    def __init__(self, what: Any, reply: Callable[[Any], None]) -> None:
+    def __init__(self, what: Any, broker: SimBroker, since: int) -> None:
         self.what = what
-        self.reply = reply
+        self.broker = broker
+        self.life = broker.life
+        self.since = since
+        """Since which leader epoch the broker coordinates, as far as it knows."""
         self.answers = 0
 
 
-class World:
-    """``check`` is called after every event with the coordinator that it touched."""
+class GroupWorld(World):
+    """``judge`` is asked after every event at a coordinator."""
 
-    def __init__(self, seed: int, limits: GroupLimits) -> None:
+    # Longer than an append waits: one that stands still may be given up before the ISR shrinks.
+    max_lag_ms = 6_000
+
+    def __init__(self, seed: int, *, max_size: int, initial_delay_ms: int) -> None:
         self.random = random.Random(seed)
-        self.limits = limits
-        self.now_ms = 0
-        self.is_faulty = True
-        self.log: list[Entry] = []
-        self.high_watermark = 0
-        self.epoch = 0
-        self.stalled_until_ms = 0.0
+        self.judge: Any = None
         self.trace: list[str] = []
         self.waiting: set[Token] = set()
-        self.judge: Any = None
+        self.coordinators: dict[BrokerId, GroupCoordinator] = {}
+        self.deaf_until_ms: dict[BrokerId, float] = {}
+        """Whom the controller does not reach until then."""
+        self._config = _config(max_size, initial_delay_ms)
+        self._is_faulty = False
+        self._goes_by_itself = False
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._ids = itertools.count(1)
-        self.coordinator = Coordinator(self, 0)
-        self.zombie: Coordinator | None = None
+        self._ticks = 0
+        self._turns: set[tuple[BrokerId, int]] = set()
+        self._records: list[Record] = []
+        # Ids of members are to be the same in every run of a seed.
+        ids: Any = SimpleNamespace(uuid4=lambda: f"{self.random.getrandbits(32):08x}")
+        group_module.uuid = ids
+        super().__init__(3, self.random.choice((1, 2)), tp=TopicPartition(OFFSETS_TOPIC, 0))
+        self._is_faulty = self._goes_by_itself = True
+        self.at(0, self._tick)
 
-    def new_id(self) -> str:
-        return str(next(self._ids))
+    def close(self) -> None:
+        super().close()
+        group_module.uuid = uuid
 
-    # ---- time
+    def started(self, broker: SimBroker) -> None:
+        """A process has begun: it coordinates what it will lead."""
+        coordinator = self.coordinators[broker.id] = GroupCoordinator(
+            self._config,
+            broker.replicas,
+            broker.metadata,
+            broker.reaper,
+            create_topic=lambda: None,
+            count_partitions=lambda: 1,
+            now=lambda: Moment(broker.now_ms(), EPOCH_MS + int(self.now_ms)),
+            on_fatal=_raise,
+        )
+        broker.replicas.role_listeners.append(coordinator.role_changed)
+        broker.metadata.on_deletion(coordinator.topics_deleted)
 
-    def moment(self) -> Moment:
-        return Moment(self.now_ms, EPOCH_MS + self.now_ms)
+    # Time
 
     def at(self, delay_ms: float, action: Callable[[], None]) -> None:
         heapq.heappush(self._queue, (self.now_ms + delay_ms, next(self._order), action))
@@ -116,226 +155,168 @@ class World:
 
     def chance(self, probability: float) -> bool:
         """Whether a fault happens."""
-        return self.is_faulty and self.random.random() < probability
+        return self._is_faulty and self.random.random() < probability
 
     def delay(self) -> float:
-        return self.random.uniform(1_000, 20_000) if self.chance(0.03) else self.random.uniform(0, 40)
+        return self.random.uniform(1_000, 20_000) if self.chance(0.06) else self.random.uniform(0, 40)
 
-    # ---- the network
+    def end_faults(self) -> None:
+        self._is_faulty = False
+        self.deaf_until_ms.clear()
+        self.heal()
 
-    def send(self, what: Any, reply: Callable[[Any], None]) -> None:
-        """Bring a request to whom the sender takes for the coordinator."""
-        if self.chance(0.03):
+    # Brokers
+
+    def _tick(self) -> None:
+        while self.control():
+            continue
+        for broker in self.brokers.values():
+            if broker.can_act:
+                broker.reaper.expire_due(int(broker.now_ms()))
+                self.shrink(broker.id)
+                self._turn(broker)
+        self._ticks += 1
+        if self._ticks % _TICKS_TO_CHECK == 0:
+            self.check()
+        self.at(_TICK_MS, self._tick)
+
+    def _turn_soon(self, broker: SimBroker) -> None:
+        key = broker.id, broker.life
+        if key not in self._turns:
+            self._turns.add(key)
+
+            def turn() -> None:
+                self._turns.discard(key)
+                if broker.life == key[1]:
+                    self._turn(broker)
+
+            self.at(self.random.uniform(0, 3), turn)
+
+    def _turn(self, broker: SimBroker) -> None:
+        """All threads of a broker have their turn."""
+        if not broker.can_act:
             return
-        token = Token(what, reply)
+        if self.now_ms >= self.deaf_until_ms.get(broker.id, 0.0):
+            for channels in self.channels:
+                while self.deliver_control(channels, broker.id):
+                    continue
+        broker.replicas.wake_followers()
+        self.fetch(broker.id, max_wait_ms=_LONG_POLL_MS)
+        self.work_off(broker.id)
+        if self.random.random() < 0.5:
+            # Loading takes its while.
+            while self.coordinators[broker.id].run_once():
+                continue
+        self.judge.check(broker)
+
+    def send(self, source: BrokerId, target: BrokerId, act: Callable[[], None]) -> Message:
+        message = super().send(source, target, act)
+        if self._goes_by_itself:
+            self.at(self.random.uniform(0, 5), lambda: self._arrive(message))
+        return message
+
+    def _arrive(self, message: Message) -> None:
+        if message not in self.messages:
+            return
+        target = self.hosts[message.target]
+        if target.is_paused:
+            self.at(50, lambda: self._arrive(message))
+            return
+        self.deliver(self.messages.index(message))
+        if target.id in self.brokers:
+            self._turn_soon(target)
+
+    # Clients
+
+    def ask(self, what: Any, heard: Callable[[Any], None], api_version: int | None = None) -> None:
+        """Bring a request to whom a broker names as the coordinator; it or its answer may get lost."""
+        target = self._find()
+        if target is None or self.chance(0.03):
+            return
+        life = target.life
 
         def arrive() -> None:
-            target = self.coordinator
-            if self.zombie is not None and self.random.random() < 0.5:
-                target = self.zombie
-            self.waiting.add(token)
-            target.handle(token)
-            self.judge.check(target)
+            if target.is_paused:
+                self.at(100, arrive)
+            elif target.is_up and target.life == life:
+                self._handle(what, heard, target, api_version)
 
         self.at(self.delay(), arrive)
 
-    def answer(self, token: Token, response: Any) -> None:
-        token.answers += 1
-        if token.answers != 1:
-            raise AssertionError(f"answered {token.answers} times: {token.what}: {response}")
-        self.waiting.remove(token)
-        if not self.chance(0.03):
-            self.at(self.delay(), lambda: token.reply(response))
+    def _find(self) -> SimBroker | None:
+        asked = self.random.choice([broker for broker in self.brokers.values() if broker.is_up] or [None])
+        if asked is None:
+            return None
+        try:
+            found = self.coordinators[asked.id].find(GROUP_ID, LISTENER)
+        except ApiError:
+            return None
+        return self.brokers[found.broker_id]
 
-    # ---- the log
+    def _handle(
+        self, what: Any, heard: Callable[[Any], None], broker: SimBroker, api_version: int | None
+    ) -> None:
+        shard = self.shard_of(broker)
+        token = Token(what, broker, -1 if shard is None else shard.since)
+        self.waiting.add(token)
 
-    def append(self, coordinator: Coordinator, group: Group, append: Append, commit: Commit | None) -> None:
-        number = append.number
-
-        def report(error: ErrorCode, base_offset: int) -> None:
-            if number is not None and not coordinator.has_crashed:
-                coordinator.carry_out(group, group.appended(number, error, base_offset, self.moment()))
-                self.judge.check(coordinator)
-
-        if coordinator.epoch != self.epoch:
-            self.at(self.delay(), lambda: report(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1))
-            return
-        if self.chance(0.04):
-            self.at(self.random.uniform(0, 10), lambda: report(ErrorCode.NOT_ENOUGH_REPLICAS, -1))
-            return
-        entry = Entry(self.epoch, append.records, commit, report)
-        self.log.append(entry)
-        end = len(self.log)
-        self.at(self.random.uniform(0, 20), lambda: self._replicate(entry.epoch, end))
-
-        def give_up() -> None:
-            late = ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-            entry.settle(self.random.choice(late))
-
-        self.at(APPEND_TIMEOUT_MS, give_up)
-
-    def _replicate(self, epoch: int, end: int) -> None:
-        if epoch != self.epoch:
-            return
-        if self.now_ms < self.stalled_until_ms:
-            self.at(self.stalled_until_ms - self.now_ms, lambda: self._replicate(epoch, end))
-            return
-        for base_offset in range(self.high_watermark, end):
-            entry = self.log[base_offset]
-            # Outcomes that become known together may be told in any order.
-            self.at(self.random.uniform(0, 5), partial(entry.settle, ErrorCode.NONE, base_offset))
-        self.high_watermark = max(self.high_watermark, end)
-
-    def move(self) -> None:
-        """Another broker becomes the coordinator; the old one learns it late, or has crashed."""
-        for entry in self.log[self.high_watermark :]:
-            self.at(self.delay(), partial(entry.settle, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        kept = self.random.randint(self.high_watermark, len(self.log))
-        self.note(f"move, {len(self.log) - kept} batches lost")
-        del self.log[kept:]
-        self.high_watermark = kept
-        self.epoch += 1
-        old = self.coordinator
-        if self.zombie is not None:
-            self.zombie.unload()
-        if self.random.random() < 0.4:
-            old.has_crashed = True
-            self.waiting = {token for token in self.waiting if token not in old.tokens}
-        else:
-            self.zombie = old
-            self.at(self.random.uniform(0, 8_000), lambda: self._learn(old))
-        self.coordinator = Coordinator(self, self.epoch)
-        self.coordinator.is_loading = True
-        self.at(self.random.uniform(0, 1_000), self.coordinator.load)
-
-    def _learn(self, old: Coordinator) -> None:
-        old.unload()
-        if self.zombie is old:
-            self.zombie = None
-
-    def stored(self) -> tuple[StoredGroup | None, dict[TopicPartition, LoadedOffset]]:
-        """What is in the log below the high watermark."""
-        group: StoredGroup | None = None
-        offsets: dict[TopicPartition, LoadedOffset] = {}
-        for base_offset, entry in enumerate(self.log[: self.high_watermark]):
-            for record in entry.records:
-                if isinstance(record, GroupRecord):
-                    group = record.value
-                elif record.value is None:
-                    offsets.pop(record.partition, None)
-                else:
-                    offsets[record.partition] = LoadedOffset(record.partition, record.value, base_offset)
-        return group, offsets
-
-
-class Coordinator:
-    """What holds the group on one broker: creates, loads, unloads it, and carries out its effects."""
-
-    def __init__(self, world: World, epoch: int) -> None:
-        self.world = world
-        self.epoch = epoch
-        self.group: Group | None = None
-        self.is_loading = False
-        self.has_crashed = False
-        self.is_unloaded = False
-        self.tokens: set[Token] = set()
-        self._tick_at_ms = float("inf")
-
-    def load(self) -> None:
-        self.is_loading = False
-        stored, offsets = self.world.stored()
-        if (stored is None and not offsets) or self.is_unloaded or self.has_crashed:
-            return
-        self.group, effects = Group.load(
-            GROUP_ID,
-            stored,
-            offsets.values(),
-            self.epoch,
-            self.world.limits,
-            self.world.moment(),
-            self.world.new_id,
-        )
-        self.carry_out(self.group, effects)
-
-    def unload(self) -> None:
-        self.is_unloaded = True
-        self.is_loading = False
-        group, self.group = self.group, None
-        if group is not None and not self.has_crashed:
-            self.carry_out(group, group.unload(self.world.moment()))
-
-    def carry_out(self, group: Group, effects: Effects, commit: Commit | None = None) -> None:
-        for append in effects.appends:
-            self.world.append(self, group, append, commit)
-        for token, response in effects.answers:
-            self.world.judge.hears(self, token, response)
-            self.world.answer(token, response)
-        if group.is_dead and self.group is group:
-            self.group = None
-        deadline_ms = group.next_deadline_ms
-        if self.group is group and deadline_ms < self._tick_at_ms:
-            self._tick_at_ms = deadline_ms
-            self.world.at(max(deadline_ms - self.world.now_ms, 0), self._tick)
-
-    def _tick(self) -> None:
-        self._tick_at_ms = float("inf")
-        group, now = self.group, self.world.moment()
-        if group is None or self.has_crashed:
-            return
-        self.carry_out(group, group.tick(now))
-        if group.next_deadline_ms <= now.monotonic_ms:
-            raise AssertionError(f"a deadline of {group.next_deadline_ms} is left at {now.monotonic_ms}")
-        self.world.judge.check(self)
-
-    def handle(self, token: Token) -> None:
-        """A request, as a broker treats it; a crashed one is silent."""
-        if self.has_crashed:
-            self.world.waiting.discard(token)
-            return
-        self.tokens.add(token)
-        refusal = None
-        if self.is_unloaded:
-            refusal = ErrorCode.NOT_COORDINATOR
-        elif self.is_loading:
-            refusal = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        if refusal is not None:
-            self.world.answer(token, _refused(token.what, refusal))
-            return
-        what, world = token.what, self.world
-        if self.group is None:
-            if not _creates(what):
-                self.world.answer(token, _refused(what, ErrorCode.UNKNOWN_MEMBER_ID))
+        def respond(response: Any) -> None:
+            token.answers += 1
+            assert token.answers == 1, f"answered {token.answers} times: {what}: {response}"
+            self.waiting.discard(token)
+            if broker.life != token.life or not broker.is_up:
                 return
-            self.group = Group(GROUP_ID, world.limits, world.moment(), world.new_id)
-        group, now = self.group, world.moment()
-        if isinstance(what, tuple) and isinstance(what[0], JoinGroupRequest):
-            request, options = what
-            self.carry_out(group, group.join(request, Client("c", "/h"), token, now, options))
-        elif isinstance(what, SyncGroupRequest):
-            self.carry_out(group, group.sync(what, token, now))
-        elif isinstance(what, HeartbeatRequest):
-            world.answer(token, group.heartbeat(what, now))
-        elif isinstance(what, MemberIdentity):
-            self.carry_out(group, group.leave([what], token, now))
-        else:
-            self.carry_out(group, group.commit(what, token, now), what)
+            self.judge.hears(token, response)
+            if not self.chance(0.03):
+                self.at(self.delay(), lambda: heard(response))
+
+        request: Any = SimRequest(what, respond)
+        request.api_version, request.client_id, request.peer_host = api_version, "c", "h"
+        _HANDLERS[type(what)](self._services(broker), request)
+        self.judge.check(broker)
+        self._turn_soon(broker)
+
+    def _services(self, broker: SimBroker) -> Any:
+        known = SimpleNamespace(partitions_of=lambda topic: range(TOPICS[topic]), topics=_KNOWN)
+        return SimpleNamespace(
+            groups=self.coordinators[broker.id],
+            replicas=broker.replicas,
+            metadata=SimpleNamespace(current=known),
+        )
+
+    # Questions
+
+    def shard_of(self, broker: SimBroker) -> GroupShard | None:
+        return self.coordinators[broker.id]._shards.get(0)
+
+    def groups_of(self, broker: SimBroker) -> list[Group]:
+        shard = self.shard_of(broker) if broker.is_up else None
+        return [] if shard is None else shard.groups()
+
+    @property
+    def leading_group(self) -> Group | None:
+        """The group at the broker that leads, once that serves."""
+        broker = self.brokers.get(self.state.leader)
+        shard = None if broker is None or not broker.is_up else self.shard_of(broker)
+        if shard is None or shard.state is not ShardState.SERVING:
+            return None
+        return next((group for group in shard.groups() if group.group_id == GROUP_ID), None)
+
+    def forget_lost_requests(self) -> None:
+        """Those that a process took with it."""
+        self.waiting = {
+            token for token in self.waiting if token.broker.is_up and token.life == token.broker.life
+        }
+
+    def committed_records(self) -> list[Record]:
+        """What the log holds for good; the place of each is its offset."""
+        self.check()
+        for entry in self.truth.committed[len(self._records) :]:
+            assert entry.key is not None
+            assert not isinstance(entry.value, int)
+            self._records.append(from_bytes(entry.key, entry.value))
+        return self._records
 
 
-def _creates(what: Any) -> bool:
-    if isinstance(what, tuple):
-        return not what[0].member_id
-    return isinstance(what, Commit) and what.generation_id < 0
-
-
-def _refused(what: Any, error: ErrorCode) -> Any:
-    if isinstance(what, tuple):
-        return JoinGroupResponse(error_code=error, member_id=what[0].member_id)
-    if isinstance(what, SyncGroupRequest):
-        is_loading = error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS if is_loading else error)
-    if isinstance(what, HeartbeatRequest):
-        return ErrorCode.NONE if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
-    if isinstance(what, MemberIdentity):
-        gone = MemberResponse(member_id=what.member_id, group_instance_id=None, error_code=error)
-        return LeaveGroupResponse(error_code=error, members=[gone])
-    return dict.fromkeys(what.offsets, error)
+def _raise(error: BaseException) -> None:
+    raise error

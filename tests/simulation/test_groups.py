@@ -1,4 +1,4 @@
-"""One consumer group in thousands of random histories: joins, leaves, crashes, late answers, moves, failures.
+"""One consumer group in hundreds of random histories: joins, leaves, crashes, late answers, moves, failures.
 
 How many and which: see `seeds`.
 """
@@ -11,18 +11,19 @@ from barnabas.broker.coordinators.group_state import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation
 from tests.simulation.group_chaos import Chaos
-from tests.simulation.group_mutations import MUTATIONS
+from tests.simulation.group_mutations import MUTATIONS, RARE
 from tests.simulation.mutations import Mutation
 from tests.simulation.seeds import seeds_of, seeds_to_run, told_with_seed
 
-SEEDS = seeds_to_run(2_000)
+SEEDS = seeds_to_run(2_000) // 16
 CHUNKS = 8
-SEEDS_TO_FIND_A_MISTAKE = 500
+SEEDS_TO_FIND_A_MISTAKE = 150
+SOAK = 1_000
 
 
 def run(seed: int) -> Chaos:
     chaos = Chaos(seed)
-    with told_with_seed(seed, chaos.world.trace, lambda: ""):
+    with chaos.world, told_with_seed(seed, chaos.world.trace, chaos.world.describe):
         chaos.run()
     return chaos
 
@@ -36,7 +37,7 @@ def test_a_group_keeps_its_promises_in_every_schedule(chunk: int) -> None:
 def test_the_schedules_reach_what_they_are_to_try() -> None:
     refusals: set[ErrorCode] = set()
     moved_in: set[GroupState] = set()
-    for seed in range(200):
+    for seed in range(40):
         judge = run(seed).judge
         refusals |= judge.refusals
         moved_in |= judge.moved_in
@@ -54,12 +55,30 @@ def test_the_schedules_reach_what_they_are_to_try() -> None:
     }
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
-def test_a_known_mistake_is_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutation(monkeypatch.setattr)
-    for seed in range(SEEDS_TO_FIND_A_MISTAKE):
+def test_a_seed_always_gives_the_same_schedule() -> None:
+    first, second = run(5), run(5)
+    assert first.world.trace == second.world.trace
+    assert first.world.truth.committed == second.world.truth.committed
+
+
+def _is_found(first: int, seeds: int) -> bool:
+    for seed in range(first, first + seeds):
         try:
             run(seed)
         except (AssertionError, InvariantViolation, KeyError):
-            return
-    pytest.fail(f"{mutation.__name__} went unnoticed in {SEEDS_TO_FIND_A_MISTAKE} schedules")
+            return True
+    return False
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_a_known_mistake_is_found(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation(monkeypatch.setattr)
+    assert _is_found(MUTATIONS[mutation], SEEDS_TO_FIND_A_MISTAKE)
+
+
+@pytest.mark.skipif(SEEDS < SOAK, reason="needs hundreds of schedules each")
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("mutation", RARE, ids=lambda mutation: mutation.__name__)
+def test_a_soak_finds_a_rare_mistake(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation(monkeypatch.setattr)
+    assert _is_found(0, SOAK)

@@ -142,7 +142,7 @@ class SimBroker:
             self.reaper,
             topic_settings=SimTopicSettings(world.min_insync_replicas),
             make_fetchers=lambda manager: self.fetchers,
-            max_lag_ms=MAX_LAG_MS,
+            max_lag_ms=world.max_lag_ms,
             on_fatal=raise_it,
             now_ms=self.now_ms,
         )
@@ -155,6 +155,7 @@ class SimBroker:
             config=SimpleNamespace(inter_broker_listener_name=LISTENER, fetch_max_bytes=1 << 20),
         )
         self.is_up, self.is_paused = True, False
+        world.started(self)
         self.member.start(self.replicas)
 
     @contextmanager
@@ -209,6 +210,8 @@ class World:
     With `is_controller_apart` the first controller is a broker of its own, number 0, without replicas.
     """
 
+    max_lag_ms = MAX_LAG_MS
+
     def __init__(
         self,
         broker_count: int = 3,
@@ -243,6 +246,9 @@ class World:
             continue
         self._create_topic(ids)
         self.settle()
+
+    def started(self, broker: SimBroker) -> None:
+        """A process has begun; for worlds whose brokers have more parts."""
 
     def close(self) -> None:
         """Let go of the disks; what was seen of them stays."""
