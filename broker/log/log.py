@@ -349,8 +349,10 @@ class Log:
                 for segment in reversed(segments[len(kept) :]):
                     segment.remove()
                 kept[-1].truncate_to(end)
-                # Or a power cut might bring files back that fit to what is appended from now on.
-                self._files.fsync(self.folder)
+                if self._snapshots.has_removed or len(kept) < len(segments):
+                    # Or a power cut might bring files back that fit to what is appended from now on.
+                    self._files.fsync(self.folder)
+                    self._snapshots.has_removed = False
             self.epoch_cache.truncate_from_end(self._bounds.end)
             if not self.producers.cut(end):
                 now_ms = max(state.last_append_ms for state in self.producers)

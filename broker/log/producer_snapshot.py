@@ -88,13 +88,15 @@ class _Kept(NamedTuple):
 class ProducerSnapshots:
     """The snapshot files of one partition's folder, by offset."""
 
-    __slots__ = ("_being_written", "_files", "_kept", "_offsets", "_unsynced", "folder")
+    __slots__ = ("_being_written", "_files", "_kept", "_offsets", "_unsynced", "folder", "has_removed")
 
     def __init__(self, folder: Path, offsets: Iterable[int] = (), files: FileSystem = FILE_SYSTEM) -> None:
         self.folder = folder
         self._files = files
         self._offsets = sorted(offsets)
         self._unsynced = set(self._offsets)
+        self.has_removed = False
+        """Whether a power cut may bring one back; cleared by whoever forces the folder to disk."""
         # One that is too large to be written under the lock, and waits for `write_kept`.
         self._kept: _Kept | None = None
         self._being_written: _Kept | None = None
@@ -200,13 +202,11 @@ class ProducerSnapshots:
             self._remove(self._offsets[-1:])
         return None
 
-    def remove_above(self, offset: int) -> int:
-        """Remove those of a log that ended behind an offset; returns how many. Raises LogDirFailure."""
+    def remove_above(self, offset: int) -> None:
+        """Remove those of a log that ended behind an offset. Raises LogDirFailure."""
         if self._kept is not None and self._kept.offset > offset:
             self._kept = None
-        above = self._offsets[bisect_right(self._offsets, offset) :]
-        self._remove(above)
-        return len(above)
+        self._remove(self._offsets[bisect_right(self._offsets, offset) :])
 
     def remove_below(self, offset: int) -> None:
         """Remove those of a log that ended before an offset. Raises LogDirFailure."""
@@ -243,3 +243,4 @@ class ProducerSnapshots:
                 raise storage_error(path, error, Operation.CHANGE) from error
             self._offsets.remove(offset)
             self._unsynced.discard(offset)
+            self.has_removed = True

@@ -105,10 +105,12 @@ def recover_log(
     if is_clean:
         epochs.sync_state.note_synced()
         snapshots.note_synced()
-    if snapshots.remove_above(end) or len(kept) < len(segments):
+    snapshots.remove_above(end)
+    if snapshots.has_removed or len(kept) < len(segments):
         with disk_work(folder, Operation.SYNC):
             # As in `_cut`: they might fit to what is appended from now on.
             files.fsync(folder)
+        snapshots.has_removed = False
     snapshots.remove_strays(segment.base_offset for segment in kept)
     return Recovered(kept, epochs, snapshots)
 

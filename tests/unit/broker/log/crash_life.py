@@ -376,7 +376,11 @@ def _judge_log(log: Log, expected: Expected, *, is_kill: bool) -> Found:
             continue
         epoch = log.epoch_cache.epoch_at(max(head.base_offset, start))
         assert epoch == head.partition_leader_epoch, f"{_short(batch)} in {log.epoch_cache.entries}"
-    _judge_producers(log, found, history)
+    # Of an empty log it cannot be told at which moment it was that.
+    held = (
+        history if found else tuple(batch for each in (expected.batches, *expected.ended) for batch in each)
+    )
+    _judge_producers(log, found, held)
     for batch in found:
         head = header(batch)
         at = log.offset_for_timestamp(head.max_timestamp)
