@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.log.checkpoint_file import OffsetCheckpoint
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import LogDir
@@ -345,6 +346,34 @@ def test_high_watermarks_are_saved_in_the_dir_of_their_log(managers: Managers) -
     again.get_or_create(TopicPartition("new", 0), TOPIC_ID, 0)
     again.get_or_create(TopicPartition("new", 1), TOPIC_ID, 0)
     assert again.load_high_watermarks() == {OTHER: 9}
+
+
+def test_a_truncation_writes_a_checkpoint_only_where_one_promises_more(
+    managers: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = managers.open()
+    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    for _ in range(3):
+        log.append_as_leader(batch(), 0, 0)
+    log.flush(0)
+    manager.checkpoint_pass(0)
+    log.append_as_leader(batch(), 0, 0)
+    log.flush(0)
+    written: list[str] = []
+    write = OffsetCheckpoint.write
+
+    def noting(checkpoint: OffsetCheckpoint, offsets: dict[TopicPartition, int]) -> None:
+        written.append(checkpoint.path.name)
+        write(checkpoint, offsets)
+
+    monkeypatch.setattr(OffsetCheckpoint, "write", noting)
+    log.truncate_to(3)
+    assert (log.recovery_point, written) == (3, [])
+    log.truncate_to(2)
+    assert "recovery-point-offset-checkpoint" in written
+    written.clear()
+    log.truncate_to(2)
+    assert written == []
 
 
 def test_a_new_configuration_reaches_the_logs(managers: Managers) -> None:

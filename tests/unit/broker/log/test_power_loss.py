@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.log.file_system import FileSystem, SyncState
+from barnabas.broker.log.log_bounds import LogBounds
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.invariants import InvariantViolation
 
 from .crash_life import Found, Life, judge
 from .power_cut import PowerCutDisk
@@ -269,3 +272,68 @@ def test_a_life_of_many_crashes(fast_folder: Path, seed: int) -> None:
         shutil.rmtree(copy)
         shutil.rmtree(disk.root)
         disk = PowerCutDisk(after)
+
+
+# Each takes one of the safeguards away; the lives above must tell.
+
+
+def _write_unsafely(disk: PowerCutDisk, descriptor: int, data: memoryview | bytes, position: int) -> None:
+    disk.write_all(descriptor, data, position)
+
+
+def _write_small_files_unsafely(patch: pytest.MonkeyPatch) -> None:
+    write = FileSystem.write_atomically
+    patch.setattr(
+        FileSystem,
+        "write_atomically",
+        lambda files, path, data, durable: write(files, path, data, durable=False),
+    )
+
+
+def _raise_start_and_recovery_point(bounds: LogBounds, offset: int) -> None:
+    bounds.start = offset
+    bounds.recovery_point = max(bounds.recovery_point, offset)
+
+
+def _force_no_folder_of_folders(patch: pytest.MonkeyPatch) -> None:
+    fsync = PowerCutDisk.fsync
+
+    def fsync_others(disk: PowerCutDisk, file: int | Path) -> None:
+        if not isinstance(file, Path) or file.name not in ("logs", "disk"):
+            fsync(disk, file)
+
+    patch.setattr(PowerCutDisk, "fsync", fsync_others)
+
+
+PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[Life], None]]] = {
+    "truncated records are not forced away": (
+        lambda patch: patch.setattr(PowerCutDisk, "write_durably", _write_unsafely),
+        truncations,
+    ),
+    "checkpoints and topic ids are not forced": (_write_small_files_unsafely, clean_stops),
+    "a deletion raises the recovery point": (
+        lambda patch: patch.setattr(LogBounds, "raise_start", _raise_start_and_recovery_point),
+        deletions_of_records,
+    ),
+    "a truncation leaves the checkpoint as it is": (
+        lambda patch: patch.setattr(LogBounds, "lower", lambda bounds, end: False),
+        truncations,
+    ),
+    "a restart leaves the checkpoint as it is": (
+        lambda patch: patch.setattr(LogBounds, "lower_to_nothing", lambda bounds, start: False),
+        truncations,
+    ),
+    "a flush forces no file": (
+        lambda patch: patch.setattr(SyncState, "sync", lambda state, path, files: None),
+        appends_rolls_and_flushes,
+    ),
+    "names of folders are not forced": (_force_no_folder_of_folders, appends_rolls_and_flushes),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found(name: str, fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, script = PLANTED[name]
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, InvariantViolation)):
+        lived(fast_folder, script)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.record_batch import iter_batches
+from barnabas.protocol.record_batch import HEADER_BYTES, iter_batches
 
 OpenLog = Callable[..., Log]
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0)
@@ -94,6 +95,31 @@ def test_the_zero_tail_of_a_segment_that_was_being_written_is_cut_quietly(
     again = open_log(CONFIG)
     assert again.log_end_offset == 2
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+def test_the_unused_end_of_a_file_is_not_reported_in_words_of_loss(
+    open_log: OpenLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    filled(open_log, 2)
+    open_log(CONFIG)
+    (said,) = caplog.messages
+    assert "whole up to its last record, offset 1; " in said
+    assert "unused bytes" in said
+    assert not any(word in said for word in ("drop", "magic", "CORRUPT", "UNSUPPORTED"))
+
+
+@pytest.mark.parametrize("at", [2 * SIZE + HEADER_BYTES, -100, -1])
+def test_lost_bytes_before_others_that_are_there_are_reported_loudly(
+    open_log: OpenLog, caplog: pytest.LogCaptureFixture, at: int
+) -> None:
+    path = log_files(filled(open_log, 2))[0]
+    data = bytearray(path.read_bytes())
+    data[at] = 1
+    path.write_bytes(data)
+    assert open_log(CONFIG).log_end_offset == 2
+    assert "cut at byte" in caplog.text
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_a_new_beginning_is_on_disk_before_the_recovery_point_tells_of_it(
