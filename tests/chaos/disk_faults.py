@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.broker.log.checkpoint_file import parse_checkpoint
-from barnabas.cli.log import Damage, DumpedBatch, read_batches
+from barnabas.cli.log_dump import Damage, DumpedBatch, read_batches
 
 _RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 
@@ -31,13 +31,23 @@ def partition_folders(log_dir: Path, topic: str) -> list[Path]:
 
 
 def flip_a_bit(folder: Path, chance: random.Random) -> Flip | None:
-    """Flip one bit among the batches of a log's last segment; None where that has none."""
-    path = _segments(folder)[-1]
-    batches = _batches(path)
-    if not batches:
+    """Flip one bit of a log where the next start reads; None where that has no batches.
+
+    That is the last segment, or the one with the recovery point, there below that point.
+    """
+    topic, _, partition = folder.name.rpartition("-")
+    recovery_point = _recovery_points(folder.parent).get((topic, int(partition)), 0)
+    segments = _segments(folder)
+    candidates = [(segments[-1], _batches(segments[-1]))]
+    for path in segments:
+        if int(path.stem) < recovery_point:
+            safe = [one for one in _batches(path) if one.header.base_offset < recovery_point]
+            candidates[1:] = [(path, safe)]
+    candidates = [(path, batches) for path, batches in candidates if batches]
+    if not candidates:
         return None
-    end = batches[-1].position + batches[-1].header.size_bytes
-    position = chance.randrange(end)
+    path, batches = chance.choice(candidates)
+    position = chance.randrange(batches[-1].position + batches[-1].header.size_bytes)
     with path.open("r+b", buffering=0) as file:
         file.seek(position)
         byte = file.read(1)[0] ^ (1 << chance.randrange(8))

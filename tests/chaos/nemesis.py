@@ -13,9 +13,12 @@ One thread; `run` blocks. How long a fault lasts is part of the fault, so it is 
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from kazoo.exceptions import NoNodeError
 
@@ -28,6 +31,7 @@ from .sessions import session_password
 
 _START_TIMEOUT_S = 40.0
 _SERVES = " serves {"
+_LONG_S = 60.0
 _STAYS_OFFLINE = " stays offline: "
 _ADMIN_PATHS = (
     "/admin/delete_topics",
@@ -63,6 +67,8 @@ class Nemesis:
         # A run of any length has tried this, of all faults the one that finds most.
         self._say("strand a broker")
         self._strand(self._chance.choice(self._cluster.broker_ids))
+        if duration_s >= _LONG_S:
+            self._do_each_once()
         while time.monotonic() < self._began + duration_s:
             name, act = self._chance.choice(self._choices())
             self._say(name)
@@ -71,6 +77,16 @@ class Nemesis:
             self._check_nobody_died()
         self._say("heal for good")
         self.heal()
+
+    def _do_each_once(self) -> None:
+        """What chance alone may leave out for minutes."""
+        acts = [self._flip, self._cut_power, self._close_session]
+        for act in self._chance.sample(acts, len(acts)):
+            self.heal()
+            victim = self._chance.choice(self._cluster.broker_ids)
+            self._say(f"{act.__name__.strip('_')} at broker {victim}")
+            act(victim)
+            self._check_nobody_died()
 
     def heal(self) -> None:
         """ZooKeeper and every broker run again, whatever was done to them; returns when all is well."""
@@ -109,6 +125,7 @@ class Nemesis:
                 found += [(f"strand broker {id}", lambda id=id: self._strand(id))] * 2
                 offer("close session of broker", self._close_session, id)
                 offer("cut power at broker", self._cut_power, id)
+                offer("flip a bit at broker", self._flip, id)
         else:
             found += [("heal", self.heal)] * 4
         for broker in self._cluster.brokers:
@@ -183,6 +200,11 @@ class Nemesis:
 
     def _flip(self, broker_id: int) -> None:
         """A log with a flipped bit is cut after its recovery point, or is offline until it is repaired."""
+        if self._chance.random() < 0.7:
+            # What a clean stop has forced to disk is below the recovery point: damage there is no torn tail.
+            self.heal()
+            self._stop(broker_id)
+            self._start(broker_id)
         self.heal()
         self._cluster.kill(broker_id)
         broker = self._cluster.broker(broker_id)
@@ -196,8 +218,23 @@ class Nemesis:
             return
         self._say("  repair it")
         self._cluster.stop_broker(broker_id)
-        self._repair(broker.log_dirs[0], folder.name)
+        self._repair(broker.log_dirs[0])
         self._start(broker_id)
+
+    def _repair(self, log_dir: Path) -> None:
+        """As an operator does; refused until the others have put this broker out of the ISR."""
+        others = ",".join(str(broker.endpoint) for broker in self._cluster.brokers if broker.is_alive)
+        command = [sys.executable, "-m", "barnabas.cli.main", "log", "repair", str(log_dir)]
+        said: list[str] = []
+
+        def is_repaired() -> bool:
+            done = subprocess.run(
+                [*command, "--bootstrap", others], capture_output=True, text=True, timeout=60, check=False
+            )
+            said.append(done.stdout + done.stderr)
+            return done.returncode == 0
+
+        eventually(is_repaired, _START_TIMEOUT_S, lambda: f"not repaired: {said[-1]}", 0.5)
 
     def _check_nobody_died(self) -> None:
         for broker in self._cluster.brokers:
