@@ -23,7 +23,7 @@ from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, SyncState
 from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, OpenFiles
 from barnabas.broker.log.storage_errors import storage_error
 
-_BLOCK_ENTRIES: Final = 256
+_BLOCK_ENTRIES: Final = 4096
 """So many are read at once, where an entry is among them."""
 _FORM_LOCK = threading.Lock()
 """Held while an index changes its form (on disk, in memory), and while a reader's first lookup opens its

@@ -32,8 +32,11 @@ logger = logging.getLogger(__name__)
 
 _JUMP_BYTES: Final = 32 * 1024
 """A read longer than this finds its end by the index; a shorter one walks there as fast."""
+_WALKED_BATCHES: Final = 64
+"""Also one of fewer batches, if the others are like the first; in a file, the index is several reads."""
 NO_HINT: Final = (-1, -1)
 _BASE_OFFSET: Final = struct.Struct(">q")
+_BATCH_LENGTH: Final = struct.Struct(">8xi")
 _LEAST_READ_BYTES: Final = 16 * 1024
 """A read of less costs as much."""
 _MOST_COPIED_BYTES: Final = 64 * 1024
@@ -289,11 +292,17 @@ class SegmentReader:
         `data` are the bytes of the segment from `origin` on, at least up to `limit`.
         """
         start = position
-        if limit - position > _JUMP_BYTES:
+        length = limit - position
+        if (
+            length > _JUMP_BYTES
+            and length > _WALKED_BATCHES * _BATCH_LENGTH.unpack_from(data, position - origin)[0]
+        ):
             # All batches before an entry's are below its offset and end at its position at the latest.
-            by_size = self.offset_index.lookup_position(limit - 1, may_wait=may_wait).position
-            by_offset = self.offset_index.lookup(upper_bound_offset - 1, may_wait=may_wait).position
-            start = max(position, min(by_size, by_offset))
+            start = self.offset_index.lookup_position(limit - 1, may_wait=may_wait).position
+            if upper_bound_offset < self.next_offset:
+                by_offset = self.offset_index.lookup(upper_bound_offset - 1, may_wait=may_wait)
+                start = min(start, by_offset.position)
+            start = max(position, start)
             if start - origin + _BASE_OFFSET.size > len(data):
                 # It begins so shortly before the limit that its offset is beyond.
                 start = position

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from barnabas.broker.log import index_file
 from barnabas.broker.log.offset_index import OffsetIndex
+from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.log.time_index import TimeIndex
 from barnabas.protocol.invariants import InvariantViolation
 
@@ -135,3 +138,31 @@ def test_a_reader_of_a_deleted_segment_searches_without_its_index(tmp_path: Path
     assert sealed.lookup(7).position == 0
     vanished = OffsetIndex(path, 0, is_new=False)
     assert vanished.count == 0
+
+
+@pytest.mark.parametrize("block_entries", [1, 2, 7, 4096])
+def test_a_sealed_index_is_searched_in_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_entries: int
+) -> None:
+    monkeypatch.setattr(index_file, "_BLOCK_ENTRIES", block_entries)
+    in_memory = OffsetIndex(tmp_path / "a.index", BASE, is_new=True)
+    sealed = OffsetIndex(tmp_path / "b.index", BASE, is_new=True)
+    for number in range(50):
+        for index in (in_memory, sealed):
+            index.append(BASE + 3 * number, 100 * number + 7)
+        if number in (0, 1, 2, 30, 49):
+            sealed.seal()
+            for offset in range(BASE - 1, BASE + 3 * number + 3):
+                assert sealed.lookup(offset) == in_memory.lookup(offset)
+            for position in range(0, 100 * number + 200, 13):
+                assert sealed.lookup_position(position) == in_memory.lookup_position(position)
+            assert sealed.last() == in_memory.last()
+
+
+def test_an_index_that_became_shorter_than_it_was_is_a_damaged_disk(tmp_path: Path) -> None:
+    path = tmp_path / "x.index"
+    path.write_bytes(bytes(80))
+    index = OffsetIndex(path, 0, is_new=False)
+    os.truncate(path, 8)
+    with pytest.raises(LogDirFailure):
+        index.lookup(5)
