@@ -66,6 +66,11 @@ class LogBounds:
         """The log is empty and goes on at an offset."""
         self.start = self.recovery_point = self.end = offset
 
+    @property
+    def is_later_start_promised(self) -> bool:
+        """Whether a checkpoint on disk may name a later log start than this log has."""
+        return self._promised_start > self.start
+
     def promise_recovery_point(self) -> int:
         """The recovery point, for a checkpoint that is about to be written."""
         with _PROMISE_LOCK:

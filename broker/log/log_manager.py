@@ -420,8 +420,11 @@ class LogManager:
     def _save_lowered_bounds(self, log: Log) -> None:
         """A checkpoint must never promise more than the log holds. Raises LogDirFailure to who truncates."""
         log_dir = self._dirs.get(log.folder.parent)
-        if log_dir is not None:
-            self._write_checkpoints(log_dir)
+        if log_dir is None:
+            return
+        if log.bounds.is_later_start_promised:
+            self._write_log_starts(log_dir)
+        self._write_recovery_points(log_dir)
 
     def _guarded(self, log: Log, work: Callable[[], int | None]) -> int:
         """Run one log's part of a pass; a failing disk goes offline, a log deleted meanwhile is skipped."""
@@ -445,8 +448,10 @@ class LogManager:
             self.fail_dir(failure)
 
     def _write_checkpoints(self, log_dir: LogDir) -> None:
-        # A recovery point may be no lower than a log start, so that one is saved first.
         self._write_log_starts(log_dir)
+        self._write_recovery_points(log_dir)
+
+    def _write_recovery_points(self, log_dir: LogDir) -> None:
         with self._checkpoint_lock:
             logs = self._logs_in(log_dir)
             points = [(log, log.bounds.promise_recovery_point()) for log in logs]
