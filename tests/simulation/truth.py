@@ -125,16 +125,18 @@ class Truth:
             # It is in sync as what it is now, once it has joined in a later life.
             if broker in isr and state.broker_epochs.get(broker, zxid) <= zxid
         }
+        has_all = not isr
         for member in isr:
             view = self._world.brokers[member].view
             start = 0 if view is None else view.log.log_start_offset
             holds = start <= end and (end == 0 if view is None else self._agrees(view, end))
+            has_all = has_all or holds
             _require(
                 holds or member in self.lossy,
                 f"broker {member} is in the ISR and lacks committed records: it has {start}.."
                 f"{view.log.log_end_offset if view else 0}, committed are {end}",
             )
-        _require(not set(isr) <= self.lossy.keys(), f"nobody in the ISR {isr} has all {end} records")
+        _require(has_all, f"nobody in the ISR {isr} has all {end} records")
 
     def _check_clients(self) -> None:
         for base, values in self._new_acknowledged:
