@@ -2,6 +2,7 @@
 # make test    everything that must hold: lint, types, tests          (.ci/run calls exactly this)
 # make demo    the main job on real data: produce, kill a broker, consume, read into Spark
 # make chaos   a cluster under random faults, judged at the end (CHAOS_SECONDS=300, CHAOS_SEED=… to repeat)
+# make soak    100,000 random histories in the simulation (SOAK_SCHEDULES=…, SOAK_SEED=…)
 # make bench   the figures in the README, measured here
 # make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java and Maven; BENCH_ARGS=--quick)
 # make lint | format | lock | clean
@@ -9,7 +10,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format demo chaos bench bench-kafka lock clean
+.PHONY: help setup test lint format demo chaos soak bench bench-kafka lock clean
 
 # The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
 PYTHON ?= $(shell for found in python3.11 python3 python3.12 python3.13 python; do \
@@ -55,6 +56,9 @@ demo: setup
 
 chaos: setup
 	CHAOS_SECONDS=$${CHAOS_SECONDS:-300} $(BIN)/python -m pytest -s -p no:rerunfailures tests/chaos $(PYTEST_ARGS)
+
+soak: setup
+	$(BIN)/python -m tests.simulation.soak
 
 bench: setup
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

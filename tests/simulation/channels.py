@@ -123,6 +123,10 @@ class SimChannels:
         if link is not None:
             link.under_way = None
 
+    def is_suspected(self, broker: BrokerId) -> bool:
+        link = self.links.get(broker)
+        return link is not None and link.is_suspected
+
     def suspect(self, broker: BrokerId) -> None:
         """The connection is reset and the port refuses, or so it seems."""
         link = self.links.get(broker)

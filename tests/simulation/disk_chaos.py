@@ -123,4 +123,5 @@ class DiskChaos:
             and world.doors[member] is Door.OPEN
             and world.brokers[member].member.client.client_id is not None
             and world.registered_epoch(member) == state.broker_epochs.get(member)
+            and not any(channels.is_suspected(member) for channels in world.channels)
         ]

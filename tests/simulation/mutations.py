@@ -220,7 +220,6 @@ FOUND_BY_CHANCE: dict[Mutation, int] = {
     a_new_leader_tells_its_stale_high_watermark: 0,
     a_life_that_was_ended_goes_on: 0,
     lives_of_the_isr_are_not_compared: 0,
-    one_of_a_lost_isr_is_kept: 0,
 }
 """Random histories find these; the search begins at the seed given, only so that it ends soon. The others
 need the very history that `test_histories` tells."""

@@ -10,15 +10,16 @@ import pytest
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.invariants import InvariantViolation
 from tests.simulation.chaos import Chaos
+from tests.simulation.controller_mutations import FOUND_IN_CONTROLLERS
 from tests.simulation.follower_mutations import FOUND_IN_FOLLOWERS
 from tests.simulation.mutations import FOUND_BY_CHANCE, Mutation
 from tests.simulation.seeds import ONE_SEED, seeds_of, seeds_to_run, told_with_seed
 
-SEEDS = seeds_to_run(800)
-CHUNKS = 8
+SEEDS = seeds_to_run(2_000)
+CHUNKS = 16
 STEPS = 200
 SEEDS_TO_FIND_A_MISTAKE = 1_500
-MISTAKES = FOUND_BY_CHANCE | FOUND_IN_FOLLOWERS
+MISTAKES = FOUND_BY_CHANCE | FOUND_IN_FOLLOWERS | FOUND_IN_CONTROLLERS
 
 
 def _run(seed: int) -> Chaos:

@@ -46,6 +46,8 @@ class Truth:
         self.lossy: dict[BrokerId, int] = {}
         """In sync as ZooKeeper has it, though their disks have lost something; with the zxid of then."""
         self._last_marks: list[object] = []
+        self._last_leader_epoch = -1
+        self._last_controller_epoch = 0
         self._new_acknowledged: list[tuple[int, list[int]]] = []
         self._new_consumed: list[tuple[int, Entry]] = []
         self.sequences: dict[int, int] = {}
@@ -67,6 +69,7 @@ class Truth:
     def check(self) -> None:
         """All promises; nothing is done when neither a replica nor what was said has changed."""
         world = self._world
+        self._check_elections()
         marks = [world.state, *(_marks_of(broker) for broker in world.brokers.values())]
         if marks == self._last_marks and not self._new_acknowledged and not self._new_consumed:
             return
@@ -78,6 +81,16 @@ class Truth:
         self._check_clients()
         self._check_sequences()
         self._check_latest()
+
+    def _check_elections(self) -> None:
+        """A controller that is replaced elects nobody any more: its writes are refused."""
+        state, epoch = self._world.state, self._world.controller_epoch
+        if state.leader_epoch != self._last_leader_epoch:
+            _require(
+                state.controller_epoch >= self._last_controller_epoch,
+                f"{state} was written by a controller that epoch {self._last_controller_epoch} had replaced",
+            )
+        self._last_leader_epoch, self._last_controller_epoch = state.leader_epoch, epoch
 
     def _check_replica(self, broker: SimBroker) -> None:
         partition, view = broker.partition, broker.view

@@ -282,6 +282,11 @@ class World:
                 return member.controller if member.controller.is_active else None
         return None
 
+    @property
+    def controller_epoch(self) -> int:
+        """How often a controller was elected."""
+        return int(self.zookeeper.data(paths.CONTROLLER_EPOCH) or 0)
+
     def elect_controller(self) -> None:
         """The controller's process starts anew: the next one has seen nothing of what came before."""
         controller = self.controller

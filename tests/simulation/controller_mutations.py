@@ -1,0 +1,160 @@
+"""Known mistakes of a controller, its writer and its elections; see `tests.simulation.mutations`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from barnabas.broker.request_order import RequestOrder
+from barnabas.controller import events, partition_state, replica_state
+from barnabas.controller.controller import Controller
+from barnabas.controller.controller_writer import ControllerWriter, StateUpdates
+from barnabas.controller.reign import Reign
+from barnabas.controller.replica_state import ReplicaStateMachine
+from barnabas.controller.znodes import LeadershipState
+from barnabas.protocol.ids import TopicPartition
+
+SetAttr = Callable[[object, str, object], None]
+Mutation = Callable[[SetAttr], None]
+
+
+def writes_are_not_bound_to_the_epoch(setattr_: SetAttr) -> None:
+    """A controller that was deposed in mid-event goes on writing."""
+    setattr_(ControllerWriter, "_epoch_version", property(lambda self: -1, lambda self, version: None))
+
+
+def a_restart_is_not_noticed(setattr_: SetAttr) -> None:
+    """The czxid is ignored: who is registered again before anybody looked was never away."""
+    changed = Reign._brokers_changed
+
+    def blind(self: Reign) -> None:
+        known = self.context.registrations
+        for broker, registration in self._store.brokers().items():
+            if broker in known:
+                known[broker] = registration
+        changed(self)
+
+    setattr_(Reign, "_brokers_changed", blind)
+
+
+def the_isr_is_written_from_memory(setattr_: SetAttr) -> None:
+    """Who leaves is taken out of the ISR that was remembered, whatever the leader has written since."""
+    update = ControllerWriter.update_partition_states
+
+    def overwriting(self: ControllerWriter, states: dict[TopicPartition, LeadershipState]) -> StateUpdates:
+        current = self._read_states(list(states))
+        forced = {
+            tp: replace(state, partition_epoch=current[tp].partition_epoch if tp in current else 0)
+            for tp, state in states.items()
+        }
+        return update(self, forced)
+
+    leave = ReplicaStateMachine.leave_isr
+
+    def leaving(self: ReplicaStateMachine, *arguments: Any) -> Any:
+        writer = self._writer
+
+        class Overwriting:
+            epoch = writer.epoch
+            update_partition_states = staticmethod(lambda states: overwriting(writer, states))
+
+        self._writer = Overwriting()
+        try:
+            return leave(self, *arguments)
+        finally:
+            self._writer = writer
+
+    setattr_(ReplicaStateMachine, "leave_isr", leaving)
+
+
+def the_last_member_is_dropped(setattr_: SetAttr) -> None:
+    """An ISR may become empty; the next to return is in nobody's way."""
+    without = replica_state.without_replicas
+
+    def dropping(replicas: Any, leader: Any, isr: Any, no_leader: Any) -> Any:
+        led, left = without(replicas, leader, isr, no_leader)
+        return led, tuple(member for member in left if member not in replicas)
+
+    setattr_(replica_state, "without_replicas", dropping)
+
+
+def late_requests_are_done(setattr_: SetAttr) -> None:
+    setattr_(RequestOrder, "is_late", lambda self, controller_epoch, sequence: False)
+
+
+def anybody_alive_is_elected(setattr_: SetAttr) -> None:
+    """KIP-966 and before: out of sync or not, a leader is a leader."""
+    elect = partition_state.elect_offline
+    setattr_(
+        partition_state,
+        "elect_offline",
+        lambda *arguments, **named: elect(*arguments, **{**named, "allow_unclean": True}),
+    )
+
+
+def the_leader_epoch_stays(setattr_: SetAttr) -> None:
+    """A new leader in the same epoch: nobody tells its records from those of the one before."""
+    with_leader = LeadershipState.with_leader
+    setattr_(
+        LeadershipState,
+        "with_leader",
+        lambda self, *arguments: replace(with_leader(self, *arguments), leader_epoch=self.leader_epoch),
+    )
+
+
+def registrations_are_watched_once(setattr_: SetAttr) -> None:
+    """The first change is heard of, and none after it."""
+    changed = Reign._brokers_changed
+
+    def forgetting(self: Reign) -> None:
+        reign: Any = self
+        watch = reign._watch
+        reign._watch = lambda event: lambda _: None
+        try:
+            changed(self)
+        finally:
+            reign._watch = watch
+
+    setattr_(Reign, "_brokers_changed", forgetting)
+
+
+def an_expiry_is_heard_and_that_is_all(setattr_: SetAttr) -> None:
+    """Found in this code: whoever had won again in the next session resigned, and nobody was controller."""
+    handle = Controller._handle
+
+    def hearing(self: Controller, event: events.Event) -> None:
+        if isinstance(event, events.SessionExpired):
+            self._resign("the ZooKeeper session has expired")
+        else:
+            handle(self, event)
+
+    setattr_(Controller, "_handle", hearing)
+
+
+def a_lost_answer_is_a_refusal(setattr_: SetAttr) -> None:
+    """What stands there after a retry is never taken for our own write."""
+    setattr_(ControllerWriter, "_read_states", lambda self, partitions: {})
+
+
+def who_returns_is_told_nothing(setattr_: SetAttr) -> None:
+    """A broker that was wrongly suspected stays as it is."""
+    setattr_(Reign, "_returned", lambda self, event: self.context.suspected.discard(event.broker))
+
+
+FOUND_IN_CONTROLLERS: dict[Mutation, int] = {
+    writes_are_not_bound_to_the_epoch: 0,
+    a_restart_is_not_noticed: 0,
+    the_last_member_is_dropped: 0,
+    anybody_alive_is_elected: 20,
+    registrations_are_watched_once: 0,
+    the_leader_epoch_stays: 0,
+    an_expiry_is_heard_and_that_is_all: 40,
+    who_returns_is_told_nothing: 10,
+}
+"""Random histories find these; the search begins at the seed given, only so that it ends soon.
+
+Not found in 600: `a_lost_answer_is_a_refusal`, for the next event reads the state again;
+`late_requests_are_done`, for a broker is told everything too often for an old word to stay;
+`the_isr_is_written_from_memory`, for the leader's own change is then still pending with it.
+"""

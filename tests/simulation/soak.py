@@ -1,0 +1,116 @@
+"""Very many random histories on all cores, with a summary: ``make soak``.
+
+``SOAK_SCHEDULES=100000`` says how many, ``SOAK_SEED=0`` with which seed they begin, ``SOAK_JOBS`` on how many
+cores.
+A failure names its seed, and ``BARNABAS_SIMULATION_SEED=<seed> pytest tests/simulation`` repeats it.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.simulation.chaos import CURES, FAULTS, NUISANCES, Chaos
+from tests.simulation.disk_chaos import DISK_CURES
+
+STEPS: Final = 200
+_AT_ONCE: Final = 50
+_REPORT_S: Final = 30.0
+_SHOWN_FAILURES: Final = 20
+
+
+@dataclass
+class Summary:
+    """Of some histories."""
+
+    schedules: int = 0
+    steps: Counter[str] = field(default_factory=Counter)
+    elections: int = 0
+    controllers: int = 0
+    committed: int = 0
+    acknowledged: int = 0
+    failures: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, other: Summary) -> None:
+        self.schedules += other.schedules
+        self.steps += other.steps
+        self.elections += other.elections
+        self.controllers += other.controllers
+        self.committed += other.committed
+        self.acknowledged += other.acknowledged
+        self.failures += other.failures
+
+    def __str__(self) -> str:
+        def counts(names: list[str]) -> str:
+            return ", ".join(f"{name} {self.steps[name]:,}" for name in sorted(names))
+
+        shown = self.failures[:_SHOWN_FAILURES]
+        lines = [
+            f"{self.schedules:,} schedules of {STEPS} steps, {sum(self.steps.values()):,} steps in all",
+            f"faults: {counts(list(FAULTS))}",
+            f"nuisances: {counts(list(NUISANCES))}",
+            f"cures: {counts(list(CURES | DISK_CURES))}",
+            f"{self.controllers:,} controllers elected, {self.elections:,} leader epochs begun",
+            f"{self.committed:,} records committed, {self.acknowledged:,} of them acknowledged",
+            f"{len(self.failures):,} failures",
+            *(f"  seed {seed}: {what}" for seed, what in shown),
+        ]
+        if len(shown) < len(self.failures):
+            lines.append(f"  and {len(self.failures) - len(shown)} more")
+        return "\n".join(lines)
+
+
+def run(seeds: range) -> Summary:
+    """These histories, one after the other."""
+    logging.disable(logging.CRITICAL)
+    summary = Summary()
+    for seed in seeds:
+        summary.schedules += 1
+        chaos = Chaos(seed)
+        with chaos.world as world:
+            try:
+                chaos.run(STEPS)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding, and the others go on
+                summary.failures.append((seed, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"))
+            summary.steps.update(step.partition(" ")[0] for step in chaos.trace)
+            summary.elections += world.state.leader_epoch + 1
+            summary.controllers += world.controller_epoch
+            summary.committed += len(world.truth.committed)
+            summary.acknowledged += world.truth.acknowledged_end
+    return summary
+
+
+def main() -> int:
+    schedules = int(os.environ.get("SOAK_SCHEDULES", "100000"))
+    first = int(os.environ.get("SOAK_SEED", "0"))
+    jobs = int(os.environ.get("SOAK_JOBS", str(os.cpu_count() or 1)))
+    end = first + schedules
+    parts = [range(seed, min(seed + _AT_ONCE, end)) for seed in range(first, end, _AT_ONCE)]
+    total, began, reported = Summary(), time.monotonic(), time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for part in pool.imap_unordered(run, parts):
+            total.add(part)
+            for seed, what in part.failures:
+                print(f"seed {seed}: {what}", flush=True)
+            now = time.monotonic()
+            if now - reported >= _REPORT_S:
+                reported = now
+                rate = total.schedules / (now - began)
+                print(
+                    f"{total.schedules:,} of {schedules:,} schedules, {rate:.1f}/s, "
+                    f"{(schedules - total.schedules) / rate / 60:.0f} minutes left",
+                    flush=True,
+                )
+    print(f"seeds {first} to {end - 1} on {jobs} cores in {time.monotonic() - began:,.0f} s")
+    print(total)
+    return 1 if total.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
