@@ -157,13 +157,15 @@ class LogManager:
                     ErrorCode.KAFKA_STORAGE_ERROR, f"{topic_partition} may lie on a failed disk: {reason}"
                 )
             try:
-                log_start_offset = self.strays.take_up(topic_partition, topic_id) or Offset(0)
+                self.strays.take_up(topic_partition, topic_id)
                 # One that was set aside, or whose creation failed half-way, has its folder.
                 log_dir = self._dir_with(str(topic_partition)) or self._least_used_dir()
+                folder = log_dir.path / str(topic_partition)
+                log_start_offset = self.strays.start_of(topic_partition, folder)
                 log_dir.forget(topic_partition)
                 log = Log.open(
                     topic_partition,
-                    log_dir.path / str(topic_partition),
+                    folder,
                     self._config_of(topic_partition.topic),
                     now_ms=now_ms,
                     topic_id=topic_id,

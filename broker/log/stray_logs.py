@@ -84,46 +84,53 @@ class StrayLogs:
         name = log.topic_partition
         folder = log.folder.with_name(stray_name(name))
         OffsetCheckpoint(log.folder / LOG_START_FILE, self._files).write({name: log.log_start_offset})
-        self._rename(log.folder, folder)
+        try:
+            self._files.rename(log.folder, folder)
+            self._files.fsync(folder.parent)
+        except OSError as error:
+            raise storage_error(log.folder, error) from error
         with self._lock:
             self._strays[folder] = StrayLog(name, log.topic_id, folder)
         return folder
 
-    def take_up(self, partition: TopicPartition, topic_id: TopicId | None) -> Offset | None:
-        """Give a stray of that very topic its folder's name back.
+    def take_up(self, partition: TopicPartition, topic_id: TopicId | None) -> None:
+        """Give a stray of that very topic, if there is one, its folder's name back; see `start_of`.
 
-        Returns where the log starts, or None when there is no such stray. Raises LogDirFailure.
+        Raises LogDirFailure or StorageCallFailed; the stray is then taken up the next time.
         """
-        stray = self.pop(partition, topic_id)
+        with self._lock:
+            stray = self._find(partition, topic_id)
         if stray is None:
-            return None
-        folder = stray.folder.with_name(str(partition))
+            return
         try:
-            start = (
-                OffsetCheckpoint(stray.folder / LOG_START_FILE, self._files).read().get(partition, Offset(0))
-            )
+            self._files.rename(stray.folder, stray.folder.with_name(str(partition)))
+            with self._lock:
+                self._strays.pop(stray.folder, None)
+            self._files.fsync(stray.folder.parent)
+        except OSError as error:
+            raise storage_error(stray.folder, error) from error
+        logger.warning("%s is back, its log is taken up again from %s", partition, stray.folder)
+
+    def start_of(self, partition: TopicPartition, folder: Path) -> Offset:
+        """Where the log in a folder that no log was opened in yet starts; 0 unless it was set aside."""
+        try:
+            return OffsetCheckpoint(folder / LOG_START_FILE, self._files).read().get(partition, Offset(0))
         except CheckpointDamaged as error:
             logger.warning("counted as empty: %s", error)
-            start = Offset(0)
-        self._rename(stray.folder, folder)
-        logger.warning("%s is back, its log is taken up again from %s", partition, stray.folder)
-        return start
+            return Offset(0)
 
     def pop(self, partition: TopicPartition, topic_id: TopicId | None) -> StrayLog | None:
         """Forget a stray of that very topic, if there is one; the caller does something with its folder."""
         with self._lock:
-            for stray in self._strays.values():
-                is_same = topic_id is not None and stray.topic_id == topic_id
-                if _is_named(stray, partition, exactly=not is_same) and (is_same or stray.topic_id is None):
-                    return self._strays.pop(stray.folder)
-        return None
+            stray = self._find(partition, topic_id)
+            return None if stray is None else self._strays.pop(stray.folder)
 
-    def _rename(self, folder: Path, target: Path) -> None:
-        try:
-            self._files.rename(folder, target)
-            self._files.fsync(target.parent)
-        except OSError as error:
-            raise storage_error(folder, error) from error
+    def _find(self, partition: TopicPartition, topic_id: TopicId | None) -> StrayLog | None:
+        for stray in self._strays.values():
+            is_same = topic_id is not None and stray.topic_id == topic_id
+            if _is_named(stray, partition, exactly=not is_same) and (is_same or stray.topic_id is None):
+                return stray
+        return None
 
 
 def _is_named(stray: StrayLog, partition: TopicPartition, *, exactly: bool) -> bool:

@@ -15,10 +15,11 @@ import pytest
 
 from barnabas.broker.log.checkpoint_file import OffsetCheckpoint
 from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import LogDir
 from barnabas.broker.log.log_files import parse_partition_name
-from barnabas.broker.log.storage_errors import CorruptLog, LogDirFailure
+from barnabas.broker.log.storage_errors import CorruptLog, LogDirFailure, StorageCallFailed
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import TopicId, TopicPartition
@@ -130,6 +131,31 @@ def test_a_log_that_was_set_aside_is_taken_up_by_its_own_topic_alone(
     again = managers.open().get(KEY)
     assert again is not None
     assert (again.log_start_offset, again.log_end_offset) == (2, 5)
+
+
+@pytest.mark.parametrize(("owner", "call"), [(FileSystem, "rename"), (FileSystem, "fsync"), (Log, "open")])
+def test_a_stray_that_could_not_be_taken_up_is_taken_up_the_next_time(
+    managers: Managers, monkeypatch: pytest.MonkeyPatch, owner: type, call: str
+) -> None:
+    manager = managers.open()
+    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log.append_as_leader(batch(5), 2, 0)
+    log.increment_log_start_offset(2)
+    manager.set_aside(KEY, 0)
+
+    def refuse(*_: object, **__: object) -> None:
+        error = OSError(errno.EMFILE, "Too many open files")
+        raise error if owner is FileSystem else StorageCallFailed(Path("log"), error)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, call, refuse)
+        with pytest.raises(StorageCallFailed):
+            manager.get_or_create(KEY, TOPIC_ID, 0)
+    # An empty log in its place would join an ISR with nothing, or lead.
+    found = manager.get_or_create(KEY, TOPIC_ID, 0)
+    assert (found.log_start_offset, found.log_end_offset) == (2, 5)
+    assert strays(managers) == []
+    assert manager.strays.all() == []
 
 
 def test_a_log_that_was_set_aside_is_deleted_when_its_topic_is(managers: Managers) -> None:
