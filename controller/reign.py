@@ -231,8 +231,12 @@ class Reign:
 
     def _link_failed(self, event: events.LinkFailed) -> None:
         broker = event.broker
-        if self.context.broker_epoch(broker) == event.broker_epoch and broker not in self.context.suspected:
-            self._bring_up({broker})
+        if self.context.broker_epoch(broker) != event.broker_epoch or broker in self.context.suspected:
+            return
+        # What was to be deleted there was perhaps not sent: to be asked for again, as everything else.
+        deleted = [one for one in self.context.replicas_on({broker}) if self._is_deleted(one)]
+        self._deletion.replicas_failed(deleted)
+        self._bring_up({broker})
 
     def _bring_down(self, brokers: Collection[BrokerId]) -> None:
         """Move what these brokers led, and take them out of the ISRs: leaders first, and told at once."""

@@ -421,6 +421,16 @@ def test_a_deletion_goes_on_under_the_next_controller() -> None:
     assert cluster.zookeeper.assignments == {}
 
 
+def test_a_deletion_goes_on_when_the_link_to_a_broker_failed_with_what_it_had_to_say() -> None:
+    cluster = cluster_with_topic()
+    request_deletion(cluster, "t")
+    answer_stops(cluster, 1, 3)
+    cluster.channels.forget()
+    cluster.reign.handle(events.LinkFailed(cluster.writer.epoch, BrokerId(2), cluster.epoch_of(2)))
+    answer_stops(cluster, 2)
+    assert "t" not in cluster.zookeeper.assignments
+
+
 def test_a_replica_that_cannot_be_removed_stops_the_deletion_until_its_broker_restarts() -> None:
     cluster = cluster_with_topic()
     cluster.channels.forget()
