@@ -264,6 +264,7 @@ class RoleChanges:
         self._release(name)
         self._partitions.pop(name, None)
         self._high_watermarks.pop(name, None)
+        self.failed.clear(name)
         folder = self._logs.set_aside(name, wall_clock_ms())
         state_change_logger.warning(
             "broker %d: %s is no longer hosted; kept as %s", self.broker_id, name, folder
@@ -321,7 +322,9 @@ class RoleChanges:
         except Exception as error:  # noqa: BLE001 - whatever it is costs this replica alone
             self._fail(name, error, "stopping it")
             return ErrorCode.KAFKA_STORAGE_ERROR
-        self.failed.clear(name)
+        if delete:
+            # One that is only stopped has failed still: the controller stops it because it has.
+            self.failed.clear(name)
         state_change_logger.info("broker %d: %s %s", self.broker_id, name, "deleted" if delete else "stopped")
         return ErrorCode.NONE
 

@@ -107,6 +107,9 @@ def test_an_error_that_nobody_foresaw_fails_its_partition_alone_until_the_role_c
         assert managed.tell(state(epoch=1), second(leader=3, epoch=1)) == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert managed.manager.partition(TP).role is Role.NONE
     assert managed.manager.failed.reasons() == {TP: "the role of leader epoch 1: KeyError('a bug')"}
+    # The controller's answer to the error; the reason is there to be looked up still.
+    managed.stop_replica(1)
+    assert list(managed.manager.failed.reasons()) == [TP]
     # The other one has its role, and the next word of the controller is tried anew.
     assert managed.fetchers.followed[SECOND].broker_id == 3
     assert managed.tell(state(epoch=2)) == []
