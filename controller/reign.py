@@ -457,18 +457,31 @@ class Reign:
             self._replicas_failed(failed)
 
     def _log_dirs_failed(self) -> None:
-        """Ask brokers that have lost a log dir about all their replicas; their answers name the lost ones."""
+        """Ask brokers about all their replicas, failed ones too; their answers name those that are lost.
+
+        They have lost a log dir, or could not take a role for want of descriptors or memory and may be able
+        to now.
+        """
         failures = self._store.log_dir_failures(self._watch(events.LogDirFailureNotified()))
         live = self.context.live_or_shutting_down
         brokers = {broker for broker in failures.values() if broker in live}
         if brokers:
-            log.warning("[controller epoch %d] brokers %s lost a log dir", self.epoch, sorted(brokers))
+            log.warning(
+                "[controller epoch %d] brokers %s are asked which replicas they have",
+                self.epoch,
+                sorted(brokers),
+            )
+        replicas = self._kept(self.context.replicas_on(brokers))
+        failed = self.context.failed_replicas.intersection(replicas)
+        self.context.failed_replicas -= failed
         asked = [
             replica
-            for replica in self._kept(self.context.replicas_on(brokers))
-            if self.context.replica_state(replica) is ReplicaState.ONLINE
+            for replica in replicas
+            if replica in failed or self.context.replica_state(replica) is ReplicaState.ONLINE
         ]
         self._replicas.move(asked, ReplicaState.ONLINE)
+        if failed:
+            self._partitions.trigger_online()
         self._flush()
         self._writer.delete_log_dir_failures(failures)
 

@@ -10,6 +10,9 @@ for the disk or for ZooKeeper:
 3. the controller is told, by a notification in ZooKeeper, and asks this broker about all its replicas: the
    answers say which are lost, and others come to lead. Tried again until ZooKeeper has it.
 
+A role that could not be taken for want of descriptors or memory (`StorageCallFailed`) is no failure of a disk,
+but the controller takes the replica for lost all the same. After a while it is asked to give the role again.
+
 The process stays alive, also without any disk: it goes on answering, and a restart after the disk was mended
 brings the replicas back. What waits here is bounded by the number of partitions and files.
 """
@@ -51,6 +54,7 @@ class DiskFailures:
         self._noted: dict[Path, LogDirFailure] = {}
         self._lost: list[TopicPartition] = []
         self._must_notify = False
+        self._roles_were_refused = False
         self._thread = WorkThread(
             "disk-failures",
             self._condition,
@@ -71,6 +75,18 @@ class DiskFailures:
         if isinstance(error, LogDirFailure):
             with self._condition:
                 self._noted.setdefault(error.path, error)
+                self._condition.notify()
+
+    def note_refused_role(self) -> None:
+        """A role could not be taken though the disk is sound."""
+        self._roles_were_refused = True
+
+    def retry_refused_roles(self) -> None:
+        """Have the controller give the refused roles again; called every few seconds."""
+        if self._roles_were_refused:
+            with self._condition:
+                self._roles_were_refused = False
+                self._must_notify = True
                 self._condition.notify()
 
     def _dir_failed(self, lost: Sequence[TopicPartition]) -> None:

@@ -126,6 +126,7 @@ class ReplicaManager:
             now_ms=now_ms,
             role_changed=self._role_changed,
             note_error=self.note_error,
+            role_refused=lambda: self.disk_failures.note_refused_role(),
         )
         self.disk_failures = DiskFailures(
             broker_id, logs, isr_store, drop_lost=self._roles.drop_lost, on_fatal=on_fatal
@@ -516,8 +517,9 @@ class ReplicaManager:
 
     def shrink_isrs(self) -> None:
         """Put out of the ISRs who has not been caught up for ``replica.lag.time.max.ms``, and wait for nobody
-        else who has not.
+        else who has not. Roles that could not be taken lately are asked for again.
         """
+        self.disk_failures.retry_refused_roles()
         now_ms = self._now_ms()
         for partition in self.partitions():
             if partition.role is Role.LEADER:

@@ -18,6 +18,7 @@ from typing import Protocol
 from barnabas.broker.clocks import wall_clock_ms
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.storage_errors import StorageCallFailed
 from barnabas.broker.replication.failed_replicas import FailedReplicas
 from barnabas.broker.replication.fetcher import FollowedLeader
 from barnabas.broker.replication.partition import Partition
@@ -60,7 +61,8 @@ class RoleChanges:
     """See the module. ``partitions`` is the table that it changes.
 
     ``role_changed`` is called for each partition after a change, ``note_error`` for each error that a
-    partition's change ends in.
+    partition's change ends in, ``role_refused`` when a replica could not take its role for want of
+    descriptors or memory: it is to be given again.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class RoleChanges:
         now_ms: Callable[[], float],
         role_changed: Callable[[TopicPartition], None],
         note_error: Callable[[ApiError], None],
+        role_refused: Callable[[], None],
     ) -> None:
         self.broker_id = broker_id
         self._logs = logs
@@ -85,6 +88,7 @@ class RoleChanges:
         self._now_ms = now_ms
         self._role_changed = role_changed
         self._note_error = note_error
+        self._role_refused = role_refused
         self._lock = threading.Lock()
         self._controller_epoch = ControllerEpoch(-1)
         self._order = RequestOrder()
@@ -146,6 +150,8 @@ class RoleChanges:
                     except ApiError as error:
                         logger.warning("%s keeps its role: %s", name, error)
                         self._note_error(error)
+                        if isinstance(error, StorageCallFailed):
+                            self._role_refused()
                         errors.append(_partition_error(name, error.code))
                         continue
                     except Exception as error:  # noqa: BLE001 - whatever it is costs this replica alone

@@ -540,14 +540,31 @@ def test_a_notification_of_nobody_alive_is_cleared_and_asks_nobody() -> None:
     assert cluster.channels.batches == []
 
 
-def test_replicas_known_to_be_lost_are_not_asked_about_again() -> None:
+def test_replicas_that_failed_are_asked_about_again_and_may_have_come_back() -> None:
     cluster = cluster_with_topic()
     answer_lost(cluster, 1, T0)
     cluster.channels.forget()
     notify_disk_failure(cluster, 1)
-    assert set(cluster.channels.leadership(1)) == {T1}
+    assert set(cluster.channels.leadership(1)) == {T0, T1}
     answer_lost(cluster, 1, T1)
     assert cluster.zookeeper.states[T1].isr == (2, 3)
+    # Of the first one nothing was said: it is back, and may lead once it is in sync.
+    cluster.zookeeper.shrink_isr(T0, 2, 3, 1)
+    cluster.reign.handle(events.IsrChangeNotified())
+    die(cluster, 2, 3)
+    assert cluster.zookeeper.states[T0].leader == 1
+
+
+def test_a_leader_that_could_not_lead_for_a_while_leads_when_its_broker_asks_to_be_asked() -> None:
+    """It had no descriptors when it was elected, and nobody else is in sync."""
+    cluster = cluster_with_topic()
+    die(cluster, 2, 3)
+    assert cluster.zookeeper.states[T0].leader == 1
+    answer_lost(cluster, 1, T0)
+    assert cluster.zookeeper.states[T0].leader == -1
+    notify_disk_failure(cluster, 1)
+    assert cluster.zookeeper.states[T0].leader == 1
+    assert cluster.channels.leadership(1)[T0].leader == 1
 
 
 def test_a_lost_replica_stays_lost_when_its_broker_was_wrongly_suspected() -> None:

@@ -19,7 +19,7 @@ from barnabas.broker.log import segment_file
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.appending import AppendOutcome
@@ -28,6 +28,7 @@ from barnabas.broker.replication.fetching import FetchItem, FetchParams, FetchRe
 from barnabas.broker.replication.followed import Followed
 from barnabas.broker.replication.isr_changes import IsrStoreUnavailable
 from barnabas.broker.replication.leader_fetches import FetcherSettings, LeaderFetches
+from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
@@ -378,6 +379,28 @@ def test_a_replica_that_cannot_be_created_is_offline_until_a_restart(
     # Not in the other dir either: at the next start it would lie in both.
     [error] = broker.lead(fresh)
     assert error.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_role_that_was_refused_for_want_of_descriptors_is_asked_for_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller takes the replica for lost; without another word it would stay so until a restart."""
+
+    def refuse(partition: Partition, *_: Any) -> bool:
+        raise StorageCallFailed(partition.log.folder, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Partition, "make_leader", refuse)
+        [error] = broker.lead(T0, is_new=False)
+    assert error.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.logs.offline_dirs == {}
+    broker.replicas.shrink_isrs()
+    assert broker.replicas.disk_failures.work_off()
+    assert broker.store.notified == [ME]
+    assert broker.lead(T0, is_new=False) == []
+    broker.replicas.shrink_isrs()
+    assert broker.replicas.disk_failures.work_off()
+    assert broker.store.notified == [ME]
 
 
 def test_a_lost_replica_cannot_be_deleted(broker: Broker) -> None:
