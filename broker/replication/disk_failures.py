@@ -10,7 +10,7 @@ for the disk or for ZooKeeper:
 3. the controller is told, by a notification in ZooKeeper, and asks this broker about all its replicas: the
    answers say which are lost, and others come to lead. Tried again until ZooKeeper has it.
 
-A role that could not be taken for want of descriptors or memory (`StorageCallFailed`) is no failure of a disk,
+A role that could not be taken for want of descriptors or memory (`StorageCallFailed`) is no disk failure,
 but the controller takes the replica for lost all the same. After a while it is asked to give the role again.
 
 The process stays alive, also without any disk: it goes on answering, and a restart after the disk was mended

@@ -110,10 +110,7 @@ class ReplicaManager:
         self._parked: dict[BrokerId, DelayedFetch] = {}
         self.cold_reads = ColdReads(self.partition, self.note_error, on_fatal=on_fatal)
         self.isr_changes = IsrChanges(
-            isr_store,
-            now_ms=now_ms,
-            on_high_watermark=self._high_watermark_moved,
-            on_fatal=on_fatal,
+            isr_store, now_ms=now_ms, on_high_watermark=self._high_watermark_moved, on_fatal=on_fatal
         )
         self._fetchers = make_fetchers(self)
         self._roles = RoleChanges(

@@ -148,10 +148,7 @@ class RoleChanges:
                     try:
                         role = self._take_role(name, topic, state, request, endpoints)
                     except ApiError as error:
-                        logger.warning("%s keeps its role: %s", name, error)
-                        self._note_error(error)
-                        if isinstance(error, StorageCallFailed):
-                            self._role_refused()
+                        self._keep_role(name, error)
                         errors.append(_partition_error(name, error.code))
                         continue
                     except Exception as error:  # noqa: BLE001 - whatever it is costs this replica alone
@@ -171,6 +168,12 @@ class RoleChanges:
         for name in named:
             self._role_changed(name)
         return errors
+
+    def _keep_role(self, name: TopicPartition, error: ApiError) -> None:
+        logger.warning("%s keeps its role: %s", name, error)
+        self._note_error(error)
+        if isinstance(error, StorageCallFailed):
+            self._role_refused()
 
     def _fail(self, name: TopicPartition, error: Exception, what: str) -> None:
         self.failed.note(name, error, what)
