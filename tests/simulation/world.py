@@ -452,6 +452,8 @@ class World:
         """The threads of a broker that wait for ZooKeeper have their turn."""
         if self.hosts[broker].can_act:
             self.hosts[broker].replicas.isr_changes.work_off()
+            # What it has committed is seen before a disk may go.
+            self.check()
             self.hosts[broker].replicas.disk_failures.work_off()
 
     def shrink(self, broker: BrokerId) -> None:
