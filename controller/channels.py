@@ -6,9 +6,9 @@ while the broker is registered. What waits is merged (see `barnabas.controller.r
 broker costs bounded memory.
 
 A broker is suspected when it cannot be connected to and `PeerLives` declares its life dead, whatever its
-session in ZooKeeper says; one that was declared dead before, such as the controller that was, is suspected
-from the beginning. A suspected broker is asked on until it answers a LeaderAndIsr for its very registration;
-another process at its address refuses that as a stale broker epoch, and does not count.
+session in ZooKeeper says; one that the reign holds for dead already, such as the controller that was, is
+suspected from the beginning. A suspected broker is asked on until it answers a LeaderAndIsr for its very
+registration; another process at its address refuses that as a stale broker epoch, and does not count.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaReq
 class BrokerChannels(Protocol):
     """What the controller needs of its channels; called from its event thread, never waiting for a broker."""
 
-    def add_broker(self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint) -> None: ...
+    def add_broker(
+        self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint, *, is_suspected: bool
+    ) -> None: ...
 
     def remove_broker(self, broker: BrokerId) -> None: ...
 
@@ -100,9 +102,14 @@ class ControllerChannels:
         self._thread = threading.Thread(target=self._run, name=f"controller-channels-{epoch}", daemon=True)
         self._thread.start()
 
-    def add_broker(self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint) -> None:
-        """Connect to a registered broker; a link to an earlier life of it is closed."""
-        self._on_loop(self._add, broker, broker_epoch, endpoint)
+    def add_broker(
+        self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint, *, is_suspected: bool
+    ) -> None:
+        """Connect to a registered broker; a link to an earlier life of it is closed.
+
+        Whether it is suspected the caller says: both must think the same, or it is never told anything.
+        """
+        self._on_loop(self._add, broker, broker_epoch, endpoint, is_suspected)
 
     def remove_broker(self, broker: BrokerId) -> None:
         self._on_loop(self._remove, broker)
@@ -151,9 +158,11 @@ class ControllerChannels:
         finally:
             self._loop.close()
 
-    def _add(self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint) -> None:
+    def _add(
+        self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint, is_suspected: bool
+    ) -> None:
         self._remove(broker)
-        link = _BrokerLink(self, broker, broker_epoch, endpoint)
+        link = _BrokerLink(self, broker, broker_epoch, endpoint, is_suspected)
         self._links[broker] = link
         link.start()
 
@@ -207,7 +216,12 @@ class _BrokerLink:
     """The link to one life of one broker; lives on the channels' loop."""
 
     def __init__(
-        self, owner: ControllerChannels, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint
+        self,
+        owner: ControllerChannels,
+        broker: BrokerId,
+        broker_epoch: BrokerEpoch,
+        endpoint: Endpoint,
+        is_suspected: bool,
     ) -> None:
         self._owner = owner
         self._broker = broker
@@ -218,7 +232,7 @@ class _BrokerLink:
         # Nothing waits, nothing is under way, or nobody is there to be told.
         self.idle = asyncio.Event()
         self.idle.set()
-        self._is_suspected = owner.lives.is_dead(broker, broker_epoch)
+        self._is_suspected = is_suspected
         self._is_repeating = False
         # Unforeseen errors since a batch was last sent whole.
         self._failures = 0

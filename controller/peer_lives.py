@@ -26,6 +26,8 @@ from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
 UNREACHABLE_S: Final = 2.0
 VANISHED_S: Final = 0.5
 FIRST_HOLD_S: Final = 10.0
+FRESH_S: Final = 10.0
+"""For how long a declaration counts after the last sign: nobody may have looked since."""
 MOST_ERRORS: Final = 5
 """After so many errors a life is never declared dead again."""
 
@@ -66,7 +68,7 @@ def of_all_addresses(signs: list[Sign]) -> Sign:
 
 
 class _Life:
-    __slots__ = ("address", "broker_epoch", "errors", "is_dead", "since_s", "was_reached")
+    __slots__ = ("address", "broker_epoch", "errors", "is_dead", "seen_s", "since_s", "was_reached")
 
     def __init__(self, broker_epoch: BrokerEpoch) -> None:
         self.broker_epoch = broker_epoch
@@ -74,6 +76,8 @@ class _Life:
         self.address: Address | None = None
         # Since when it has given signs of death and no other.
         self.since_s: float | None = None
+        # When it gave the last sign of death.
+        self.seen_s = 0.0
         self.is_dead = False
         self.errors = 0
 
@@ -114,12 +118,15 @@ class PeerLives:
         """Take note of an attempt to connect; whether the life is declared dead now."""
         with self._lock:
             life = self._life(broker, broker_epoch)
+            now_s = self._now_s()
+            if not self._is_dead_now(life, now_s):
+                life.is_dead = False
             if sign not in _NEEDED_S:
                 life.since_s = None
                 return life.is_dead
+            life.seen_s = now_s
             if life.is_dead:
                 return True
-            now_s = self._now_s()
             if life.since_s is None:
                 life.since_s = now_s
             if not life.was_reached and not self._reached_elsewhere(broker, broker_epoch):
@@ -129,12 +136,15 @@ class PeerLives:
 
     def is_dead(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> bool:
         with self._lock:
-            return self._life(broker, broker_epoch).is_dead
+            return self._is_dead_now(self._life(broker, broker_epoch), self._now_s())
 
     def address(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> Address | None:
         """Where it was reached last."""
         with self._lock:
             return self._life(broker, broker_epoch).address
+
+    def _is_dead_now(self, life: _Life, now_s: float) -> bool:
+        return life.is_dead and now_s - life.seen_s <= FRESH_S
 
     def _is_alive(self, life: _Life) -> None:
         if life.is_dead:

@@ -46,7 +46,7 @@ class ControllerSettings:
 class Reign:
     """See the module. `put` hands an event to the controller's queue, from any thread.
 
-    ``is_dead`` says which registered lives this broker knows to be dead already; the channels know them too.
+    ``is_dead`` says which registered lives this broker knows to be dead already.
     """
 
     def __init__(
@@ -328,7 +328,8 @@ class Reign:
                 self._settings.inter_broker_listener_name,
             )
             return
-        self._channels.add_broker(broker, registration.broker_epoch, endpoint)
+        is_suspected = broker in self.context.suspected
+        self._channels.add_broker(broker, registration.broker_epoch, endpoint, is_suspected=is_suspected)
 
     # Topics
 

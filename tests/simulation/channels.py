@@ -65,8 +65,10 @@ class SimChannels:
 
     # As the controller sees it
 
-    def add_broker(self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint) -> None:
-        self.links[broker] = Link(broker_epoch)
+    def add_broker(
+        self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint, *, is_suspected: bool
+    ) -> None:
+        self.links[broker] = Link(broker_epoch, is_suspected)
 
     def remove_broker(self, broker: BrokerId) -> None:
         self.links.pop(broker, None)

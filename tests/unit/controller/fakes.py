@@ -234,11 +234,15 @@ class FakeChannels:
     def __init__(self, epoch: ControllerEpoch) -> None:
         self.epoch = epoch
         self.connected: dict[BrokerId, tuple[BrokerEpoch, Endpoint]] = {}
+        self.suspected: set[BrokerId] = set()
         self.batches: list[tuple[BrokerId, BrokerBatch]] = []
         self.is_stopped = False
 
-    def add_broker(self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint) -> None:
+    def add_broker(
+        self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint, *, is_suspected: bool
+    ) -> None:
         self.connected[broker] = (broker_epoch, endpoint)
+        self.suspected = self.suspected | {broker} if is_suspected else self.suspected - {broker}
 
     def remove_broker(self, broker: BrokerId) -> None:
         self.connected.pop(broker, None)

@@ -43,7 +43,7 @@ class Rig:
             report=self.reports.append,
             lives=self.lives,
         )
-        self.channels.add_broker(ONE, BrokerEpoch(77), self.broker.endpoint)
+        self.channels.add_broker(ONE, BrokerEpoch(77), self.broker.endpoint, is_suspected=False)
 
     def connected(self) -> Rig:
         wait_until(lambda: self.broker.connections_made)
@@ -191,7 +191,7 @@ def test_another_process_at_the_address_of_a_dead_broker_does_not_bring_it_back(
     rig.broker.revive()
     wait_until(lambda: len(rig.broker.requests) >= 3)
     assert rig.reports == [events.BrokerSuspected(*LIFE)]
-    rig.channels.add_broker(ONE, BrokerEpoch(99), rig.broker.endpoint)
+    rig.channels.add_broker(ONE, BrokerEpoch(99), rig.broker.endpoint, is_suspected=False)
     rig.channels.send(ONE, batch_of(0))
     wait_until(lambda: len(rig.reports) == 2)
     assert isinstance(rig.reports[1], events.LeaderAndIsrAnswered)
@@ -257,7 +257,7 @@ def test_one_that_was_never_reached_is_not_suspected_though_it_refuses(rigs: lis
     seen = rig.lives.seen
     rig.lives.seen = lambda *what: asked.append(what) or seen(*what)
     # Registered anew, and its port refuses from the beginning.
-    rig.channels.add_broker(ONE, BrokerEpoch(78), rig.broker.endpoint)
+    rig.channels.add_broker(ONE, BrokerEpoch(78), rig.broker.endpoint, is_suspected=False)
     wait_until(lambda: len(asked) >= 3)
     assert rig.reports == [events.BrokerSuspected(*LIFE)]
 
@@ -273,7 +273,9 @@ def test_one_that_is_known_to_be_dead_is_suspected_from_the_beginning_until_it_a
         life = (BrokerId(2), BrokerEpoch(90))
         rig.lives.reached(*life)
         assert rig.lives.seen(*life, Sign.REFUSES)
-        rig.channels.add_broker(*life, other.endpoint)
+        # It may have been reached since: the reign holds it for dead, and must hear that it is not.
+        rig.lives.reached(*life)
+        rig.channels.add_broker(*life, other.endpoint, is_suspected=True)
         wait_until(lambda: rig.reports)
         assert rig.reports == [events.BrokerReturned(ControllerEpoch(5), *life)]
         assert not rig.lives.is_dead(*life)

@@ -9,6 +9,7 @@ import pytest
 
 from barnabas.controller.peer_lives import (
     FIRST_HOLD_S,
+    FRESH_S,
     MOST_ERRORS,
     UNREACHABLE_S,
     VANISHED_S,
@@ -93,6 +94,21 @@ def test_one_that_was_declared_dead_in_error_has_to_be_silent_for_longer_and_is_
     # But the next life is another.
     desk.lives.reached(ONE, NEXT)
     assert desk.seen(Sign.REFUSES, NEXT)
+
+
+def test_a_declaration_is_forgotten_when_nobody_has_looked_for_long(desk: Desk) -> None:
+    """It may have been an error, which nobody who could know has noticed."""
+    desk.lives.reached(ONE, LIFE)
+    assert desk.seen(Sign.REFUSES)
+    desk.now_s += FRESH_S
+    assert desk.seen(Sign.UNREACHABLE)
+    desk.now_s += FRESH_S
+    assert desk.lives.is_dead(ONE, LIFE)
+    desk.now_s += 1.0
+    assert not desk.lives.is_dead(ONE, LIFE)
+    assert not desk.seen(Sign.ANSWERS)
+    assert not desk.seen(Sign.UNREACHABLE)
+    assert desk.seen(Sign.REFUSES)
 
 
 def test_what_is_said_of_an_earlier_life_changes_nothing(desk: Desk) -> None:
