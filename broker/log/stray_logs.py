@@ -81,6 +81,8 @@ class StrayLogs:
     def add(self, log: Log, now_ms: int) -> Path:
         """Close a log and rename its folder; returns the new one. Raises LogDirFailure, StorageCallFailed."""
         log.close(now_ms)
+        # Whoever still reads it must not take the folder that a new log of that name may have by now for its.
+        log.abandon()
         name = log.topic_partition
         folder = log.folder.with_name(stray_name(name))
         OffsetCheckpoint(log.folder / LOG_START_FILE, self._files).write({name: log.log_start_offset})

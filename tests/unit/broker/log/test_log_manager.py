@@ -19,7 +19,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import LogDir
 from barnabas.broker.log.log_files import parse_partition_name
-from barnabas.broker.log.storage_errors import CorruptLog, LogDirFailure, StorageCallFailed
+from barnabas.broker.log.storage_errors import CorruptLog, LogDirFailure, LogGone, StorageCallFailed
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import TopicId, TopicPartition
@@ -156,6 +156,20 @@ def test_a_stray_that_could_not_be_taken_up_is_taken_up_the_next_time(
     assert (found.log_start_offset, found.log_end_offset) == (2, 5)
     assert strays(managers) == []
     assert manager.strays.all() == []
+
+
+def test_who_reads_a_log_that_is_set_aside_is_told_that_it_is_gone(managers: Managers) -> None:
+    # Its files must not be looked for where a new log of that name lies by now: they would seem lost.
+    managers.configs[KEY.topic] = LogConfig(segment_bytes=100)
+    manager = managers.open()
+    old = manager.get_or_create(KEY, TOPIC_ID, 0)
+    for _ in range(3):
+        old.append_as_leader(batch(1), 0, 0)
+    manager.set_aside(KEY, 0)
+    manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
+    for offset in range(3):
+        with pytest.raises(LogGone):
+            old.read(offset, 100)
 
 
 def test_a_log_that_was_set_aside_is_deleted_when_its_topic_is(managers: Managers) -> None:
