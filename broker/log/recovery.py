@@ -186,6 +186,7 @@ def _open_clean(segment: Segment, *, is_last: bool) -> bool:
     if not segment.size:
         segment.offset_index.clear()
         segment.time_index.clear()
+        segment.trust_indexes()
         if is_last:
             segment.load_tail(segment.base_offset)
         return True

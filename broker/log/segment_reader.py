@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import threading
 from abc import abstractmethod
 from typing import Final, NamedTuple
 
@@ -39,6 +40,8 @@ _BASE_OFFSET: Final = struct.Struct(">q")
 _BATCH_LENGTH: Final = struct.Struct(">8xi")
 _LEAST_READ_BYTES: Final = 16 * 1024
 """A read of less costs as much."""
+_REBUILD_LOCK: Final = threading.Lock()
+"""Two readers that find the same damage would write the same files. Seldom, so one lock for all."""
 _MOST_COPIED_BYTES: Final = 64 * 1024
 """A caller that may not wait is not made to copy more either: 1 MB takes up to half a millisecond."""
 
@@ -352,8 +355,11 @@ class SegmentReader:
         if not self.offset_index.is_sane(self.size, may_wait=may_wait):
             if not may_wait:
                 raise NotCached
-            logger.warning("%s does not fit its segment and is built anew", self.offset_index.path)
-            self._rebuild_indexes()
+            with _REBUILD_LOCK:
+                if not self._has_checked_indexes:
+                    logger.warning("%s does not fit its segment and is built anew", self.offset_index.path)
+                    self._rebuild_indexes()
+                    self._has_checked_indexes = True
         self._has_checked_indexes = True
 
     @abstractmethod

@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.offset_index import OffsetIndex
+from barnabas.broker.log.segment import Segment
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import check_batch, iter_batches
+from tests.waiting import DEADLINE_S
 
 BATCHES = 2000
 
@@ -73,3 +77,59 @@ def test_readers_see_whole_batches_in_order_while_the_log_changes(open_log: Call
     assert not any(reader.is_alive() for reader in readers)
     assert [read[-1] for read in reads] == [log.log_end_offset] * 3
     assert log.log_start_offset > 0
+
+
+def test_two_readers_that_find_the_same_damaged_index_build_it_anew_once(
+    open_log: Callable[..., Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = LogConfig(segment_bytes=1000, index_interval_bytes=0)
+    before = open_log(config)
+    for _ in range(20):
+        before.append_as_leader(build_batch([(None, b"v" * 50)]), 0, 0)
+    before.close(0)
+    path = before.segments[0].offset_index.path
+    path.write_bytes(path.read_bytes()[:-4] + b"\x7f\xff\xff\xff")
+    log = open_log(config, is_clean=True)
+    looked, rebuilt, faults = threading.Semaphore(0), [], []
+    is_sane, rebuild = OffsetIndex.is_sane, Segment._rebuild_indexes
+
+    def look(index: OffsetIndex, size_bytes: int, **how: Any) -> bool:
+        found = is_sane(index, size_bytes, **how)
+        looked.release()
+        return found
+
+    def rebuild_when_both_have_looked(segment: Segment) -> None:
+        rebuilt.append(segment)
+        for _ in range(2):
+            assert looked.acquire(timeout=DEADLINE_S)
+        rebuild(segment)
+
+    monkeypatch.setattr(OffsetIndex, "is_sane", look)
+    monkeypatch.setattr(Segment, "_rebuild_indexes", rebuild_when_both_have_looked)
+
+    def read() -> None:
+        try:
+            assert log.read(3, 10).start_offset == 3
+        except BaseException as error:
+            faults.append(error)
+            raise
+
+    readers = [threading.Thread(target=read, daemon=True) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert faults == []
+    assert len(rebuilt) == 1
+
+
+def test_readers_do_not_doubt_the_index_of_a_log_that_was_empty_at_the_start(
+    open_log: Callable[..., Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In the midst of an append the index is ahead of the segment, which looks like damage.
+    open_log().close(0)
+    log = open_log(LogConfig(index_interval_bytes=0), is_clean=True)
+    for _ in range(5):
+        log.append_as_leader(build_batch([(None, b"v")]), 0, 0)
+    monkeypatch.setattr(OffsetIndex, "is_sane", lambda *_, **__: pytest.fail("looked at"))
+    assert log.read(1, 1).start_offset == 1
