@@ -1,7 +1,8 @@
 """Every change that the log makes on disk, as one object that is handed in.
 
 A test hands in another one, which keeps what a power cut would leave or refuses as a full disk does. Reading
-does not go through it. Stateless; any thread. Each method raises OSError.
+does not go through it. Where no descriptor is left, those that are kept for reading make room. Stateless; any
+thread. Each method raises OSError.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.broker.log.log_files import TEMPORARY_SUFFIX
+from barnabas.broker.log.open_files import OPEN_FILES
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -38,7 +40,7 @@ class FileSystem:
 
     def open(self, path: Path, flags: int) -> int:
         """A descriptor for writing; with `os.O_CREAT` the file may be new."""
-        return os.open(path, flags, 0o644)
+        return OPEN_FILES.opened(lambda: os.open(path, flags, 0o644))
 
     def write_all(self, descriptor: int, data: memoryview | bytes, position: int) -> None:
         """Write all bytes, however few the disk takes at a time."""
@@ -72,7 +74,7 @@ class FileSystem:
         if isinstance(file, int):
             os.fsync(file)
             return
-        descriptor = os.open(file, os.O_RDONLY)
+        descriptor = OPEN_FILES.opened(lambda: os.open(file, os.O_RDONLY))
         try:
             os.fsync(descriptor)
         finally:
@@ -85,7 +87,7 @@ class FileSystem:
         """
         if not _REPORTS_ALL_ERRORS:
             return False
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = OPEN_FILES.opened(lambda: os.open(folder, os.O_RDONLY))
         try:
             if _libc.syncfs(descriptor):
                 number = ctypes.get_errno()

@@ -166,10 +166,9 @@ class Segment(SegmentReader):
         Raises LogDirFailure and leaves everything as it was.
         """
         size, next_offset = self._end
-        if not self.file.is_written:
-            # Before the write, for it may fail and the batches must not stay behind without an entry.
-            self.offset_index.load()
-            self.time_index.load()
+        # Before the write, for it may fail and the batches must not stay behind without an entry.
+        self.offset_index.load()
+        self.time_index.load()
         self.file.write(data, size_limit)
         last_offset = next_offset - 1
         for position, header in batches:

@@ -188,13 +188,15 @@ class SegmentFile:
         `size_limit` is how long the file is expected to grow at the most: it is not extended far beyond.
         """
         end = self.size + len(data)
+        descriptor: Descriptor | None = None
         try:
             descriptor = self._writable()
             if end > self._capacity:
                 self._extend(descriptor, end, size_limit)
             self._files.write_all(descriptor.number, data, self.size)
         except OSError as error:
-            self._drop_unpublished()
+            if descriptor is not None:
+                self._drop_unpublished(descriptor)
             raise storage_error(self.path, error) from error
         finally:
             self.sync_state.note_change()
@@ -317,7 +319,7 @@ class SegmentFile:
         descriptor = self._descriptor
         if descriptor is not None and descriptor.is_writable:
             return descriptor
-        number = self._open_files.opened(lambda: self._files.open(self.path, os.O_RDWR))
+        number = self._files.open(self.path, os.O_RDWR)
         descriptor = self._descriptor = Descriptor(number, is_writable=True)
         self._capacity = os.fstat(number).st_size
         self._count_kept()
@@ -335,11 +337,9 @@ class SegmentFile:
         self._files.truncate(descriptor.number, capacity)
         self._capacity = capacity
 
-    def _drop_unpublished(self) -> None:
+    def _drop_unpublished(self, descriptor: Descriptor) -> None:
         """Remove what a failed write may have left: nobody has seen it, so it may be cut off."""
-        descriptor, size = self._descriptor, self.size
-        if descriptor is None or not descriptor.is_writable:
-            return
+        size = self.size
         try:
             self._files.truncate(descriptor.number, size)
             self._files.fsync(descriptor.number)

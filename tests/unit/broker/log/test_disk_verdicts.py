@@ -6,15 +6,19 @@ import errno
 import logging
 import os
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from barnabas.broker.log.disk_verdicts import Operation, Verdict, verdict
 from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.open_files import OPEN_FILES
 from barnabas.broker.log.storage_errors import (
     LogDirFailure,
     LogGone,
@@ -25,7 +29,10 @@ from barnabas.broker.log.storage_errors import (
 )
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+
+from .conftest import OpenLog
+from .producing import produced
 
 READ, WRITE, CHANGE, SYNC = Operation.READ, Operation.WRITE, Operation.CHANGE, Operation.SYNC
 BROKEN, FAILED, GONE = Verdict.DISK_BROKEN, Verdict.CALL_FAILED, Verdict.LOG_GONE
@@ -214,3 +221,35 @@ def test_a_log_whose_folder_is_missing_can_be_deleted(manager: Manager, tmp_path
     assert manager.logs.delete(T0, 0)
     assert manager.logs.offline_dirs == {}
     assert manager.logs.offline_partitions == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda log: log.roll(0),
+        lambda log: log.truncate_to(1),
+        lambda log: log.flush(0),
+        lambda log: log.assign_topic_id(TopicId(uuid.uuid4())),
+    ],
+    ids=["roll", "truncation", "flush", "topic id"],
+)
+def test_a_change_that_finds_no_descriptor_has_one_let_go_that_is_kept_for_reading(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, change: Callable[[Log], object]
+) -> None:
+    log = open_log()
+    for sequence in range(3):
+        log.append_as_leader(produced(sequence), 1 + sequence, 0)
+        log.read(sequence, 100)
+    kept, really = OPEN_FILES.kept, os.open
+    refused = []
+
+    def open_if_there_is_room(path: Any, *rest: Any) -> int:
+        if OPEN_FILES.kept >= kept:
+            refused.append(path)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return really(path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_if_there_is_room)
+        change(log)
+    assert len(refused) == 1
