@@ -341,6 +341,8 @@ class Log:
             end = min(kept[-1].batch_start(offset), kept[-1].next_offset)
             if self._bounds.lower(end):
                 self._save_bounds()
+            # May be refused, hence before anything is cut; recovery would find these epochs in the batches.
+            self.epoch_cache.truncate_from_end(end)
             # Readers lose sight of what is to go before it goes.
             self._segments = LogSegments.of(kept)
             self._bounds.end = end
@@ -353,10 +355,9 @@ class Log:
                     # Or a power cut might bring files back that fit to what is appended from now on.
                     self._files.fsync(self.folder)
                     self._snapshots.has_removed = False
-            self.epoch_cache.truncate_from_end(self._bounds.end)
-            if not self.producers.cut(end):
-                now_ms = max(state.last_append_ms for state in self.producers)
-                self.producers = load_producers(self._snapshots, self._segments, now_ms)
+                if not self.producers.cut(end):
+                    now_ms = max(state.last_append_ms for state in self.producers)
+                    self.producers = load_producers(self._snapshots, self._segments, now_ms)
             self._bounds.check()
             return True
 
@@ -370,6 +371,8 @@ class Log:
             before = self._segments.all
             if self._bounds.lower_to_nothing(offset):
                 self._save_bounds()
+            # As in `truncate_to`.
+            self.epoch_cache.clear()
             self.producers = ProducerStates()
             with must_be_whole(self.folder), disk_work(self.folder, Operation.SYNC):
                 self._snapshots.remove_above(-1)
@@ -380,7 +383,6 @@ class Log:
                 self._files.fsync(self.folder)
             self._segments = LogSegments.of([fresh])
             self._bounds.begin_at(offset)
-            self.epoch_cache.clear()
 
     def increment_log_start_offset(self, offset: int) -> bool:
         """Move the log's start forward; False when it is there already. The caller keeps it below the HW.

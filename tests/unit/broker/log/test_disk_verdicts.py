@@ -32,7 +32,7 @@ from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 
 from .conftest import OpenLog
-from .producing import produced
+from .producing import ID, produced
 
 READ, WRITE, CHANGE, SYNC = Operation.READ, Operation.WRITE, Operation.CHANGE, Operation.SYNC
 BROKEN, FAILED, GONE = Verdict.DISK_BROKEN, Verdict.CALL_FAILED, Verdict.LOG_GONE
@@ -253,3 +253,36 @@ def test_a_change_that_finds_no_descriptor_has_one_let_go_that_is_kept_for_readi
         patch.setattr(os, "open", open_if_there_is_room)
         change(log)
     assert len(refused) == 1
+
+
+class EpochsRefused(FileSystem):
+    """A disk that refuses to open the file of the epochs while it is told to."""
+
+    def __init__(self) -> None:
+        self.refuses = False
+
+    def open(self, path: Path, flags: int) -> int:
+        if self.refuses and path.name.startswith("leader-epoch"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().open(path, flags)
+
+
+def test_a_truncation_that_is_refused_has_cut_nothing_and_the_next_cuts_all(open_log: OpenLog) -> None:
+    # Cut but for its producers, the log would answer a batch that comes again with where it was.
+    disk = EpochsRefused()
+    log = open_log(files=disk)
+    log.append_as_leader(produced(0), 1, 0)
+    log.append_as_leader(produced(1), 2, 0)
+    disk.refuses = True
+    with pytest.raises(StorageCallFailed):
+        log.truncate_to(1)
+    assert (log.log_end_offset, log.epoch_cache.latest_epoch) == (2, 2)
+    with pytest.raises(StorageCallFailed):
+        log.truncate_fully_and_start_at(5)
+    assert (log.log_end_offset, log.epoch_cache.latest_epoch) == (2, 2)
+    assert log.read(0, 1000).next_offset == 2
+    disk.refuses = False
+    assert log.truncate_to(1)
+    producer = log.producers.get(ID)
+    assert producer is not None
+    assert (log.log_end_offset, log.epoch_cache.latest_epoch, producer.last_sequence) == (1, 1, 0)
