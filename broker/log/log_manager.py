@@ -379,7 +379,10 @@ class LogManager:
     # Inside
 
     def _load_dir_or_fail(self, now_ms: int, log_dir: LogDir) -> None:
-        self._guarded_dir(partial(self._load_dir, log_dir, now_ms))
+        try:
+            self._load_dir(log_dir, now_ms)
+        except LogDirFailure as failure:
+            self.fail_dir(failure)
 
     def _load_dir(self, log_dir: LogDir, now_ms: int) -> None:
         found = log_dir.scan(self.strays.notice, log_dir.take_clean_mark())
@@ -448,6 +451,8 @@ class LogManager:
             work()
         except LogDirFailure as failure:
             self.fail_dir(failure)
+        except StorageCallFailed as failure:
+            logger.warning("left to the next pass: %s", failure)
 
     def _write_checkpoints(self, log_dir: LogDir) -> None:
         self._write_log_starts(log_dir)

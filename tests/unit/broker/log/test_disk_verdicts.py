@@ -286,3 +286,21 @@ def test_a_truncation_that_is_refused_has_cut_nothing_and_the_next_cuts_all(open
     producer = log.producers.get(ID)
     assert producer is not None
     assert (log.log_end_offset, log.epoch_cache.latest_epoch, producer.last_sequence) == (1, 1, 0)
+
+
+def test_a_checkpoint_that_finds_no_descriptor_is_left_to_the_next_pass(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager.append(T0)
+    log = manager.logs.get(T0)
+    assert log is not None
+    log.flush(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystem, "write_atomically", refusing(errno.EMFILE))
+        manager.logs.checkpoint_pass(0)
+        manager.logs.checkpoint_high_watermarks({T0: 1})
+        manager.logs.checkpoint_log_starts()
+    assert manager.logs.offline_dirs == {}
+    manager.logs.checkpoint_pass(0)
+    (log_dir,) = manager.logs._dirs.values()
+    assert log_dir.recovery_points.read() == {T0: 1}
