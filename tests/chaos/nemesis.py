@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoNodeError, NotEmptyError
 
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ZooKeeper
@@ -180,6 +180,8 @@ class Nemesis:
                 zookeeper.delete(path, recursive=True)
             except NoNodeError:
                 self._say("  it is not there just now")
+            except NotEmptyError:
+                self._say("  somebody wrote below it meanwhile")
 
     def _close_session(self, broker_id: int) -> None:
         with ClusterView(self._cluster).zookeeper() as zookeeper:
