@@ -88,6 +88,7 @@ class MetadataCache:
         self._order = RequestOrder()
         self._suspects: frozenset[BrokerId] = frozenset()
         self._version = 0
+        self._updates = 0
         # The life in which each peer has answered last.
         self._reached: dict[BrokerId, BrokerEpoch] = {}
         self._listeners: list[Callable[[Iterable[str]], None]] = []
@@ -109,6 +110,11 @@ class MetadataCache:
         What was made between two equal readings is of one picture, and holds for as long as it is that.
         """
         return self._version
+
+    @property
+    def updates(self) -> int:
+        """How many UpdateMetadata were taken: one more says that the controller has spoken since."""
+        return self._updates
 
     def on_update(self, listener: Callable[[Iterable[str]], None]) -> None:
         """Have a listener called with the names of the topics that an update touched."""
@@ -177,7 +183,7 @@ class MetadataCache:
                 else {},
             )
             self._forget_suspicions(before, trusted)
-            self._version += 1
+            self._version, self._updates = self._version + 1, self._updates + 1
         for listener in self._listeners:
             listener(touched)
         if deleted:

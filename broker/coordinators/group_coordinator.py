@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -102,8 +102,11 @@ class GroupCoordinator:
         self._to_load: list[GroupShard] = []
         self._deleted: list[_Deleted] = []
         self._checked: dict[str, TopicId] = {}
-        self._to_check: dict[str, TopicId] = {}
+        self._to_check: set[str] = set()
         """Topics that have come to be known, and those for which offsets of earlier ones are looked for."""
+        self._untold: dict[GroupShard, int] = {}
+        """Shards taken up since the last UpdateMetadata, and its number: what is known of topics may be older
+        than what the coordinators before knew."""
         self._counted: tuple[TopicId, int] | None = None
         self._must_count = False
         self._said_too_few_ms = -math.inf
@@ -234,10 +237,12 @@ class GroupCoordinator:
                 return
             if shard is not None:
                 del self._shards[name.partition]
+                self._untold.pop(shard, None)
                 shard.fence()
                 self._to_close.append(shard)
             if partition is not None and led is not None:
                 shard = self._shards[name.partition] = self._new_shard(partition, *led)
+                self._untold[shard] = self._metadata.updates
                 self._to_load.append(shard)
             self._condition.notify()
 
@@ -288,10 +293,14 @@ class GroupCoordinator:
             for name in names
             if name in known and self._checked.get(name) != known[name].topic_id
         }
-        if fresh:
+        if fresh or self._untold:
             with self._condition:
                 self._checked |= fresh
-                self._to_check |= fresh
+                updates = self._metadata.updates
+                told = [shard for shard, before in self._untold.items() if updates > before]
+                for shard in told:
+                    del self._untold[shard]
+                self._to_check |= self._checked.keys() if told else fresh.keys()
                 self._condition.notify()
 
     def _log_ends(self) -> dict[int, int]:
@@ -338,8 +347,8 @@ class GroupCoordinator:
                     deleted = self._deleted.pop(0)
                     return lambda: self._forget_topics(deleted)
                 if self._to_check:
-                    topic_ids, self._to_check = self._to_check, {}
-                    return lambda: self._forget_others(topic_ids)
+                    names, self._to_check = self._to_check, set()
+                    return lambda: self._forget_others(names)
                 self._condition.wait()
             return None
 
@@ -400,31 +409,39 @@ class GroupCoordinator:
         records = last_records(log, lambda: shard.state is ShardState.LOADING)
         if records is None:
             return None
-        known = {name: topic.topic_id for name, topic in self._metadata.current.topics.items()}
+        is_told = shard not in self._untold
+        topics = self._metadata.current.topics
+        known = {name: topic.topic_id for name, topic in topics.items()} if is_told else {}
         if not shard.load(groups_of(records, shard.partition, known)):
             return None
         # What has come to be known meanwhile found the shard not yet serving.
         with self._condition:
-            self._to_check |= self._checked
+            self._to_check |= self._checked.keys()
         return len(records)
 
     def _forget_topics(self, deleted: _Deleted) -> None:
         """A topic that has been made anew meanwhile keeps what was committed since."""
         for index, shard in list(self._shards.items()):
-            if shard in self._serving():
+            if shard in self._serving() and shard not in self._untold:
                 shard.for_all(partial(self._forget, deleted.topics, deleted.ends.get(index, 0)))
 
-    def _forget_others(self, topic_ids: Mapping[str, TopicId]) -> None:
-        """Remove offsets of topics that had a name before these, as those deleted while nobody looked."""
+    def _forget_others(self, names: Collection[str]) -> None:
+        """Remove offsets of topics that had these names before, as those deleted while nobody looked."""
+        told = [shard for shard in self._serving() if shard not in self._untold]
+        # Read after that: no coordinator of one of these shards has known later topics.
+        known = self._metadata.current.topics
+        topic_ids = {name: known[name].topic_id for name in names if name in known}
 
         def forget(group: Group, now: Moment) -> Effects:
             return group.remove_offsets(group.offsets.of_others(topic_ids), now)
 
-        for shard in self._serving():
+        for shard in told:
             shard.for_all(forget)
 
     def _forget(self, topics: frozenset[str], end: int, group: Group, now: Moment) -> Effects:
         # Under the group's lock: nobody can commit for a topic that is not known, so all of that is old.
         current = self._metadata.current
-        gone = topics - current.topics.keys() - current.hidden_topics.keys()
-        return group.remove_offsets(group.offsets.of_topics(gone, topics - gone, end), now)
+        known = {**current.hidden_topics, **{name: topic.topic_id for name, topic in current.topics.items()}}
+        made_anew = {name: known[name] for name in topics if name in known}
+        gone = topics - made_anew.keys()
+        return group.remove_offsets(group.offsets.of_topics(gone, made_anew, end), now)

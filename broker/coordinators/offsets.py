@@ -58,18 +58,23 @@ class CommittedOffsets:
         """What is committed now. For any thread, and without the lock: it is one step of the interpreter."""
         return self._committed.copy()
 
-    def of_topics(self, gone: Set[str], made_anew: Set[str], end: int) -> list[TopicPartition]:
+    def of_topics(self, gone: Set[str], made_anew: Mapping[str, TopicId], end: int) -> list[TopicPartition]:
         """The partitions with offsets of topics that are no more: all of those that are ``gone``; of topics
-        ``made_anew`` those whose last record stands before ``end``, unless they are being committed again.
+        ``made_anew`` those of another id, or without one and with their last record before ``end``, unless
+        they are being committed again.
         """
 
-        def is_old(name: TopicPartition, record_offset: int) -> bool:
-            return name.topic in made_anew and record_offset < end and name not in self._on_their_way
+        def is_old(name: TopicPartition, committed: Committed) -> bool:
+            if name.topic not in made_anew or name in self._on_their_way:
+                return False
+            if committed.value.topic_id is None:
+                return committed.record_offset < end
+            return is_of_another(name, committed.value, made_anew)
 
         found = [
             name
             for name, committed in self._committed.items()
-            if name.topic in gone or is_old(name, committed.record_offset)
+            if name.topic in gone or is_old(name, committed)
         ]
         on_their_way = self._on_their_way.keys() - self._committed.keys()
         return [*found, *(name for name in on_their_way if name.topic in gone)]

@@ -741,11 +741,34 @@ def test_offsets_of_a_deleted_topic_do_not_survive_a_change_of_coordinator(
         )
     lead(hosting, epoch=2)
     work(hosting)
-    if not is_known_first:
+    if is_known_first:
+        # What the controller sends with a role.
+        hosting.managed.metadata.update(metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID))
+        work(hosting)
+    else:
         assert fetched(hosting) == {("topic", 0): 8, ("other", 0): 7}
         hosting.managed.metadata.update(anew)
         work(hosting)
     assert fetched(hosting) == {("topic", 0): 8}
+
+
+def test_offsets_of_a_topic_that_this_broker_has_not_heard_of_yet_stay(hosting: Serving) -> None:
+    """It was made anew and committed for while this broker stood still; its role comes before that news."""
+    update, old = hosting.managed.metadata.update, uuid.UUID(int=9)
+    update(metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=10)))
+    hosting.send(commit(7, topic="other"))
+    lead(hosting, epoch=1, leader=2)
+    update(metadata(LIVE, led_by(1), topic="other", topic_id=old))
+    lead(hosting, epoch=2)
+    work(hosting)
+    # The news that was on its way before the role counts for nothing either.
+    hosting.groups.topics_changed(["other"])
+    work(hosting)
+    assert fetched(hosting) == {("other", 0): 7}
+    update(metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=10)))
+    work(hosting)
+    assert fetched(hosting) == {("other", 0): 7}
+    assert len(records(hosting)) == 1, "there is no tombstone"
 
 
 def make_anew(serving: Serving, topic: str) -> None:
