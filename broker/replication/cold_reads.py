@@ -18,7 +18,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from barnabas.broker.replication.fetching import FetchParams, FetchResult, NoteError, PartitionOf, read_cold
+from barnabas.broker.replication.fetching import (
+    FetchParams,
+    FetchResult,
+    NoteError,
+    PartitionOf,
+    failing,
+    read_cold,
+)
+from barnabas.protocol.invariants import InvariantViolation
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +87,14 @@ class ColdReads:
         turn = next(self._turns)
 
         def read() -> None:
-            answer(read_cold(self._partition_of, self._note_error, params, found, turn))
+            try:
+                result = read_cold(self._partition_of, self._note_error, params, found, turn)
+            except InvariantViolation:
+                raise
+            except Exception:
+                logger.critical("a read from disk failed by an error that nobody foresaw", exc_info=True)
+                result = failing(found)
+            answer(result)
 
         if not self._submit(read):
             answer(found)

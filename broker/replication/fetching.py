@@ -170,6 +170,15 @@ def read_cold(
     return FetchResult(outcomes, bytes_read, is_urgent)
 
 
+def failing(found: FetchResult) -> FetchResult:
+    """What `read_all` found, with UNKNOWN_SERVER_ERROR for what it could not read at once."""
+    outcomes = [
+        FetchOutcome(one.item, ErrorCode.UNKNOWN_SERVER_ERROR, None) if one.read and one.read.is_cold else one
+        for one in found.outcomes
+    ]
+    return FetchResult(outcomes, found.bytes_read, is_urgent=True)
+
+
 def _read_one(
     partition_of: PartitionOf,
     note_error: NoteError,

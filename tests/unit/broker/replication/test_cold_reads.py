@@ -34,7 +34,7 @@ class Reader:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.is_cold = True
-        self.error: ApiError | None = None
+        self.error: Exception | None = None
         self.waited_on: list[str] = []
         self.may_go_on = threading.Event()
         self.may_go_on.set()
@@ -183,6 +183,19 @@ def test_a_sector_that_cannot_be_read_is_the_answer_for_its_partition(make_rig: 
     assert [outcome.error for outcome in found.outcomes] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
     assert sizes(found)[1] > 0
     assert rig.noted == [failure]
+
+
+def test_an_error_that_nobody_foresaw_costs_one_fetch_and_no_thread(make_rig: Callable[..., Rig]) -> None:
+    # It may come of bytes on a disk, that is again and again.
+    rig = make_rig(threads=1)
+    rig.readers[NAMES[0]].error = ZeroDivisionError("unforeseen")
+    rig.readers[NAMES[1]].is_cold = False
+    rig.fetch(*NAMES[:2])
+    (found,) = rig.wait_for(1)
+    assert [outcome.error for outcome in found.outcomes] == [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
+    assert sizes(found)[1] > 0
+    rig.fetch(NAMES[2])
+    assert sizes(rig.wait_for(2)[1])[0] > 0
 
 
 def test_a_leader_that_was_deposed_while_the_disk_was_read_says_so(make_rig: Callable[..., Rig]) -> None:
