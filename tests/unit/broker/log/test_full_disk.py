@@ -1,0 +1,116 @@
+"""A disk that is full from any one operation on: the next start finds all that was taken, and no more."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import TopicId, TopicPartition
+from barnabas.protocol.record_batch import iter_batches
+
+from .conftest import Managers
+from .producing import produced
+
+KEY = TopicPartition("t", 0)
+CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0)
+APPENDS = 12
+
+
+class FullDisk(FileSystem):
+    """Takes so many writes and new files, then nothing more; what it refuses first is there in part."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    @property
+    def is_full(self) -> bool:
+        return self.room < 0
+
+    def pwrite(self, descriptor: int, data: memoryview | bytes, position: int) -> int:
+        if self.room == 0:
+            os.pwrite(descriptor, data[: len(data) // 2], position)
+        self._take()
+        return os.pwrite(descriptor, data, position)
+
+    def open(self, path: Path, flags: int) -> int:
+        if flags & os.O_CREAT:
+            self._take()
+        return super().open(path, flags)
+
+    def mkdir(self, path: Path) -> None:
+        if not path.is_dir():
+            self._take()
+        super().mkdir(path)
+
+    def _take(self) -> None:
+        self.room -= 1
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def work(manager: LogManager) -> int:
+    """Append, roll, flush and checkpoint until the disk is full; how many appends were taken."""
+    taken = 0
+    try:
+        log = manager.get_or_create(KEY, TopicId(uuid.UUID(int=1)), 0)
+        for number in range(APPENDS):
+            log.append_as_leader(produced(2 * number, 2), 1 + number // 5, 0)
+            taken += 1
+            if number % 4 == 3:
+                log.flush(0)
+                manager.checkpoint_pass(0)
+                manager.checkpoint_high_watermarks({KEY: int(log.log_end_offset)})
+    except ApiError as error:
+        if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:
+            raise
+        if isinstance(error, LogDirFailure):
+            manager.fail_dir(error)
+    return taken
+
+
+@pytest.mark.parametrize("many_producers", [False, True])
+def test_whichever_operation_finds_the_disk_full_nothing_that_was_taken_is_lost(
+    managers: Managers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many_producers: bool
+) -> None:
+    if many_producers:
+        # Snapshots are then written without the log's lock, by the next flush.
+        monkeypatch.setattr("barnabas.broker.log.producer_snapshot._MANY", 0)
+    managers.configs["t"] = CONFIG
+    room, was_full = 0, True
+    while was_full:
+        paths = [tmp_path / str(room)]
+        disk = FullDisk(1 << 30)
+        manager = managers.open(paths=paths, files=disk)
+        disk.room = room
+        taken = work(manager)
+        was_full = disk.is_full
+        assert was_full == bool(manager.offline_dirs)
+        managers.crash(manager)
+        again = managers.open(paths=paths)
+        assert again.offline_partitions == {}
+        log = again.get(KEY)
+        assert taken == 0 or log is not None
+        if log is not None:
+            assert log.log_end_offset in (2 * taken, 2 * taken + 2)
+            sequences = []
+            while len(sequences) * 2 < log.log_end_offset:
+                found = log.read(2 * len(sequences), 1 << 20)
+                sequences += [header.base_sequence for _, header in iter_batches(found.records)]
+            assert sequences == [2 * number for number in range(len(sequences))]
+            assert (
+                log.append_as_leader(produced(2 * len(sequences), 1), 99, 0).base_offset
+                == log.log_end_offset - 1
+            )
+        managers.crash(again)
+        room += 1
+    assert taken == APPENDS
+    assert room > 40
