@@ -37,9 +37,9 @@ logger = logging.getLogger(__name__)
 
 _MAX_FRAME_BYTES: Final = (1 << 31) - 1
 _MAX_FLUSHES: Final = 4
+"""How many leaders' fetches may wait for the disk at once; of the others each keeps one flush waiting."""
 _FIRST_REST_S: Final = 0.1
 _LONGEST_REST_S: Final = 5.0
-"""How many leaders' fetches may wait for the disk at once; of the others each keeps one flush waiting."""
 
 
 class FollowedLeader(NamedTuple):
