@@ -334,15 +334,16 @@ class Reign:
     # Topics
 
     def _topics_changed(self) -> None:
+        were_all_readable = not self.context.unreadable_topics
         names = set(self._store.topics(self._watch(events.TopicChange())))
         for topic in self.context.assignments.keys() - names:
             log.warning("topic %s was removed from ZooKeeper by hand", topic)
             self.context.forget_topic(topic)
         self.context.unreadable_topics &= names
         fresh = names - self.context.assignments.keys()
-        if not fresh:
-            return
-        self._bring_into_being(self._topics.load(fresh))
+        if fresh:
+            self._bring_into_being(self._topics.load(fresh))
+        self._tell_all_if_readable(were_all_readable)
 
     def _bring_into_being(self, partitions: Collection[TopicPartition]) -> None:
         """Elect leaders for partitions that were just taken into the context, and tell everybody."""
@@ -361,9 +362,16 @@ class Reign:
         self._flush()
 
     def _assignments_changed(self) -> None:
+        were_all_readable = not self.context.unreadable_topics
         added = self._topics.load_added()
         if added:
             self._bring_into_being(added)
+        self._tell_all_if_readable(were_all_readable)
+
+    def _tell_all_if_readable(self, were_all_readable: bool) -> None:
+        """Say that this is all to those that came while it was not known; see `_knows_all_of`."""
+        if not were_all_readable and not self.context.unreadable_topics:
+            self._bring_up(self.context.live_or_shutting_down)
 
     def _topic_configs_changed(self, topics: Collection[str]) -> None:
         """Brokers hear of them by themselves; what matters here is who may lead from now on."""

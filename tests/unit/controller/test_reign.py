@@ -311,6 +311,26 @@ def test_nothing_is_taken_for_deleted_while_a_topic_cannot_be_read() -> None:
     assert cluster.channels.full_requests(1) == []
 
 
+@pytest.mark.parametrize("is_mended", [True, False])
+def test_brokers_are_told_that_this_is_all_once_every_topic_can_be_read(is_mended: bool) -> None:
+    """One that hosts nothing is fenced until then, and a log of an earlier topic hinders the next."""
+    cluster = cluster_with_topic()
+    cluster.zookeeper.assignments["odd"] = MalformedZnode("/brokers/topics/odd holds b'?'")
+    cluster.elect()
+    cluster.zookeeper.register(4)
+    cluster.reign.handle(events.BrokerChange())
+    assert cluster.channels.full_requests(4) == []
+    if is_mended:
+        cluster.zookeeper.assignments["odd"] = cluster.zookeeper.assignments["t"]
+        cluster.zookeeper.touch("odd")
+        cluster.reign.handle(events.AssignmentChange())
+    else:
+        del cluster.zookeeper.assignments["odd"]
+        cluster.reign.handle(events.TopicChange())
+    for broker in (1, 2, 3, 4):
+        assert len(cluster.channels.full_requests(broker)) == 1
+
+
 def test_a_topic_without_an_id_gets_one() -> None:
     cluster = Cluster(1)
     cluster.zookeeper.assignments["t"] = TopicAssignment(topic_id=NO_TOPIC_ID, replicas={0: (BrokerId(1),)})
