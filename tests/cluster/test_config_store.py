@@ -9,10 +9,11 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 
+from barnabas.broker.clocks import wall_clock_ms
 from barnabas.controller import paths, znodes
 from barnabas.controller.config_changes import NOTICE_LIFETIME_MS, ConfigChanges
 from barnabas.controller.config_store import ALL_BROKERS, ConfigStore, Entity, EntityKind
-from barnabas.controller.store import ClusterStore, now_ms
+from barnabas.controller.store import ClusterStore
 from barnabas.controller.znodes import StoredConfig
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId
@@ -61,7 +62,7 @@ class Hearing:
     def __init__(self, store: ClusterStore, fatal: list[BaseException]) -> None:
         self.store = store
         self.known: dict[Entity, Mapping[str, str]] = {}
-        self.now_ms = now_ms()
+        self.now_ms = wall_clock_ms()
         self.times = 0
         self._lock = threading.Lock()
         self.changes = ConfigChanges(
