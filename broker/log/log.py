@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
@@ -44,6 +45,9 @@ from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import NO_TIMESTAMP, Buffer
+
+_FLUSH_ATTEMPTS: Final = 3
+"""A log of which a file is always missing was deleted, or somebody has removed files by hand."""
 
 
 class Log:
@@ -454,25 +458,32 @@ class Log:
 
         Raises LogDirFailure.
         """
+        for _ in range(_FLUSH_ATTEMPTS):
+            try:
+                self._flush(now_ms, sealed_only)
+                return
+            except FileNotFoundError:
+                # Retention or truncation removed a segment meanwhile: the log is looked at as it is now, for
+                # `flush.messages` promises that what is acknowledged is on disk.
+                continue
+            except OSError as error:
+                is_there = not self.is_closed
+                raise storage_error(self.folder, error, Operation.SYNC, is_log_there=is_there) from error
+
+    def _flush(self, now_ms: int, sealed_only: bool) -> None:
+        """As `flush`. Raises OSError."""
         with self.lock:
             segments = self._segments.all
             end = segments[-1].base_offset if sealed_only else self._bounds.end
             cuts = self._bounds.cuts
             if end <= self._bounds.recovery_point:
                 return
-        try:
-            self._snapshots.write_kept(self.lock)
-            covered = [segment for segment in segments if segment.base_offset < end]
-            sync_all(covered, self._snapshots, self.epoch_cache, self.folder, self._files)
-            if not self._is_folder_durable:
-                self._files.fsync(self.folder.parent)
-                self._is_folder_durable = True
-        except FileNotFoundError:
-            # Retention or truncation removed a segment meanwhile; the next pass sees the log as it is now.
-            return
-        except OSError as error:
-            is_there = not self.is_closed
-            raise storage_error(self.folder, error, Operation.SYNC, is_log_there=is_there) from error
+        self._snapshots.write_kept(self.lock)
+        covered = [segment for segment in segments if segment.base_offset < end]
+        sync_all(covered, self._snapshots, self.epoch_cache, self.folder, self._files)
+        if not self._is_folder_durable:
+            self._files.fsync(self.folder.parent)
+            self._is_folder_durable = True
         with self.lock:
             if not sealed_only and self._segments.active is not segments[-1]:
                 # Sealed meanwhile: its indexes, which recovery would believe from here on, are not forced.

@@ -7,6 +7,7 @@ import os
 import threading
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -217,3 +218,28 @@ def test_an_unclean_start_writes_the_epochs_only_where_they_change(
     monkeypatch.setattr(FileSystem, "write_atomically", noting)
     assert open_log().epoch_cache.entries == log.epoch_cache.entries
     assert "leader-epoch-checkpoint" not in written
+
+
+class RetainingDisk(FileSystem):
+    """At its first fsync, retention has just removed the oldest segment."""
+
+    def __init__(self) -> None:
+        self.retain: Callable[[], object] | None = None
+
+    def fsync(self, file: int | Path) -> None:
+        retain, self.retain = self.retain, None
+        if retain is not None:
+            retain()
+        super().fsync(file)
+
+
+def test_a_flush_beside_retention_puts_on_disk_what_is_left(open_log: OpenLog) -> None:
+    # With flush.messages=1 a record is acknowledged when this returns.
+    disk = RetainingDisk()
+    log = open_log(LogConfig(segment_bytes=300, retention_bytes=900), files=disk)
+    for number in range(9):
+        log.append_as_leader(produced(3 * number, 3), 1, 0)
+    disk.retain = lambda: log.delete_old_segments(0, log.log_end_offset)
+    log.flush(0)
+    assert log.log_start_offset > 0
+    assert log.recovery_point == log.log_end_offset
