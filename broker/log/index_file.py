@@ -76,7 +76,7 @@ class IndexFile:
         self._written = 0
         """How often the file was replaced, so that no reader keeps an old one open."""
         self._state: tuple[bytearray, int] | None = (bytearray(), 0) if is_new else None
-        self._count = 0 if is_new else self._count_on_disk()
+        self._count = 0 if is_new else self._bytes_on_disk() // self.entry.size
 
     def emptied(self) -> Self:
         """A new one in the place of this."""
@@ -92,6 +92,14 @@ class IndexFile:
     @property
     def size_bytes(self) -> int:
         return self.count * self.entry.size
+
+    def has_whole_entries(self) -> bool:
+        """Whether the file has no odd length, which is never sane; its content is not looked at.
+
+        Raises what `storage_error` finds.
+        """
+        size = self._bytes_on_disk()
+        return size % self.entry.size == 0 and (size > 0 or not self.count)
 
     def clear(self) -> None:
         """Start anew, in memory."""
@@ -154,9 +162,9 @@ class IndexFile:
         self._is_gone = True
         self.close()
 
-    def _count_on_disk(self) -> int:
+    def _bytes_on_disk(self) -> int:
         try:
-            return self.path.stat().st_size // self.entry.size
+            return self.path.stat().st_size
         except FileNotFoundError:
             return 0
         except OSError as error:

@@ -57,13 +57,6 @@ class OffsetIndex(IndexFile):
         """Drop the entries of batches that begin at or after a position."""
         self._keep_up_to(position - 1, 1)
 
-    def has_whole_entries(self) -> bool:
-        """Whether the file has no odd length, which is never sane; its content is not looked at."""
-        try:
-            return self.path.stat().st_size % self.entry.size == 0
-        except FileNotFoundError:
-            return self.count == 0
-
     def is_sane(self, size_bytes: int, *, may_wait: bool = True) -> bool:
         """Whether the last entry can belong to a segment of this size."""
         return not self.count or self.last(may_wait=may_wait).position < size_bytes

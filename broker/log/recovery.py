@@ -190,7 +190,7 @@ def _open_clean(segment: Segment, *, is_last: bool) -> bool:
         if is_last:
             segment.load_tail(segment.base_offset)
         return True
-    if not segment.offset_index.has_whole_entries() or not segment.time_index.is_sane():
+    if not segment.offset_index.has_whole_entries() or not segment.time_index.has_whole_entries():
         return False
     if not segment.time_index.count:
         return False

@@ -49,13 +49,6 @@ class TimeIndex(IndexFile):
         """Drop the entries that point at or behind an offset."""
         self._keep_up_to(offset - self.base_offset - 1, 1)
 
-    def is_sane(self) -> bool:
-        """Whether the file has whole entries."""
-        try:
-            return self.path.stat().st_size % self.entry.size == 0
-        except FileNotFoundError:
-            return self.count == 0
-
     def _as_entry(self, found: Entry | None) -> TimestampOffset:
         if found is None:
             return TimestampOffset(NO_TIMESTAMP, self.base_offset)
