@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from barnabas.broker.request_order import RequestOrder
 from barnabas.controller import events, partition_state, replica_state
@@ -13,15 +13,22 @@ from barnabas.controller.controller_writer import ControllerWriter, StateUpdates
 from barnabas.controller.reign import Reign
 from barnabas.controller.replica_state import ReplicaStateMachine
 from barnabas.controller.znodes import LeadershipState
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import ControllerEpoch, TopicPartition
 
 SetAttr = Callable[[object, str, object], None]
 Mutation = Callable[[SetAttr], None]
 
+_ANY_VERSION: Final = -1
+
 
 def writes_are_not_bound_to_the_epoch(setattr_: SetAttr) -> None:
     """A controller that was deposed in mid-event goes on writing."""
-    setattr_(ControllerWriter, "_epoch_version", property(lambda self: -1, lambda self, version: None))
+    make = ControllerWriter.__init__
+
+    def unbound(self: ControllerWriter, session: Any, epoch: ControllerEpoch, epoch_version: int) -> None:
+        make(self, session, epoch, _ANY_VERSION)
+
+    setattr_(ControllerWriter, "__init__", unbound)
 
 
 def a_restart_is_not_noticed(setattr_: SetAttr) -> None:
