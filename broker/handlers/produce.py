@@ -61,8 +61,10 @@ def handle(services: Services, request: ApiRequest) -> None:
             # Nobody waits for an answer; closing is the only way to tell, and makes the client look again.
             request.close_connection(f"acks=0 to {failed.partition}: {failed.error.name}: {failed.message}")
 
-    if not request.may_look_into_records and services.replicas.would_take_long(batches):
+    if not request.may_look_into_records and services.replicas.looks_long_into(batches):
         raise NotShort(Lane.RECORDS)
+    if request.must_be_short and services.replicas.waits_for_disk(batches):
+        raise NotShort
     services.replicas.append(body.acks, max(0, body.timeout_ms), batches, answer)
     request.release_frame()
 

@@ -241,17 +241,21 @@ class ReplicaManager:
 
     # Produce.
 
-    def would_take_long(self, batches: Sequence[tuple[TopicPartition, memoryview]]) -> bool:
-        """Whether an append of these may take milliseconds: records are looked into, or forced to disk."""
+    def looks_long_into(self, batches: Sequence[tuple[TopicPartition, memoryview]]) -> bool:
+        """Whether to look into these, before they are appended, may take more than a moment."""
         now_ms = wall_clock_ms()
-        for name, records in batches:
-            partition = self._partitions.get(name)
-            if partition is None:
-                continue
-            config = partition.log.config
-            if config.waits_for_disk or not is_quickly_prepared(records, config, now_ms):
-                return True
-        return False
+        return any(
+            (partition := self._partitions.get(name)) is not None
+            and not is_quickly_prepared(records, partition.log.config, now_ms)
+            for name, records in batches
+        )
+
+    def waits_for_disk(self, batches: Sequence[tuple[TopicPartition, memoryview]]) -> bool:
+        """Whether an append of these may wait until they are on disk."""
+        return any(
+            (partition := self._partitions.get(name)) is not None and partition.log.config.waits_for_disk
+            for name, _ in batches
+        )
 
     def append(
         self,
