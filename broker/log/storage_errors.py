@@ -1,4 +1,8 @@
-"""What can go wrong with the files of a log, by name; `storage_error` picks the one that fits an OSError."""
+"""What can go wrong with the files of a log, by name; `storage_error` picks the one that fits an OSError.
+
+Where a docstring here or elsewhere names LogDirFailure alone, StorageCallFailed may come as well, unless what
+is done cannot be refused once it has begun.
+"""
 
 from __future__ import annotations
 
