@@ -152,7 +152,7 @@ class Broker:
                 replicas.begin_life(BrokerEpoch(earlier.broker_epoch + 1))
             self._server.start()
             self._closing("last requests", lambda: self._server.stop(_DRAIN_MS))
-            membership.join(self._make_registration())
+            membership.join(self._make_registration(logs.directory_ids))
             # From now on others rely on this broker, and it on its session.
             self._store.session.is_patient = False
             if self._controller is not None:
@@ -390,7 +390,7 @@ class Broker:
         metrics = serve_metrics(config, replicas, self.metadata, groups, on_fatal=self._on_fatal)
         self._closing("metrics", metrics.stop)
 
-    def _make_registration(self) -> BrokerRegistration:
+    def _make_registration(self, directories: tuple[str, ...]) -> BrokerRegistration:
         config = self._config
         return BrokerRegistration(
             broker_id=config.broker_id,
@@ -403,6 +403,7 @@ class Broker:
                 for listener in config.advertised_listeners
             ),
             timestamp_ms=wall_clock_ms(),
+            directories=directories,
         )
 
     def _session_changed(self, event: SessionEvent) -> None:

@@ -4,10 +4,10 @@ Every registration also raises the version of ``/brokers/ids`` itself, in the sa
 be bound to nobody having registered since its writer looked: see `ClusterStore.update_isr`.
 
 When the node is there already, four things may be true. It is ours, from a call whose answer was lost: fine.
-Another broker runs under this id: refused at once. It is left over from our own earlier life, whose session
-has not timed out yet: it names the address that we are bound to, so that life is over, and the node is
-removed. Or it is left over from a broker at another address: then we wait for it to vanish, for at most a
-session timeout and two seconds. Whether another address is alive is found out by asking it for ApiVersions.
+Another broker answers ApiVersions at an address that is not ours: refused at once. It is left over from our
+own earlier life, whose session has not timed out yet: it names a log dir whose lock this process holds, so
+that life is over, and the node is removed. Or it belongs to another process: then we wait for it to vanish,
+for at most a session timeout and two seconds. Equal addresses prove nothing, for they may be those of a NAT.
 
 Blocks; any thread that runs no event loop.
 """
@@ -104,23 +104,26 @@ def register_broker(
         if stat.ephemeralOwner == session.session_id and stat.czxid > newer_than:
             log.info("registered broker %s with epoch %s", registration.broker_id, stat.czxid)
             return BrokerEpoch(stat.czxid)
+        is_ours = stat.ephemeralOwner == session.session_id
         other = znodes.decode_broker(path, there, registration.broker_id, stat.czxid)
-        if _is_our_earlier_life(other, registration):
+        if not is_ours:
+            _refuse_if_alive(other, registration, probe)
+        if is_ours or _is_our_earlier_life(other, registration, newer_than):
             log.info("broker %s takes over from its earlier life", registration.broker_id)
             session.attempt(lambda zk: zk.delete_async(path))
             continue
-        _refuse_if_alive(other, registration, probe)
         left = deadline - session.threads.now_s()
         if left <= 0:
             raise BrokerIdTaken(
-                f"broker id {registration.broker_id} is still registered by {_addresses(other)} after "
-                f"{session.session_timeout_ms + grace_ms} ms, though nobody answers there; "
-                "is another broker with this id hanging or unreachable from here?"
+                f"broker id {registration.broker_id} is still registered by {_named(other)} after "
+                f"{session.session_timeout_ms + grace_ms} ms; this broker is {_named(registration)}. "
+                "Is another broker with this id running, hanging or unreachable from here?"
             )
-        log.info(
-            "broker id %s is registered by %s, where nobody answers; waiting for its session to end",
+        log.warning(
+            "broker id %s is registered by %s, and this broker is %s; waiting for the end of that session",
             registration.broker_id,
-            _addresses(other),
+            _named(other),
+            _named(registration),
         )
         session.threads.wait(gone, left)
 
@@ -139,10 +142,15 @@ def _watched(path: str, changed: threading.Event) -> Start:
     return lambda zk: zk.get_async(path, lambda _: changed.set())
 
 
-def _is_our_earlier_life(other: BrokerRegistration, ours: BrokerRegistration) -> bool:
-    """Whether it names just the addresses that this process is bound to: nobody else can be alive there."""
-    own = {listener.endpoint for listener in ours.listeners}
-    return {listener.endpoint for listener in other.listeners} == own
+def _is_our_earlier_life(
+    other: BrokerRegistration, ours: BrokerRegistration, newer_than: BrokerEpoch
+) -> bool:
+    """Whether it names a log dir that this process has locked: who registered it is dead.
+
+    Unless that was after us, which only a broker on a copy of the folder can do.
+    """
+    is_earlier = newer_than == NO_BROKER_EPOCH or other.broker_epoch <= newer_than
+    return is_earlier and not set(ours.directories).isdisjoint(other.directories)
 
 
 def _refuse_if_alive(other: BrokerRegistration, ours: BrokerRegistration, probe: Probe) -> None:
@@ -155,5 +163,7 @@ def _refuse_if_alive(other: BrokerRegistration, ours: BrokerRegistration, probe:
             raise BrokerIdTaken(f"broker id {ours.broker_id} is already taken by {listener.endpoint}")
 
 
-def _addresses(registration: BrokerRegistration) -> str:
-    return ", ".join(str(listener.endpoint) for listener in registration.listeners)
+def _named(registration: BrokerRegistration) -> str:
+    addresses = ", ".join(str(listener.endpoint) for listener in registration.listeners)
+    directories = ", ".join(registration.directories) or "an unknown directory"
+    return f"{addresses} (directory.id {directories})"

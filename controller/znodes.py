@@ -52,12 +52,16 @@ class AdvertisedListener(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerRegistration:
-    """``/brokers/ids/<id>``. `broker_epoch` is the czxid of the node, unknown until it is registered."""
+    """``/brokers/ids/<id>``. `broker_epoch` is the czxid of the node, unknown until it is registered.
+
+    `directories` are the ids of the log dirs that the process has locked; Kafka ignores them.
+    """
 
     broker_id: BrokerId
     listeners: tuple[AdvertisedListener, ...]
     timestamp_ms: int
     rack: str | None = None
+    directories: tuple[str, ...] = ()
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
@@ -158,6 +162,8 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
     }
     if broker.rack is not None:
         body["rack"] = broker.rack
+    if broker.directories:
+        body["directories"] = list(broker.directories)
     return _dump(body)
 
 
@@ -175,6 +181,7 @@ def decode_broker(path: str, data: bytes, broker: BrokerId, czxid: int) -> Broke
             listeners=tuple(listeners),
             timestamp_ms=int(body.get("timestamp", -1)),
             rack=body.get("rack"),
+            directories=tuple(str(directory) for directory in body.get("directories", ())),
             broker_epoch=BrokerEpoch(czxid),
         )
 

@@ -2,7 +2,7 @@
 
 One process at a time owns a log dir (an advisory lock on `.lock`, which the system releases when the process
 dies, however it dies). `meta.properties` ties the folder to a broker id and a cluster id, so that a disk put
-into the wrong broker is refused. Opened and closed by one thread.
+into the wrong broker is refused, and has an id of the folder's own. Opened and closed by one thread.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import fcntl
 import json
 import logging
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,9 +20,10 @@ from barnabas.broker.log.checkpoint_file import OffsetCheckpoint, encode_lines
 from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log_files import DELETED_SUFFIX, parse_partition_name
+from barnabas.broker.log.partition_metadata import encode_topic_id
 from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
 from barnabas.protocol.errors import InvalidConfiguration
-from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,7 @@ RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
 _META_VERSION: Final = "0"
+_DIRECTORY_ID: Final = "directory.id"
 
 
 class CleanMark(NamedTuple):
@@ -87,6 +90,8 @@ class LogDir:
         self.log_count = 0
         """How many logs of this dir are online; the manager's, under its lock."""
         self._lock_descriptor: int | None = lock_descriptor
+        self.directory_id = ""
+        """Kafka's ``directory.id``; known once the identity has been checked."""
 
     @classmethod
     def acquire(cls, path: Path, files: FileSystem = FILE_SYSTEM) -> LogDir:
@@ -111,23 +116,26 @@ class LogDir:
     def check_identity(self, broker_id: BrokerId, cluster_id: str) -> None:
         """Compare `meta.properties` with who we are, or write it into a new dir.
 
+        One without a ``directory.id``, as older brokers wrote it, is given one.
         Raises InvalidConfiguration naming both ids when the dir belongs elsewhere, LogDirFailure.
         """
         found = self.read_meta()
-        if found is None:
-            lines = (f"broker.id={broker_id}", f"cluster.id={cluster_id}", f"version={_META_VERSION}")
+        expected = {"broker.id": str(broker_id), "cluster.id": cluster_id, "version": _META_VERSION}
+        meta = expected if found is None else found
+        for name, value in expected.items():
+            if meta.get(name) != value:
+                raise InvalidConfiguration(
+                    f"{self.path / META_FILE} has {name}={meta.get(name)}, this broker has {name}={value}; "
+                    "the folder belongs to another broker or cluster"
+                )
+        if not meta.get(_DIRECTORY_ID):
+            meta = {**meta, _DIRECTORY_ID: encode_topic_id(TopicId(uuid.uuid4()))}
+            lines = [f"{name}={value}" for name, value in sorted(meta.items())]
             try:
                 self._files.write_atomically(self.path / META_FILE, encode_lines(lines), durable=True)
             except OSError as error:
                 raise storage_error(self.path, error) from error
-            return
-        expected = {"broker.id": str(broker_id), "cluster.id": cluster_id, "version": _META_VERSION}
-        for name, value in expected.items():
-            if found.get(name) != value:
-                raise InvalidConfiguration(
-                    f"{self.path / META_FILE} has {name}={found.get(name)}, this broker has {name}={value}; "
-                    "the folder belongs to another broker or cluster"
-                )
+        self.directory_id = meta[_DIRECTORY_ID]
 
     def read_meta(self) -> dict[str, str] | None:
         """The pairs of `meta.properties`, None when there is no such file. Raises LogDirFailure."""

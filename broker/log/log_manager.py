@@ -290,6 +290,11 @@ class LogManager:
         return {path: self.offline_dirs.get(path) for path in self._dirs}
 
     @property
+    def directory_ids(self) -> tuple[str, ...]:
+        """The ids of the log dirs, each locked by this process until `close`."""
+        return tuple(log_dir.directory_id for log_dir in self._dirs.values())
+
+    @property
     def has_online_dir(self) -> bool:
         """Whether the broker has any disk left to work with."""
         return any(path not in self.offline_dirs for path in self._dirs)

@@ -84,9 +84,14 @@ def store(open_store: OpenStore) -> ClusterStore:
     return open_store()
 
 
-def registration(broker: BrokerId, endpoint: Endpoint = NOWHERE) -> BrokerRegistration:
+def registration(
+    broker: BrokerId, endpoint: Endpoint = NOWHERE, directory: str | None = "a directory"
+) -> BrokerRegistration:
     listener = AdvertisedListener("PLAINTEXT", *endpoint)
-    return BrokerRegistration(broker_id=broker, listeners=(listener,), timestamp_ms=1)
+    directories = () if directory is None else (directory,)
+    return BrokerRegistration(
+        broker_id=broker, listeners=(listener,), timestamp_ms=1, directories=directories
+    )
 
 
 def leadership(
@@ -160,7 +165,7 @@ def test_a_broker_waits_for_the_session_of_its_dead_predecessor(open_store: Open
         return Liveness.SILENT
 
     threading.Thread(target=lambda: (asked.wait(10), predecessor.close()), daemon=True).start()
-    successor = registration(ONE, Endpoint("127.0.0.1", 2))
+    successor = registration(ONE, Endpoint("127.0.0.1", 2), "another directory")
     assert register_broker(open_store().session, successor, probe=nobody_answers) > old
     assert asked.is_set()
 
@@ -171,10 +176,52 @@ def test_a_silent_holder_is_waited_for_no_longer_than_the_bound(open_store: Open
     with pytest.raises(BrokerIdTaken, match=r"still registered by 127\.0\.0\.1:1"):
         register_broker(
             late.session,
-            registration(ONE, Endpoint("127.0.0.1", 2)),
+            registration(ONE, Endpoint("127.0.0.1", 2), "another directory"),
             probe=lambda endpoint: Liveness.SILENT,
             grace_ms=100 - SESSION_TIMEOUT_MS,
         )
+
+
+@pytest.mark.parametrize("theirs", ["the one's directory", None])
+def test_equal_addresses_are_no_proof_that_a_registration_is_ours(
+    open_store: OpenStore, theirs: str | None
+) -> None:
+    first = open_store()
+    epoch = first.register_broker(registration(ONE, directory=theirs))
+    with pytest.raises(BrokerIdTaken) as taken:
+        register_broker(
+            open_store().session,
+            registration(ONE, directory="the other's directory"),
+            grace_ms=100 - SESSION_TIMEOUT_MS,
+        )
+    assert first.brokers()[ONE].broker_epoch == epoch
+    assert (theirs or "an unknown directory") in str(taken.value)
+    assert "the other's directory" in str(taken.value)
+
+
+def test_who_holds_the_directory_of_a_registration_takes_it_over_at_once(open_store: OpenStore) -> None:
+    old = open_store().register_broker(registration(ONE))
+    asked: list[Endpoint] = []
+
+    def ask(endpoint: Endpoint) -> Liveness:
+        asked.append(endpoint)
+        return Liveness.SILENT
+
+    # It may well have got another address.
+    successor = registration(ONE, Endpoint("127.0.0.1", 2))
+    assert register_broker(open_store().session, successor, probe=ask, grace_ms=-SESSION_TIMEOUT_MS) > old
+    assert asked == [NOWHERE]
+
+
+def test_what_registered_after_us_is_not_our_earlier_life(open_store: OpenStore) -> None:
+    """As two do that run on copies of one directory: neither may remove the other again and again."""
+    ours = open_store()
+    epoch = ours.register_broker(registration(ONE))
+    successor = open_store()
+    later = successor.register_broker(registration(ONE))
+    with pytest.raises(BrokerIdTaken):
+        register_broker(ours.session, registration(ONE), newer_than=epoch, grace_ms=100 - SESSION_TIMEOUT_MS)
+    assert successor.brokers()[ONE].broker_epoch == later
 
 
 def test_one_of_three_wins_the_election(open_store: OpenStore) -> None:

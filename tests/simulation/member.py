@@ -174,4 +174,5 @@ class SimMember:
             broker_id=self.id,
             listeners=(AdvertisedListener(LISTENER, "sim", 9000 + self.id),),
             timestamp_ms=int(self._world.now_ms),
+            directories=(f"of {self.id}",),
         )

@@ -34,6 +34,7 @@ def test_a_registration_reads_back_and_is_kafkas() -> None:
         ),
         timestamp_ms=1_700_000_000_000,
         rack="r1",
+        directories=("tCu5n6hbRy-kVzs_Yp0Tuw",),
         broker_epoch=BrokerEpoch(42),
     )
     data = znodes.encode_broker(broker)
@@ -47,6 +48,7 @@ def test_a_registration_reads_back_and_is_kafkas() -> None:
         "version": 5,
         "timestamp": "1700000000000",
         "rack": "r1",
+        "directories": ["tCu5n6hbRy-kVzs_Yp0Tuw"],
     }
     assert znodes.decode_broker("/brokers/ids/1", data, BrokerId(1), 42) == broker
 

@@ -231,10 +231,25 @@ def test_a_foreign_dir_is_refused_by_name(managers: Managers) -> None:
         managers.open(broker_id=2)
     with pytest.raises(InvalidConfiguration, match=r"cluster.id=cluster, this broker has cluster.id=else"):
         managers.open(cluster_id="else")
-    assert managers.paths[0].joinpath("meta.properties").read_text() == (
-        "broker.id=1\ncluster.id=cluster\nversion=0\n"
-    )
     managers.open()
+
+
+def test_each_log_dir_has_an_id_of_its_own_that_stays(managers: Managers) -> None:
+    manager = managers.open()
+    ids = manager.directory_ids
+    assert len(set(ids)) == len(managers.paths)
+    manager.close(0)
+    meta = managers.paths[0] / "meta.properties"
+    assert meta.read_text() == f"broker.id=1\ncluster.id=cluster\ndirectory.id={ids[0]}\nversion=0\n"
+    # As written by a broker that gave none, and by one that said more.
+    meta.write_text("#once\nversion=0\nbroker.id=1\ncluster.id=cluster\nsaid=more\n")
+    manager = managers.open()
+    first, second = manager.directory_ids
+    assert first != ids[0]
+    assert second == ids[1]
+    manager.close(0)
+    assert f"directory.id={first}\nsaid=more\n" in meta.read_text()
+    assert managers.open().directory_ids == (first, second)
 
 
 def test_one_partition_in_two_dirs_is_refused(managers: Managers) -> None:
