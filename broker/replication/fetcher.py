@@ -83,28 +83,49 @@ class FetcherTable(Generic[F]):
     def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
         """Fetch these partitions from these leaders from now on.
 
-        A leader keeps its connection, also where each of its partitions begins a new epoch.
+        A leader keeps its connection, also where each of its partitions begins a new epoch. At another
+        address it gets a new one, for all that is fetched from it. What is fetched already goes on.
         """
-        for name in leaders:
-            self._remove(name)
-        for name, leader in leaders.items():
-            if leader.endpoint is None:
-                continue
+        for leader in leaders.values():
             fetcher = self.fetchers.get(leader.broker_id)
-            if fetcher is not None and fetcher.endpoint != leader.endpoint:
-                self._drop(fetcher)
-                fetcher = None
-            if fetcher is None:
-                fetcher = self.fetchers[leader.broker_id] = self._make_fetcher(
-                    leader.broker_id, leader.endpoint
-                )
-            try:
-                partition = self._partition_of(name)
-            except ApiError:
-                continue
-            self._leader_of[name] = leader.broker_id
-            fetcher.add(name, Followed(partition, leader.leader_epoch))
+            if fetcher is not None and leader.endpoint not in (None, fetcher.endpoint):
+                self._move(fetcher, leader.endpoint)
+        news = {name: leader for name, leader in leaders.items() if not self._is_fetched(name, leader)}
+        for name in news:
+            self._remove(name)
+        for name, leader in news.items():
+            if leader.endpoint is not None:
+                self._add(name, leader.broker_id, leader.endpoint, leader.leader_epoch)
         self._drop_idle()
+
+    def _add(
+        self, name: TopicPartition, leader: BrokerId, endpoint: Endpoint, leader_epoch: LeaderEpoch
+    ) -> None:
+        try:
+            partition = self._partition_of(name)
+        except ApiError:
+            return
+        fetcher = self.fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self.fetchers[leader] = self._make_fetcher(leader, endpoint)
+        self._leader_of[name] = leader
+        fetcher.add(name, Followed(partition, leader_epoch))
+
+    def _move(self, fetcher: F, endpoint: Endpoint) -> None:
+        fetched = {name: fetcher.fetches.followed[name] for name in fetcher.fetches.followed}
+        self._drop(fetcher)
+        for name, followed in fetched.items():
+            self._add(name, fetcher.leader, endpoint, followed.leader_epoch)
+
+    def _is_fetched(self, name: TopicPartition, leader: FollowedLeader) -> bool:
+        if leader.endpoint is None or self._leader_of.get(name) != leader.broker_id:
+            return False
+        followed = self.fetchers[leader.broker_id].fetches.followed[name]
+        try:
+            is_same = followed.partition is self._partition_of(name)
+        except ApiError:
+            return False
+        return is_same and followed.leader_epoch == leader.leader_epoch
 
     def unfollow(self, names: Iterable[TopicPartition]) -> None:
         """Fetch these partitions no longer."""

@@ -94,6 +94,9 @@ class FollowedPartitions:
         self._dropped: list[TopicPartition] = []
         self._resting: dict[TopicPartition, Followed] = {}
 
+    def __getitem__(self, name: TopicPartition) -> Followed:
+        return self._followed[name]
+
     def __contains__(self, name: object) -> bool:
         return name in self._followed
 

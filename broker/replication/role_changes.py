@@ -198,13 +198,16 @@ class RoleChanges:
     ) -> FollowedLeader | Role:
         """Lead, or follow the leader returned; `Role.NONE` says that nothing is new.
 
+        The leader of an epoch that is known already may have another address by now.
         Raises STALE_CONTROLLER_EPOCH for an older state, which changes nothing, or KAFKA_STORAGE_ERROR.
         """
         partition = self._partition_for(name, topic, is_full=request.is_full, is_new=state.is_new)
         leads = state.leader == self.broker_id
         news = partition.make_leader(state, self._now_ms()) if leads else partition.make_follower(state)
+        leader = BrokerId(state.leader)
+        followed = FollowedLeader(leader, endpoints.get(leader), LeaderEpoch(state.leader_epoch))
         if not news:
-            return Role.NONE
+            return Role.NONE if leads or followed.endpoint is None else followed
         state_change_logger.info(
             "broker %d: %s is %s at leader epoch %d (leader %d, ISR %s, controller %d epoch %d)",
             self.broker_id,
@@ -216,11 +219,7 @@ class RoleChanges:
             request.controller_id,
             request.controller_epoch,
         )
-        if leads:
-            return Role.LEADER
-        return FollowedLeader(
-            BrokerId(state.leader), endpoints.get(BrokerId(state.leader)), LeaderEpoch(state.leader_epoch)
-        )
+        return Role.LEADER if leads else followed
 
     def _partition_for(
         self, name: TopicPartition, topic: LeaderAndIsrTopic, *, is_full: bool, is_new: bool

@@ -31,7 +31,8 @@ class Fetcher:
 class Table:
     def __init__(self) -> None:
         self.made: list[Fetcher] = []
-        self.table = FetcherTable(lambda name: follower_of(epoch=1), self._make)
+        self.partitions = {name: follower_of(epoch=1) for name in (TP, SECOND)}
+        self.table = FetcherTable(self.partitions.__getitem__, self._make)
 
     def _make(self, leader: BrokerId, endpoint: Endpoint) -> Fetcher:
         self.made.append(Fetcher(leader, endpoint))
@@ -80,4 +81,32 @@ def test_a_leader_at_another_address_gets_another_connection() -> None:
     table.follow(TWO, 0, TP)
     table.follow(TWO, 1, TP, port=10)
     assert [fetcher.is_closed for fetcher in table.made] == [True, False]
+    assert table.fetched == {TWO: {TP}}
+
+
+def test_what_is_followed_already_goes_on_undisturbed() -> None:
+    table = Table()
+    table.follow(TWO, 1, TP)
+    [fetcher] = table.made
+    followed = fetcher.fetches.followed
+    followed.next_fetch(0.0)
+    followed.answered(7)
+    table.follow(TWO, 1, TP)
+    assert table.made == [fetcher]
+    assert not followed.next_fetch(0.0).named
+
+
+def test_all_that_a_leader_leads_moves_to_its_other_address() -> None:
+    table = Table()
+    table.follow(TWO, 1, TP, SECOND)
+    # Only one of them is named, in the epoch that it has.
+    table.follow(TWO, 1, TP, port=10)
+    assert [fetcher.is_closed for fetcher in table.made] == [True, False]
+    assert table.fetched == {TWO: {TP, SECOND}}
+
+
+def test_a_leader_that_was_not_there_is_fetched_from_in_the_same_epoch() -> None:
+    table = Table()
+    table.follow(None, 1, TP)
+    table.follow(TWO, 1, TP)
     assert table.fetched == {TWO: {TP}}

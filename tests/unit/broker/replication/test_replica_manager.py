@@ -88,11 +88,21 @@ def test_an_older_state_is_refused_for_its_partition_alone(managed: Managed) -> 
 
 def test_a_known_state_changes_nothing(managed: Managed) -> None:
     managed.tell(state(leader=2))
-    before = managed.fetchers.followed.pop(TP)
+    before = managed.fetchers.followed[TP]
     assert managed.tell(state(leader=2)) == []
-    assert managed.fetchers.followed == {}
+    assert managed.fetchers.followed[TP] == before
+    # Who is not told of the leader's address goes on with the one it has.
+    assert managed.tell(state(leader=2), live=(1, 3)) == []
+    assert managed.fetchers.followed[TP] == before
     managed.tell(state(leader=2, epoch=1))
     assert managed.fetchers.followed[TP].leader_epoch > before.leader_epoch
+
+
+def test_a_leader_is_followed_to_another_address_in_the_same_epoch(managed: Managed) -> None:
+    managed.tell(state(leader=2), live=(1, 3))
+    assert managed.fetchers.followed[TP].endpoint is None
+    managed.tell(state(leader=2))
+    assert managed.fetchers.followed[TP].endpoint == Endpoint("host", 9002)
 
 
 def test_an_error_that_nobody_foresaw_fails_its_partition_alone_until_the_role_changes(
