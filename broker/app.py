@@ -153,6 +153,7 @@ class Broker:
             self._server.start()
             self._closing("last requests", lambda: self._server.stop(_DRAIN_MS))
             membership.join(self._make_registration(logs.directory_ids))
+            self._closing("registration", membership.stop)
             # From now on others rely on this broker, and it on its session.
             self._store.session.is_patient = False
             if self._controller is not None:

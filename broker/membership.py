@@ -3,19 +3,24 @@
 Part of the composition root. `join` is called once, by whoever starts the broker; `session_changed` on the
 session's thread. After a session has ended the broker stays fenced until the controller has told the new
 life what it leads, so each life must have an epoch of its own: see `_register`.
+
+A thread looks whether the registration is still there whenever its node changes. One that was deleted by hand
+ends that life, as the end of the session does, and the session's thread registers the broker again.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import Final
 
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.controller.paths import broker_id
 from barnabas.controller.store import ClusterStore
 from barnabas.controller.znodes import BrokerRegistration, MalformedZnode
 from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
-from barnabas.protocol.ids import NO_BROKER_EPOCH, NO_CONTROLLER_EPOCH, ControllerEpoch
+from barnabas.protocol.ids import NO_BROKER_EPOCH, NO_CONTROLLER_EPOCH, BrokerEpoch, ControllerEpoch
 
 logger = logging.getLogger(__name__)
 
@@ -31,19 +36,25 @@ class Membership:
         self._registration: BrokerRegistration | None = None
         self._stopping = False
         self._wake = threading.Event()
-        # A session has ended and the registration with it; belongs to the session thread.
+        # The registration is gone, most often with its session; belongs to the session thread.
         self._must_register = False
         self._ended_epoch = NO_BROKER_EPOCH
+        # Of the present registration; written by the session thread, and before that by `join`.
+        self._epoch = NO_BROKER_EPOCH
+        self._look = threading.Event()
+        self._thread = threading.Thread(target=self._keep_looking, name="registration", daemon=True)
 
     def join(self, registration: BrokerRegistration) -> None:
         """Register. Raises BrokerIdTaken, ZooKeeperUnavailable or SessionLost."""
         self._registration = registration
         self._register(registration)
+        self._store.session.threads.start(self._thread)
 
     def stop(self) -> None:
         """Let no event of the session change anything any more."""
         self._stopping = True
         self._wake.set()
+        self._look.set()
 
     def session_changed(self, event: SessionEvent) -> None:
         """Without a session others may take this broker for dead."""
@@ -53,14 +64,50 @@ class Membership:
         if event is SessionEvent.SILENT:
             self._replicas.fence.silent("ZooKeeper has not been heard of for a session timeout")
         elif event is SessionEvent.EXPIRED:
-            self._must_register = True
-            self._ended_epoch = self._replicas.broker_epoch
-            self._replicas.end_life("the ZooKeeper session has expired")
+            self._end_life("the ZooKeeper session has expired")
         elif event in (SessionEvent.RENEWED, SessionEvent.RESUMED):
             self._replicas.fence.heard()
             if self._must_register:
                 # Still fenced: the controller first says anew what this broker leads.
                 self._register_again()
+
+    def _end_life(self, reason: str) -> None:
+        self._must_register = True
+        self._ended_epoch = self._replicas.broker_epoch
+        self._replicas.end_life(reason)
+
+    def _keep_looking(self) -> None:
+        while True:
+            self._look.wait()
+            self._look.clear()
+            registration = self._registration
+            if self._stopping or registration is None:
+                return
+            epoch = self._epoch
+            try:
+                is_there = self._store.is_registered(registration.broker_id, epoch, self._changed)
+            except SessionLost:
+                # What registers in the next session has this thread look again.
+                continue
+            except Exception:
+                logger.warning("not known whether this broker is registered", exc_info=True)
+                self._wake.wait(_RETRY_S)
+                self._look.set()
+                continue
+            if not is_there:
+                self._store.session.call_soon(partial(self._registration_gone, registration, epoch))
+
+    def _changed(self, _: object) -> None:
+        self._look.set()
+
+    def _registration_gone(self, registration: BrokerRegistration, epoch: BrokerEpoch) -> None:
+        """On the session's thread: nothing to do where the session has ended, or another life has begun."""
+        if self._stopping or self._must_register or epoch != self._epoch:
+            return
+        path = broker_id(registration.broker_id)
+        logger.critical("%s was deleted while its session lives; this broker registers again", path)
+        self._end_life("the registration was deleted")
+        self._register_again()
 
     def _register_again(self) -> None:
         """Register in a new session. When that fails, the next event of the session comes back here."""
@@ -90,8 +137,10 @@ class Membership:
         then takes its place, for the controller says nothing more to the one that it has told.
         """
         broker_epoch = self._store.register_broker(registration, newer_than=self._ended_epoch)
+        self._epoch = broker_epoch
         # Read after the registration: nobody who was controller before may tell this life anything.
         self._replicas.begin_life(broker_epoch, self._controller_epoch())
+        self._look.set()
 
     def _controller_epoch(self) -> ControllerEpoch:
         try:

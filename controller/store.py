@@ -164,6 +164,11 @@ class ClusterStore:
         """Register as an ephemeral node; see `barnabas.controller.registration`. Raises BrokerIdTaken."""
         return register_broker(self.session, registration, newer_than=newer_than)
 
+    def is_registered(self, broker: BrokerId, broker_epoch: BrokerEpoch, watch: Watch) -> bool:
+        """Whether the registration with this epoch is there; its node is watched in either case."""
+        stat = self.session.run(lambda zk: zk.exists_async(paths.broker_id(broker), watch))
+        return stat is not None and stat.czxid == broker_epoch
+
     def brokers(self, watch: Watch | None = None) -> dict[BrokerId, BrokerRegistration]:
         """All brokers with a readable registration, or one that was readable when we saw it before."""
         ids = [BrokerId(int(name)) for name in self._children(paths.BROKER_IDS, watch) if name.isdecimal()]

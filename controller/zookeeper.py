@@ -103,7 +103,7 @@ class ZooKeeperSession:
         self._client = self._new_client(connect)
         self._connected = threading.Event()
         self._closing = False
-        self._states: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._states: queue.SimpleQueue[str | Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         # Of the session thread: what was said last, and until when silence is no news.
         self._last_state = str(KazooState.CONNECTED)
@@ -126,6 +126,10 @@ class ZooKeeperSession:
     def remove_listener(self, listener: Callable[[SessionEvent], None]) -> None:
         if listener in self._listeners:
             self._listeners.remove(listener)
+
+    def call_soon(self, work: Callable[[], None]) -> None:
+        """Have the session thread call this, after the events that came before."""
+        self._states.put(work)
 
     def start(self) -> None:
         """Connect, making the chroot when it is missing. Raises ZooKeeperUnavailable."""
@@ -264,6 +268,8 @@ class ZooKeeperSession:
     def deliver_next(self, timeout_s: float | None = None) -> bool:
         """Wait for the next event of the session and hand it to the listeners; False if there was none.
 
+        Or do what `call_soon` was given.
+
         The thread's own work; for whoever drives the session without the thread.
         """
         if self._silent_at_s is not None:
@@ -279,6 +285,9 @@ class ZooKeeperSession:
             return True
         if state is None or self._closing or state == self._last_state:
             return False
+        if not isinstance(state, str):
+            state()
+            return True
         before, self._last_state, self._silent_at_s = self._last_state, state, None
         if state == KazooState.SUSPENDED:
             self._silent_at_s = self.threads.now_s() + self.session_timeout_ms / 1000

@@ -122,6 +122,41 @@ def test_a_path_that_is_deleted_by_hand_is_made_again_and_nobody_goes_down(clust
     assert pids_of(cluster)[:2] == pids[:2]
 
 
+def epochs_of(zookeeper: KazooClient) -> dict[str, int]:
+    """The broker epochs by broker, as far as they are registered."""
+    found = {}
+    for broker in ("1", "2", "3"):
+        node = zookeeper.exists(f"/brokers/ids/{broker}")
+        if node is not None:
+            found[broker] = node.czxid
+    return found
+
+
+@pytest.mark.parametrize("path", ["/brokers/ids/1", "/brokers/ids/2", "/brokers/ids/3", "/brokers/ids"])
+def test_a_broker_whose_registration_is_deleted_by_hand_registers_again(
+    cluster: LocalCluster, path: str
+) -> None:
+    pids = pids_of(cluster)
+    view = ClusterView(cluster)
+    deleted = {path[-1]} if path[-1].isdecimal() else {"1", "2", "3"}
+    with view.zookeeper() as zookeeper:
+        before = epochs_of(zookeeper)
+        delete_all(cluster, path)
+
+        def is_back() -> bool:
+            now = epochs_of(zookeeper)
+            return now.keys() == before.keys() and all(now[one] > before[one] for one in deleted)
+
+        eventually(is_back, 30, lambda: f"{before} has become {epochs_of(zookeeper)}")
+        now = epochs_of(zookeeper)
+        assert {broker for broker in before if now[broker] != before[broker]} == deleted
+    for broker in deleted:
+        assert f"/brokers/ids/{broker} was deleted" in log_of(cluster)
+    view.wait_isr("kept", 3)
+    work(cluster, 0)
+    check_alive(cluster, pids)
+
+
 SPOILT = {
     "/controller": "/controller holds",
     "/controller_epoch": "/controller_epoch holds",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,24 +11,36 @@ import pytest
 from barnabas.broker import membership
 from barnabas.broker.membership import Membership
 from barnabas.broker.replication.fence import Fence
+from barnabas.controller.threads import Threads
 from barnabas.controller.znodes import MalformedZnode
 from barnabas.controller.zookeeper import SessionEvent
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, ControllerEpoch
+from tests.waiting import wait_for
 
 
 class Store:
     """Registers with a higher epoch each time, or raises what is due first."""
 
     def __init__(self) -> None:
-        self.session = SimpleNamespace(is_connected=True)
+        self.session = SimpleNamespace(is_connected=True, threads=Threads(), call_soon=lambda work: work())
         self.epoch = 0
         self.due: list[Exception] = []
+        self.looks: list[Exception] = []
+        self.watches: list[Callable[[Any], None]] = []
+        self.is_deleted = False
 
     def register_broker(self, registration: object, *, newer_than: BrokerEpoch) -> BrokerEpoch:
         if self.due:
             raise self.due.pop(0)
         self.epoch += 1
+        self.is_deleted = False
         return BrokerEpoch(self.epoch)
+
+    def is_registered(self, broker: object, broker_epoch: BrokerEpoch, watch: Callable[[Any], None]) -> bool:
+        if self.looks:
+            raise self.looks.pop(0)
+        self.watches.append(watch)
+        return broker_epoch == self.epoch and not self.is_deleted
 
     def controller_epoch(self) -> ControllerEpoch:
         return ControllerEpoch(1)
@@ -51,10 +64,31 @@ def test_an_error_that_nobody_foresaw_delays_a_registration_and_ends_nothing(
     monkeypatch.setattr(membership, "_RETRY_S", 0.001)
     store: Any = Store()
     replicas: Any = Replicas()
-    registration: Any = object()
+    registration: Any = SimpleNamespace(broker_id=1)
     member = Membership(store, replicas)
     member.join(registration)
     member.session_changed(SessionEvent.EXPIRED)
     store.due = [MalformedZnode("/brokers/ids/1 holds b'{'"), KeyError("a bug")]
     member.session_changed(SessionEvent.RENEWED)
     assert replicas.broker_epoch == 2
+    member.stop()
+
+
+def test_a_registration_that_was_deleted_begins_another_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "_RETRY_S", 0.001)
+    store: Any = Store()
+    replicas: Any = Replicas()
+    registration: Any = SimpleNamespace(broker_id=1)
+    member = Membership(store, replicas)
+    member.join(registration)
+    wait_for(lambda: len(store.watches) == 1, "a watch on the registration")
+    store.looks = [KeyError("a bug")]
+    store.is_deleted = True
+    store.watches[0](None)
+    wait_for(lambda: replicas.broker_epoch == 2 and len(store.watches) == 3, "another registration")
+    assert replicas.fence.reason == "the registration was deleted"
+    # What is still there is left alone.
+    store.watches[0](None)
+    wait_for(lambda: len(store.watches) == 4, "another look")
+    assert replicas.broker_epoch == 2
+    member.stop()
