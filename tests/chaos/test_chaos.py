@@ -57,7 +57,7 @@ def test_nothing_acknowledged_is_lost_whatever_is_done_to_the_cluster(start_clus
         nemesis.run(SECONDS)
     churn.check(HEALING_S)
     print(f"{churn.changes} changes of topics", flush=True)
-    view.wait_isr("t", 3, HEALING_S)
+    view.wait_agreed("t", PARTITIONS, HEALING_S)
     verdict = stop_and_judge(cluster, load, timeout_s=120)
     reads = len(load.history.reads)
     print(f"{verdict}; {reads} reads, longest pause {load.longest_pause_s:.1f} s", flush=True)

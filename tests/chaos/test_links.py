@@ -118,7 +118,7 @@ def suffer(linked: LinkedCluster, act: Callable[[LinkedCluster, Load], None]) ->
     with load:
         act(linked, load)
         linked.links.mend()
-        linked.view.wait_isr("t", 3, 60)
+        linked.view.wait_agreed("t", PARTITIONS, 60)
         load.wait_progress("after the links were mended", timeout_s=60)
     history = load.history
     # Written past the producer, so not in its order; the checker shall only know them.
