@@ -24,7 +24,7 @@ from barnabas.broker.log.log_files import EPOCH_CHECKPOINT
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.batch_builder import RecordBatchBuilder
-from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, iter_batches
 from barnabas.protocol.records import decode_fields
 
@@ -202,7 +202,8 @@ class Disk:
         self._folder = folder
         self._config_of = config_of
         self._files = _Files(self)
-        self._views: dict[TopicPartition, LogView] = {}
+        self._views: dict[tuple[TopicPartition, TopicId | None], LogView] = {}
+        self._last_ids: dict[TopicPartition, TopicId | None] = {}
         self._open()
 
     def _open(self) -> None:
@@ -217,15 +218,25 @@ class Disk:
         )
         self.logs.view = self.view
 
-    def view(self, name: TopicPartition) -> LogView | None:
-        """None where there is no log; of a log that its manager has given up, what was seen last."""
+    def view(self, name: TopicPartition, topic_id: TopicId | None = None) -> LogView | None:
+        """Of a partition, or of that of one topic alone; None where there is no log.
+
+        Of a log that its manager has given up, or set aside, what was seen last.
+        """
         log = self.logs.get(name)
-        view = self._views.get(name)
-        if log is None:
-            return view if name in self.logs.offline_partitions else None
+        if topic_id is None:
+            topic_id = self._last_ids.get(name) if log is None else log.topic_id
+        view = self._views.get((name, topic_id))
+        if log is None or log.topic_id != topic_id:
+            is_kept = name in self.logs.offline_partitions or self.has_stray(name, topic_id)
+            return view if is_kept else None
         if view is None or view.log is not log:
-            view = self._views[name] = LogView(log)
+            self._last_ids[name] = topic_id
+            view = self._views[name, topic_id] = LogView(log)
         return view
+
+    def has_stray(self, name: TopicPartition, topic_id: TopicId | None) -> bool:
+        return any(stray.partition == name and stray.topic_id == topic_id for stray in self.logs.strays.all())
 
     @property
     def has_failed(self) -> bool:
@@ -302,6 +313,12 @@ class _Logs(LogManager):
     """The real one; of logs that it gives up the last is seen."""
 
     view: Callable[[TopicPartition], LogView | None]
+
+    def set_aside(self, topic_partition: TopicPartition, now_ms: int) -> Path | None:
+        view = self.view(topic_partition)
+        if view is not None:
+            view.refresh()
+        return super().set_aside(topic_partition, now_ms)
 
     def fail_dir(self, failure: LogDirFailure) -> list[TopicPartition]:
         for log in self.all_logs():

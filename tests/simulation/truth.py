@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.replication.replica_views import Role
 from barnabas.protocol.errors import ApiError
-from barnabas.protocol.ids import BrokerId, Offset
+from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 from tests.simulation.disk import Entry, LogView
 
 if TYPE_CHECKING:
+    from barnabas.broker.replication.partition import Partition
+    from barnabas.controller.znodes import LeadershipState
     from tests.simulation.world import SimBroker, World
 
 
@@ -26,19 +28,12 @@ def _require(holds: bool, message: str) -> None:
         raise Violation(message)
 
 
-def _marks_of(broker: SimBroker) -> tuple[object, ...]:
-    """Something else after every change of a replica that matters here."""
-    log, partition = broker.log, broker.partition
-    where = None if log is None else (id(log), log._bounds.cuts, log.log_start_offset, log.log_end_offset)
-    if partition is None:
-        return (broker.life, where)
-    return (broker.life, where, partition.role, partition.leader_epoch, partition.high_watermark)
-
-
 class Truth:
-    """The committed records of a world's one partition, and the checks."""
+    """The committed records of one partition of one topic id, and the checks."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, tp: TopicPartition, topic_id: TopicId) -> None:
+        self.tp = tp
+        self.topic_id = topic_id
         self.committed: list[Entry] = []
         self.acknowledged_end = 0
         self._world = world
@@ -53,6 +48,27 @@ class Truth:
         self.sequences: dict[int, int] = {}
         """By producer, how many of its batches are committed: 0, 1, 2 and so on, each once, in order."""
         self._sequenced = 0
+
+    @property
+    def state(self) -> LeadershipState:
+        """As ZooKeeper has it."""
+        return self._world.state_of(self.tp)
+
+    def partition(self, broker: SimBroker) -> Partition | None:
+        """The replica of this very topic, while its process is up."""
+        return broker.partition_of(self.tp, self.topic_id)
+
+    def view(self, broker: SimBroker) -> LogView | None:
+        return broker.disk.view(self.tp, self.topic_id)
+
+    def _marks_of(self, broker: SimBroker) -> tuple[object, ...]:
+        """Something else after every change of a replica that matters here."""
+        view, partition = self.view(broker), self.partition(broker)
+        log = None if view is None else view.log
+        where = None if log is None else (id(log), log._bounds.cuts, log.log_start_offset, log.log_end_offset)
+        if partition is None:
+            return (broker.life, where)
+        return (broker.life, where, partition.role, partition.leader_epoch, partition.high_watermark)
 
     def acknowledged(self, base_offset: Offset, values: list[int]) -> None:
         """A producer was told that its records are safe."""
@@ -70,12 +86,12 @@ class Truth:
         """All promises; nothing is done when neither a replica nor what was said has changed."""
         world = self._world
         self._check_elections()
-        marks = [world.state, *(_marks_of(broker) for broker in world.brokers.values())]
+        marks = [self.state, *(self._marks_of(broker) for broker in world.brokers.values())]
         if marks == self._last_marks and not self._new_acknowledged and not self._new_consumed:
             return
         self._last_marks = marks
         for broker in world.brokers.values():
-            if broker.is_up and broker.log is not None:
+            if broker.is_up:
                 self._check_replica(broker)
         self._check_in_sync()
         self._check_clients()
@@ -84,7 +100,7 @@ class Truth:
 
     def _check_elections(self) -> None:
         """A controller that is replaced elects nobody any more: its writes are refused."""
-        state, epoch = self._world.state, self._world.controller_epoch
+        state, epoch = self.state, self._world.controller_epoch
         if state.leader_epoch != self._last_leader_epoch:
             _require(
                 state.controller_epoch >= self._last_controller_epoch,
@@ -93,7 +109,8 @@ class Truth:
         self._last_leader_epoch, self._last_controller_epoch = state.leader_epoch, epoch
 
     def _check_replica(self, broker: SimBroker) -> None:
-        partition, view = broker.partition, broker.view
+        """Also one whose disk has failed: until that is worked off it may commit what others have."""
+        partition, view = self.partition(broker), self.view(broker)
         if partition is None or view is None:
             return
         mark, start = partition.high_watermark, view.log.log_start_offset
@@ -105,6 +122,7 @@ class Truth:
         if mark > known:
             _require(start <= known, f"broker {broker.id} starts at {start}, but only {known} are committed")
             self.committed += view.between(known, mark)
+            self._check_origins(known)
         _require(
             self._agrees(view, mark),
             f"broker {broker.id} has other records below its high watermark {mark} than were committed",
@@ -112,6 +130,14 @@ class Truth:
         if partition.role is Role.LEADER:
             other = self._leaders.setdefault(partition.leader_epoch, broker.id)
             _require(other == broker.id, f"{other} and {broker.id} lead in epoch {partition.leader_epoch}")
+
+    def _check_origins(self, start: int) -> None:
+        """No record of another topic, nor of another partition, is taken for one of this."""
+        here = (self.topic_id, self.tp.partition)
+        for entry in self.committed[start:]:
+            if entry.key is None and entry.value is not None:
+                place = self._world.origins.setdefault(entry.value, here)
+                _require(place == here, f"{entry} of {self.tp} {here} was committed in {place} before")
 
     def _agrees(self, view: LogView, end: int) -> bool:
         """Whether a log has all that was committed from its start up to an offset; each is compared once."""
@@ -130,7 +156,7 @@ class Truth:
         A disk that has lost something may be taken for whole until that is noticed, but not everybody's.
         """
         end = len(self.committed)
-        state = self._world.state
+        state = self.state
         isr = state.isr
         self.lossy = {
             broker: zxid
@@ -140,7 +166,7 @@ class Truth:
         }
         has_all = not isr
         for member in isr:
-            view = self._world.brokers[member].view
+            view = self.view(self._world.brokers[member])
             start = 0 if view is None else view.log.log_start_offset
             holds = start <= end and (end == 0 if view is None else self._agrees(view, end))
             has_all = has_all or holds
@@ -158,7 +184,7 @@ class Truth:
             _require(found == values, f"{values} were acknowledged at {base}, committed there are {found}")
             # A replica on a disk that was robbed since held them when they were acknowledged, or may have.
             held = sum(
-                broker.disk.was_robbed or self._holds(broker.view, base, end)
+                broker.disk.was_robbed or self._holds(self.view(broker), base, end)
                 for broker in self._world.brokers.values()
             )
             _require(
@@ -193,9 +219,9 @@ class Truth:
 
     def _check_latest(self) -> None:
         """The leader never says that the log ends before something acknowledged."""
-        state = self._world.state
+        state = self.state
         broker = self._world.brokers.get(state.leader)
-        partition = broker.partition if broker is not None else None
+        partition = self.partition(broker) if broker is not None else None
         if partition is None or partition.role is not Role.LEADER:
             return
         if partition.leader_epoch != state.leader_epoch:

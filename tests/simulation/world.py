@@ -112,7 +112,14 @@ class SimBroker:
 
     @property
     def partition(self) -> Partition | None:
-        return next(iter(self.replicas.partitions()), None) if self.is_up else None
+        return self.partition_of(self._world.tp)
+
+    def partition_of(self, tp: TopicPartition, topic_id: TopicId | None = None) -> Partition | None:
+        """Its replica, of that topic alone if one is named, while the process is up."""
+        found = self.replicas._partitions.get(tp) if self.is_up else None
+        if found is None or topic_id is None or found.log.topic_id == topic_id:
+            return found
+        return None
 
     def now_ms(self) -> float:
         """By its own clock."""
@@ -234,9 +241,11 @@ class World:
         """Of every process that takes itself for the controller, the latest last."""
         self.messages: list[Message] = []
         self.cut: set[frozenset[BrokerId]] = set()
-        self.truth = Truth(self)
+        self.origins: dict[int | bytes, tuple[TopicId, int]] = {}
+        """Of each record's value, the topic and the partition in which it was committed."""
+        self.truth = Truth(self, tp, TOPIC_ID)
         self.next_value = 0
-        self._state: tuple[tuple[bytes, int], LeadershipState] | None = None
+        self._states: dict[TopicPartition, tuple[bytes, int, LeadershipState]] = {}
         OPEN_WORLDS.append(self)
         self.hosts: dict[BrokerId, SimBroker] = {}
         for broker in all_ids:
@@ -465,12 +474,16 @@ class World:
     @property
     def state(self) -> LeadershipState:
         """Who leads, with which ISR, as ZooKeeper has it."""
-        path = paths.partition_state(self.tp)
+        return self.state_of(self.tp)
+
+    def state_of(self, tp: TopicPartition) -> LeadershipState:
+        path = paths.partition_state(tp)
         node = self.zookeeper.node(path)
-        if self._state is None or self._state[0] != (node.data, node.version):
+        data, version, state = self._states.get(tp, (b"", -1, None))
+        if state is None or data is not node.data or version != node.version:
             state = znodes.decode_partition_state(path, node.data, node.version)
-            self._state = ((node.data, node.version), state)
-        return self._state[1]
+            self._states[tp] = (node.data, node.version, state)
+        return state
 
     def check(self) -> None:
         """Raises Violation when an invariant is broken."""
