@@ -60,6 +60,7 @@ class ZooKeeperIsrStore:
         in_sync_replicas: Sequence[BrokerId],
         partition_epoch: int,
         joining: Mapping[BrokerId, BrokerEpoch],
+        broker_epoch: BrokerEpoch,
     ) -> int:
         try:
             return self._store.update_isr(
@@ -70,6 +71,7 @@ class ZooKeeperIsrStore:
                 tuple(in_sync_replicas),
                 partition_epoch,
                 joining,
+                broker_epoch,
             )
         except ReplicaNotRegistered as error:
             raise IneligibleReplica(str(error)) from error

@@ -38,6 +38,7 @@ from barnabas.controller.znodes import (
 from barnabas.controller.zookeeper import (
     MakeClient,
     SessionEvent,
+    SessionLost,
     Start,
     ZooKeeperSession,
     ZooKeeperUnavailable,
@@ -89,6 +90,7 @@ class IsrStore(Protocol):
         isr: tuple[BrokerId, ...],
         expected_partition_epoch: int,
         joining: Mapping[BrokerId, BrokerEpoch] = ...,
+        broker_epoch: BrokerEpoch = ...,
     ) -> int: ...
 
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None: ...
@@ -241,6 +243,7 @@ class ClusterStore:
         isr: tuple[BrokerId, ...],
         expected_partition_epoch: int,
         joining: Mapping[BrokerId, BrokerEpoch] = _NOBODY,
+        broker_epoch: BrokerEpoch = NO_BROKER_EPOCH,
     ) -> int:
         """Write the state by compare-and-set on the znode's version, and return the new version.
 
@@ -250,6 +253,10 @@ class ClusterStore:
         Those ``joining`` must be registered with these epochs at the moment of the write (KIP-903), else
         ReplicaNotRegistered is raised. An earlier attempt can then not go in any more either: it was bound to
         the same registrations, and a life that is over does not come back.
+
+        With `broker_epoch` the leader itself must be registered so, else SessionLost is raised: a request may
+        be carried over into the next session, and a leader whose registration is gone may be dead to the
+        controller, which needs those that it would put out of the ISR.
         """
         # Of the state that is replaced, or the compare-and-set fails.
         before = self.partition_states([tp]).get(tp)
@@ -263,13 +270,13 @@ class ClusterStore:
             broker_epochs={broker: epoch for broker, epoch in {**known, **joining}.items() if broker in isr},
         )
         path, data = paths.partition_state(tp), znodes.encode_partition_state(state)
-        is_registered = True
+        lives = dict(joining) if broker_epoch == NO_BROKER_EPOCH else {**joining, leader: broker_epoch}
+        missing: set[BrokerId] = set()
         for _ in range(_ISR_ROUNDS):
-            version = self._registrations_version(joining) if joining else None
-            is_registered = not joining or version is not None
-            if not is_registered:
+            version, missing = self._registrations_version(lives) if lives else (None, missing)
+            if missing:
                 break
-            outcome = self.session.attempt(_set_state(path, data, expected_partition_epoch, joining, version))
+            outcome = self.session.attempt(_set_state(path, data, expected_partition_epoch, lives, version))
             results = outcome.get()
             error = first_error(results)
             if error is None:
@@ -280,29 +287,36 @@ class ClusterStore:
                 break
         else:
             raise ZooKeeperUnavailable(f"brokers register faster than the state of {tp} can be written")
-        current = self.partition_states([tp]).get(tp)
-        if current == replace(state, partition_epoch=expected_partition_epoch + 1):
-            return current.partition_epoch
-        if not is_registered and current is not None and current.partition_epoch == expected_partition_epoch:
-            raise ReplicaNotRegistered(f"{tp}: {dict(joining)} are no longer registered with these epochs")
-        raise PartitionStateConflict(tp, expected_partition_epoch, current)
+        return self._not_written(tp, state, missing)
 
-    def _registrations_version(self, expected: Mapping[BrokerId, BrokerEpoch]) -> int | None:
-        """The version that all registrations had while these brokers had these epochs; None if they have not.
+    def _not_written(self, tp: TopicPartition, state: LeadershipState, missing: set[BrokerId]) -> int:
+        """The version, if an earlier attempt has written the state; raises why this one has not."""
+        current = self.partition_states([tp]).get(tp)
+        if current == replace(state, partition_epoch=state.partition_epoch + 1):
+            return current.partition_epoch
+        if missing and current is not None and current.partition_epoch == state.partition_epoch:
+            gone = f"{tp}: brokers {sorted(missing)} are no longer registered in the life that was seen"
+            raise SessionLost(gone) if state.leader in missing else ReplicaNotRegistered(gone)
+        raise PartitionStateConflict(tp, state.partition_epoch, current)
+
+    def _registrations_version(
+        self, expected: Mapping[BrokerId, BrokerEpoch]
+    ) -> tuple[int | None, set[BrokerId]]:
+        """The version that all registrations had while these brokers had these epochs, and who has not.
 
         Read first, for then a registration that comes between raises it.
         """
         parent = self.session.run(lambda zk: zk.exists_async(paths.BROKER_IDS))
         if parent is None:
             # Deleted by hand, and with it all registrations.
-            return None
-        version = int(parent.version)
+            return None, set(expected)
         found = self._read([paths.broker_id(broker) for broker in expected])
+        missing = set()
         for broker, epoch in expected.items():
             registration = found.get(paths.broker_id(broker))
             if registration is None or registration[1].czxid != epoch:
-                return None
-        return version
+                missing.add(broker)
+        return int(parent.version), missing
 
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
         """Tell the controller of changed ISRs, so that it tells everybody; a repetition does no harm."""
@@ -406,15 +420,15 @@ def _naming(watch: Callable[[str], None], name: str) -> Watch:
 
 
 def _set_state(
-    path: str, data: bytes, version: int, joining: Iterable[BrokerId], registrations_version: int | None
+    path: str, data: bytes, version: int, registered: Iterable[BrokerId], registrations_version: int | None
 ) -> Start:
-    """Compare-and-set, bound to nobody having registered since that version and the joining ones living."""
+    """Compare-and-set, bound to nobody having registered since that version and these living still."""
 
     def start(zk: Any) -> Any:
         transaction = zk.transaction()
         if registrations_version is not None:
             transaction.check(paths.BROKER_IDS, registrations_version)
-        for broker in joining:
+        for broker in registered:
             transaction.check(paths.broker_id(broker), _ANY_VERSION)
         transaction.set_data(path, data, version)
         return transaction.commit_async()

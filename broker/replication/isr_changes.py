@@ -1,14 +1,14 @@
 """Carries proposed changes of in-sync replicas to ZooKeeper, and their outcome back to the partitions.
 
-One thread of its own, because ZooKeeper may be slow or gone and nothing else may wait for it. A partition
-has at most one change pending, so the queue is bounded by the number of partitions. A change ends in one of
-four ways. ZooKeeper has it: it is committed. Nobody knows yet: the partition stays pending, which is safe,
-and the change is tried again. ZooKeeper holds a newer state: the controller has decided something, and its
-LeaderAndIsr, with a new leader epoch, is on the way. Until that comes the partition stays pending too, for an
-earlier attempt whose answer was lost may have gone in first and the controller may have built on it: a
-replica that joined so may lead by now, and the high watermark must go on waiting for it. Or the replica that
-was to join has begun another life, or has ended: its disk may be gone, so the store has refused, now and for
-all earlier attempts, and the change is taken back (KIP-903).
+One thread of its own, because ZooKeeper may be slow or gone and nothing else may wait for it. A partition has
+at most one change pending, so the queue is bounded by the number of partitions. A change ends in one of four
+ways. ZooKeeper has it: it is committed. Nobody knows yet, or this broker's registration is gone: the
+partition stays pending, which is safe, and the change is tried again. ZooKeeper holds a newer state: the
+controller has decided something, and its LeaderAndIsr, with a new leader epoch, is on the way. Until that
+comes the partition stays pending too, for an earlier attempt whose answer was lost may have gone in first and
+the controller may have built on it: a replica that joined so may lead by now, and the high watermark must go
+on waiting for it. Or the replica that was to join has begun another life, or has ended: its disk may be gone,
+so the store has refused, now and for all earlier attempts, and the change is taken back (KIP-903).
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ class IsrStore(Protocol):
         in_sync_replicas: Sequence[BrokerId],
         partition_epoch: int,
         joining: Mapping[BrokerId, BrokerEpoch],
+        broker_epoch: BrokerEpoch,
     ) -> int:
-        """Compare-and-set; the new partition epoch. Those ``joining`` must be registered with these epochs.
+        """Compare-and-set; the new partition epoch. Those ``joining`` must be registered with these epochs,
+        and the leader with ``broker_epoch``.
 
         Raises IsrConflict, IneligibleReplica or IsrStoreUnavailable.
         """
@@ -75,11 +77,14 @@ class IsrChanges:
         self,
         store: IsrStore,
         *,
+        broker_epoch: Callable[[], BrokerEpoch | None],
         now_ms: Callable[[], float],
         on_high_watermark: Callable[[TopicPartition], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
+        """``broker_epoch``: of this broker's registration; None while it has none that leads anything."""
         self._store = store
+        self._broker_epoch = broker_epoch
         self._now_ms = now_ms
         self._on_high_watermark = on_high_watermark
         self._condition = threading.Condition()
@@ -156,6 +161,9 @@ class IsrChanges:
         view = partition.view()
         if view.isr is not pending:
             return
+        broker_epoch = self._broker_epoch()
+        if broker_epoch is None:
+            raise IsrStoreUnavailable("this broker is not registered, or was not told yet what it leads")
         try:
             partition_epoch = self._store.update_isr(
                 name,
@@ -165,6 +173,7 @@ class IsrChanges:
                 in_sync_replicas=[replica for replica in view.replicas if replica in pending.proposed],
                 partition_epoch=pending.partition_epoch,
                 joining=pending.joining,
+                broker_epoch=broker_epoch,
             )
         except IsrConflict as error:
             logger.info("the ISR of %s waits for the controller, who changed it first: %s", name, error)

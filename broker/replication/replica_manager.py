@@ -109,8 +109,9 @@ class ReplicaManager:
         # The long poll of each follower; bounded by the number of brokers.
         self._parked: dict[BrokerId, DelayedFetch] = {}
         self.cold_reads = ColdReads(self.partition, self.note_error, on_fatal=on_fatal)
+        moved, epoch = self._high_watermark_moved, self._leading_epoch
         self.isr_changes = IsrChanges(
-            isr_store, now_ms=now_ms, on_high_watermark=self._high_watermark_moved, on_fatal=on_fatal
+            isr_store, broker_epoch=epoch, now_ms=now_ms, on_high_watermark=moved, on_fatal=on_fatal
         )
         self._fetchers = make_fetchers(self)
         self._roles = RoleChanges(
@@ -238,6 +239,10 @@ class ReplicaManager:
     @property
     def broker_epoch(self) -> BrokerEpoch:
         return self._roles.broker_epoch
+
+    def _leading_epoch(self) -> BrokerEpoch | None:
+        """Of the registration for which the controller has said what this broker leads; None without one."""
+        return None if self.fence.loss is not None else self.broker_epoch
 
     # Produce.
 

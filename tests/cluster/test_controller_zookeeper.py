@@ -22,7 +22,7 @@ from barnabas.controller.znodes import (
     LeadershipState,
     TopicAssignment,
 )
-from barnabas.controller.zookeeper import Outcome, SessionEvent, Start, ZooKeeperUnavailable
+from barnabas.controller.zookeeper import Outcome, SessionEvent, SessionLost, Start, ZooKeeperUnavailable
 from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import (
@@ -344,7 +344,7 @@ def test_a_broker_that_registers_between_the_look_and_the_write_does_not_join(
     store.session.attempt = late
     look = store._registrations_version
 
-    def looked_before(expected: Mapping[BrokerId, BrokerEpoch]) -> int | None:
+    def looked_before(expected: Mapping[BrokerId, BrokerEpoch]) -> tuple[int | None, set[BrokerId]]:
         store.session.attempt = attempt
         version = look(expected)
         store.session.attempt = late
@@ -355,6 +355,31 @@ def test_a_broker_that_registers_between_the_look_and_the_write_does_not_join(
         store.update_isr(TP, ONE, LeaderEpoch(0), ControllerEpoch(1), (ONE, TWO), 0, {TWO: seen})
     assert lives[0] > seen
     assert store.partition_states([TP])[TP] == leadership(ONE, (ONE,))
+
+
+def test_a_leader_changes_its_isr_in_the_very_life_in_which_it_leads(
+    store: ClusterStore, open_store: Callable[[], ClusterStore]
+) -> None:
+    writer = store.become_controller(ONE)
+    assert writer is not None
+    writer.create_topic("t", topic_of(1, ONE, TWO), {})
+    writer.create_partition_states({TP: leadership(ONE, (ONE, TWO))})
+
+    def shrink(epoch: BrokerEpoch) -> int:
+        return store.update_isr(TP, ONE, LeaderEpoch(0), ControllerEpoch(1), (ONE,), 0, broker_epoch=epoch)
+
+    first = open_store()
+    seen = first.register_broker(registration(ONE))
+    first.close()
+    with pytest.raises(SessionLost):
+        shrink(seen)
+    again = open_store().register_broker(registration(ONE))
+    with pytest.raises(SessionLost):
+        shrink(seen)
+    assert store.partition_states([TP])[TP].isr == (ONE, TWO)
+    assert shrink(again) == 1
+    # The same call again, as after a lost answer, also when that life is over by then.
+    assert shrink(seen) == 1
 
 
 def test_a_state_that_an_earlier_controller_began_is_completed(store: ClusterStore) -> None:

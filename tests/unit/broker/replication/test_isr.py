@@ -189,6 +189,7 @@ class Store:
         self.answers: list[Exception | None] = []
         self.notified: list[list[TopicPartition]] = []
         self.notify_answers: list[Exception | None] = []
+        self.broker_epoch: int | None = 17
 
     def update_isr(
         self,
@@ -200,7 +201,9 @@ class Store:
         in_sync_replicas: Sequence[int],
         partition_epoch: int,
         joining: Mapping[int, int],
+        broker_epoch: int,
     ) -> int:
+        assert broker_epoch == self.broker_epoch
         self.joining.append(dict(joining))
         assert (partition, leader, leader_epoch, controller_epoch) == (TP, ME, 0, 1)
         self.asked.append((list(in_sync_replicas), partition_epoch))
@@ -228,6 +231,7 @@ class Carrier:
         self.fatal: list[BaseException] = []
         self.changes = IsrChanges(
             self.store,
+            broker_epoch=lambda: self.store.broker_epoch,
             now_ms=lambda: LAG_MS + 1,
             on_high_watermark=self.moved.append,
             on_fatal=self.fatal.append,
@@ -369,6 +373,17 @@ def test_a_joiner_whose_life_is_over_does_not_join_and_the_next_change_may_come(
     assert fetched(partition, THREE, 3).may_join_isr
 
 
+def test_a_broker_that_is_not_registered_changes_no_isr(carrier: Carrier) -> None:
+    partition, pending = shrinking()
+    carrier.store.broker_epoch = None
+    carrier.changes.submit(partition, pending)
+    assert not carrier.changes.work_off()
+    assert (carrier.store.asked, partition.isr) == ([], pending)
+    carrier.store.broker_epoch = 18
+    assert carrier.changes.work_off()
+    assert partition.isr == CommittedIsr(brokers(1, 2), 1)
+
+
 @pytest.fixture
 def started(carrier: Carrier) -> Iterator[Carrier]:
     carrier.changes.start()
@@ -412,6 +427,7 @@ def test_a_broken_invariant_in_the_thread_is_fatal(carrier: Carrier) -> None:
     died = threading.Event()
     changes = IsrChanges(
         carrier.store,
+        broker_epoch=lambda: carrier.store.broker_epoch,
         now_ms=lambda: 0.0,
         on_high_watermark=carrier.moved.append,
         on_fatal=lambda error: died.set(),

@@ -1,0 +1,207 @@
+"""Histories of sessions that end, of disks lost with them, and of silent ZooKeeper; see `test_histories`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from barnabas.broker.replication.isr import PendingShrink
+from barnabas.protocol.ids import BrokerId
+from tests.simulation import mutations
+from tests.simulation.mutations import Mutation
+from tests.simulation.telling import A, B, C, control, die, end, put_out_of_isr, replicate, tell
+from tests.simulation.world import MAX_LAG_MS, World
+from tests.simulation.zookeeper_client import Door
+
+
+def everybody_in_sync_goes_at_once() -> None:
+    """Any of them has all that was acknowledged, so the first to return leads, whoever is lost for good."""
+    world = World(3)
+    world.produce(A)
+    world.settle()
+    put_out_of_isr(world, C)
+    world.produce(A)
+    replicate(world, B)
+    replicate(world, B)
+    assert world.truth.acknowledged_end == 3
+    for broker in (A, B):
+        world.brokers[broker].crash()
+        world.expire(broker)
+    control(world)
+    world.check()
+    assert (world.state.leader, set(world.state.isr)) == (-1, {A, B})
+    world.brokers[B].wipe()
+    world.brokers[A].start()
+    control(world)
+    assert (world.state.leader, set(world.state.isr)) == (A, {A})
+    end(world)
+
+
+def an_expiry_heard_after_the_next_registration() -> None:
+    """Two sessions end one after the other; the end of the second is heard when the third has registered."""
+    world = World(3)
+    world.produce(A)
+    world.settle()
+    member = world.brokers[B].member
+    world.expire(B)
+    member.connection()
+    assert member.session_event()
+    assert member.session_event()
+    world.expire(B)
+    member.connection()
+    while member.session_event():
+        continue
+    world.settle()
+    assert world.brokers[B].replicas.fenced is None
+    end(world)
+
+
+def a_member_loses_its_disk_between_two_controllers() -> None:
+    """Nobody sees it go: the next controller finds it registered, as if it had been there all the time."""
+    world = World(3)
+    world.produce(A)
+    world.settle()
+    world.brokers[B].crash()
+    world.brokers[B].wipe()
+    world.brokers[B].start()
+    world.elect_controller()
+    world.check()
+    assert (world.state.leader, set(world.state.isr)) == (A, {A, C})
+    tell(world, A, B, C)
+    die(world, A)
+    assert (world.state.leader, set(world.state.isr)) == (C, {C})
+    end(world)
+    assert [entry.value for entry in world.truth.committed] == [0]
+
+
+def a_leader_loses_its_tail_between_two_controllers() -> None:
+    """It would go on leading in the same epoch, and have the others truncate what it has acknowledged."""
+    world = World(3)
+    world.produce(A)
+    world.settle()
+    world.brokers[A].crash()
+    world.brokers[A].wipe()
+    world.brokers[A].start()
+    world.elect_controller()
+    world.check()
+    assert (world.state.leader, world.state.leader_epoch, set(world.state.isr)) == (B, 1, {B, C})
+    end(world)
+    assert [entry.value for entry in world.truth.committed] == [0]
+
+
+def all_restart_between_two_controllers() -> None:
+    """Who restarted with all that it had is the last choice, but a choice: nothing is lost."""
+    world = World(3)
+    world.produce(A)
+    world.settle()
+    for broker in world.brokers.values():
+        broker.crash()
+        world.expire(broker.id)
+    for broker in world.brokers.values():
+        broker.start()
+    world.elect_controller()
+    world.check()
+    assert (world.state.leader, world.state.leader_epoch, set(world.state.isr)) == (A, 1, {A})
+    end(world)
+    assert [entry.value for entry in world.truth.committed] == [0]
+
+
+def a_leader_whose_session_has_ended_puts_a_member_out() -> None:
+    """Its write is carried over into the next session, and of those whom it leaves one has lost its disk."""
+    world = World(3)
+    world.produce(A)
+    world.settle()
+    world.produce(A)
+    replicate(world, B)
+    world.advance(MAX_LAG_MS + 1)
+    replicate(world, B)
+    world.shrink(A)
+    assert isinstance(world.brokers[A].partition.isr, PendingShrink)
+    world.expire(A)
+    world.brokers[B].crash()
+    world.brokers[B].wipe()
+    world.work_off(A)
+    world.check()
+    assert world.truth.acknowledged_end == 1
+    assert set(world.state.isr) == {A, B, C}
+    world.brokers[B].start()
+    control(world)
+    tell(world, A, B, C)
+    assert world.state.leader == C
+    end(world)
+
+
+def _accepts(world: World, broker: BrokerId, acks: int = -1) -> bool:
+    """Whether a broker takes a record that somebody produces there."""
+    partition = world.brokers[broker].partition
+    assert partition is not None
+    before = partition.log_end_offset
+    world.produce(broker, acks=acks)
+    return bool(partition.log_end_offset > before)
+
+
+def a_leader_that_does_not_hear_zookeeper() -> None:
+    """It goes on with acks=all while all others in sync fetch in its epoch, and no longer."""
+    with World(3) as world:
+        replicate(world, B, C)
+        world.doors[A] = Door.LOST
+        world.brokers[A].replicas.fence.silent("ZooKeeper is silent")
+        assert _accepts(world, A)
+        assert not _accepts(world, A, acks=1)
+        replicate(world, B, C)
+        replicate(world, B, C)
+        assert world.truth.acknowledged_end == 1
+        # Deposed, and nobody tells it. Who is elected, and who follows, fetches here no longer.
+        world.suspect(A)
+        control(world)
+        tell(world, B, C)
+        assert world.state.leader != A
+        world.advance(2 * MAX_LAG_MS)
+        assert not _accepts(world, A)
+        world.doors[A] = Door.OPEN
+        world.brokers[A].replicas.fence.heard()
+        end(world)
+
+
+def a_leader_with_one_silent_follower_does_not_hear_zookeeper() -> None:
+    """It could not put it out of the ISR, and it may be the one that leads by now."""
+    with World(3) as world:
+        replicate(world, B, C)
+        world.doors[A] = Door.LOST
+        world.brokers[A].replicas.fence.silent("ZooKeeper is silent")
+        world.advance(2 * MAX_LAG_MS)
+        replicate(world, B)
+        assert not _accepts(world, A)
+        replicate(world, B, C)
+        assert _accepts(world, A)
+        world.doors[A] = Door.OPEN
+        world.brokers[A].replicas.fence.heard()
+        end(world)
+
+
+def a_leader_that_is_alone_does_not_hear_zookeeper() -> None:
+    """It has no witness."""
+    with World(3, min_insync_replicas=1) as world:
+        put_out_of_isr(world, B, C)
+        world.brokers[A].replicas.fence.silent("ZooKeeper is silent")
+        assert not _accepts(world, A)
+        world.brokers[A].replicas.fence.heard()
+        assert _accepts(world, A)
+        end(world)
+
+
+HISTORIES_OF_LIVES: dict[Callable[[], None], tuple[Mutation, ...]] = {
+    a_leader_that_does_not_hear_zookeeper: (
+        mutations.without_zookeeper_no_witness_is_asked_for,
+        mutations.any_fetch_bears_witness,
+    ),
+    a_leader_with_one_silent_follower_does_not_hear_zookeeper: (
+        mutations.without_zookeeper_no_witness_is_asked_for,
+    ),
+    a_leader_that_is_alone_does_not_hear_zookeeper: (mutations.without_zookeeper_no_witness_is_asked_for,),
+    an_expiry_heard_after_the_next_registration: (mutations.a_life_that_was_ended_goes_on,),
+    everybody_in_sync_goes_at_once: (mutations.one_of_a_lost_isr_is_kept,),
+    a_member_loses_its_disk_between_two_controllers: (mutations.lives_of_the_isr_are_not_compared,),
+    a_leader_loses_its_tail_between_two_controllers: (mutations.lives_of_the_isr_are_not_compared,),
+    all_restart_between_two_controllers: (),
+    a_leader_whose_session_has_ended_puts_a_member_out: (mutations.an_isr_is_written_in_any_session,),
+}

@@ -1,0 +1,62 @@
+"""What histories that are told step by step are made of."""
+
+from __future__ import annotations
+
+from barnabas.protocol.ids import BrokerId
+from tests.simulation.world import MAX_LAG_MS, World
+
+A, B, C, D = (BrokerId(number) for number in (1, 2, 3, 4))
+
+
+def replicate(world: World, *followers: BrokerId) -> None:
+    """One round trip of a fetch for each of these followers."""
+    for follower in followers:
+        assert world.fetch(follower)
+    while world.deliver():
+        world.check()
+
+
+def fetch_without_answer(world: World, *followers: BrokerId) -> None:
+    """The leader hears of these followers' ends; its answers are lost."""
+    for follower in followers:
+        assert world.fetch(follower)
+        assert world.deliver(len(world.messages) - 1)
+        world.messages.pop()
+        world.brokers[follower].fetchers.lose_answers()
+        world.check()
+
+
+def die(world: World, broker: BrokerId) -> None:
+    """A process is killed, and the controller notices at once."""
+    world.brokers[broker].crash()
+    world.suspect(broker)
+    control(world)
+
+
+def control(world: World) -> None:
+    while world.control():
+        world.check()
+
+
+def tell(world: World, *brokers: BrokerId) -> None:
+    """What the controller has to say reaches these brokers."""
+    for broker in brokers:
+        while world.deliver_control(world.channels[-1], broker):
+            world.check()
+
+
+def end(world: World) -> None:
+    world.heal()
+    world.settle()
+
+
+def put_out_of_isr(world: World, *followers: BrokerId) -> None:
+    """They are silent for too long, and miss a record; the leader is broker 1, the others go on."""
+    others = [broker for broker in world.brokers if broker not in (A, *followers)]
+    world.produce(A, acks=1)
+    replicate(world, *others)
+    world.advance(MAX_LAG_MS + 1)
+    replicate(world, *others)
+    world.shrink(A)
+    world.work_off(A)
+    assert set(world.state.isr) == {A, *others}
