@@ -7,6 +7,7 @@ from abc import abstractmethod
 
 from barnabas.protocol.ids import BrokerId
 from tests.simulation.disk import Fault
+from tests.simulation.truth import Truth
 from tests.simulation.world import SimBroker, World
 from tests.simulation.zookeeper_client import Door
 
@@ -91,37 +92,40 @@ class DiskChaos:
         broker, world = self._any(), self.world
         if broker.is_up or world.is_registered(broker.id):
             return
-        if any(
-            member != broker.id
-            and member not in world.truth.lossy
-            and not world.brokers[member].disk.has_failed
-            for member in world.state.isr
-        ):
+        if all(self._has_another_all(truth, broker) for truth in world.truths.values()):
             broker.is_lost = True
             broker.wipe()
+
+    def _has_another_all(self, truth: Truth, broker: SimBroker) -> bool:
+        """Whether another one in sync has all records of a partition, be it up or down."""
+        return any(
+            member not in truth.lossy and not self.world.brokers[member].disk.has_failed
+            for member in set(truth.isr) - {broker.id}
+        )
 
     def _say_nothing_more(self, broker: SimBroker) -> None:
         self.world.messages = [one for one in self.world.messages if one.source != broker.id]
 
     def _is_another_well(self, broker: SimBroker) -> bool:
-        return bool(set(self._well()) - {broker.id})
+        """Whether somebody else is well in each partition."""
+        return all(set(self._well(truth)) - {broker.id} for truth in self.world.truths.values())
 
     def _may_fall(self, broker: SimBroker) -> bool:
         """Whether somebody stays in sync and is well, while another one only seems to be."""
-        return not self.world.truth.lossy or bool(set(self._well()) - {broker.id})
+        truths = self.world.truths.values()
+        return all(not truth.lossy or set(self._well(truth)) - {broker.id} for truth in truths)
 
-    def _well(self) -> list[BrokerId]:
+    def _well(self, truth: Truth) -> list[BrokerId]:
         """Who is in sync with all that was committed, has been up since it got there and is heard of."""
         world = self.world
-        state = world.state
         return [
             member
-            for member in state.isr
-            if member not in world.truth.lossy
+            for member in truth.isr
+            if member not in truth.lossy
             and world.brokers[member].is_up
             and not world.brokers[member].disk.has_failed
             and world.doors[member] is Door.OPEN
             and world.brokers[member].member.client.client_id is not None
-            and world.registered_epoch(member) == state.broker_epochs.get(member)
+            and world.registered_epoch(member) == truth.state.broker_epochs.get(member)
             and not any(channels.is_suspected(member) for channels in world.channels)
         ]

@@ -54,6 +54,11 @@ class Truth:
         """As ZooKeeper has it."""
         return self._world.state_of(self.tp)
 
+    @property
+    def isr(self) -> tuple[BrokerId, ...]:
+        """Nobody while there is no state: somebody has removed it by hand."""
+        return self.state.isr if self._world.has_state(self.tp) else ()
+
     def partition(self, broker: SimBroker) -> Partition | None:
         """The replica of this very topic, while its process is up."""
         return broker.partition_of(self.tp, self.topic_id)
@@ -82,9 +87,28 @@ class Truth:
         """A consumer has seen these."""
         self._new_consumed += records
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every replica has everything and all are in sync."""
+        brokers, state = self._world.brokers, self.state
+        replicas = self._world.replicas_of(self.tp)
+        if set(state.isr) != set(replicas) or state.leader not in replicas:
+            return False
+        marks = set()
+        for replica in replicas:
+            partition = self.partition(brokers[replica])
+            if partition is None or partition.leader_epoch != state.leader_epoch:
+                return False
+            if brokers[replica].replicas.fenced is not None:
+                return False
+            marks |= {partition.high_watermark, partition.log_end_offset}
+        return len(marks) == 1
+
     def check(self) -> None:
         """All promises; nothing is done when neither a replica nor what was said has changed."""
         world = self._world
+        if not world.has_state(self.tp):
+            return
         self._check_elections()
         marks = [self.state, *(self._marks_of(broker) for broker in world.brokers.values())]
         if marks == self._last_marks and not self._new_acknowledged and not self._new_consumed:

@@ -180,7 +180,7 @@ class SimBroker:
         if power_loss is None:
             self.disk.reopen()
         else:
-            self._world.truth.disk_has_lost(self.id)
+            self._world.disk_has_lost(self.id)
             self.disk.lose_power(power_loss)
 
     def stop(self) -> None:
@@ -192,7 +192,7 @@ class SimBroker:
 
     def wipe(self) -> None:
         """The disk of a dead broker is replaced by an empty one."""
-        self._world.truth.disk_has_lost(self.id)
+        self._world.disk_has_lost(self.id)
         self.disk.wipe()
 
     def handle_control(self, request: Any, answer: Callable[[Any], None]) -> None:
@@ -244,6 +244,10 @@ class World:
         self.origins: dict[int | bytes, tuple[TopicId, int]] = {}
         """Of each record's value, the topic and the partition in which it was committed."""
         self.truth = Truth(self, tp, TOPIC_ID)
+        self.truths = {(TOPIC_ID, tp.partition): self.truth}
+        """Of every partition whose records may not go."""
+        self.judges: list[Callable[[], None]] = []
+        """Are asked in every check, before the truths."""
         self.next_value = 0
         self._states: dict[TopicPartition, tuple[bytes, int, LeadershipState]] = {}
         OPEN_WORLDS.append(self)
@@ -411,36 +415,42 @@ class World:
         timeout_ms: int = 3_000,
         *,
         is_one_batch: bool = False,
+        tp: TopicPartition | None = None,
     ) -> None:
         """Some records to whoever may think that it leads."""
         target = self.brokers[broker]
         if not target.can_act:
             return
+        tp = tp or self.tp
+        truth = self.truth_of(target, tp)
         values = list(range(self.next_value, self.next_value + count))
         self.next_value += count
 
         def answer(outcomes: list[AppendOutcome]) -> None:
-            if outcomes[0].error == ErrorCode.NONE and acks == -1:
-                self.truth.acknowledged(Offset(outcomes[0].base_offset), values)
+            if outcomes[0].error == ErrorCode.NONE and acks == -1 and truth is not None:
+                truth.acknowledged(Offset(outcomes[0].base_offset), values)
 
         records = memoryview(encode_batch(*values)) if is_one_batch else encode(*values)
-        target.replicas.append(acks, timeout_ms, [(self.tp, records)], answer)
+        target.replicas.append(acks, timeout_ms, [(tp, records)], answer)
         target.replicas.wake_followers()
 
-    def consume(self, broker: BrokerId, offset: int) -> None:
+    def consume(self, broker: BrokerId, offset: int, tp: TopicPartition | None = None) -> None:
         """A consumer reads from whoever may think that it leads."""
         target = self.brokers[broker]
         if not target.can_act:
             return
-        asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        tp = tp or self.tp
+        truth = self.truth_of(target, tp)
+        asked = FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
         body = FetchRequest(
-            max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=self.tp.topic, partitions=[asked])]
+            max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=tp.topic, partitions=[asked])]
         )
         answers: list[FetchResponse] = []
         fetch_handler.handle(target.services, SimRequest(body, answers.append))
         found = answers[0].responses[0].partitions[0]
-        if found.error_code == ErrorCode.NONE and isinstance(found.records, memoryview):
-            self.truth.consumed(decode(found.records))
+        is_answer = found.error_code == ErrorCode.NONE and isinstance(found.records, memoryview)
+        if is_answer and truth is not None:
+            truth.consumed(decode(found.records))
 
     # Time, and what hangs on it
 
@@ -485,9 +495,31 @@ class World:
             self._states[tp] = (node.data, node.version, state)
         return state
 
+    def has_state(self, tp: TopicPartition) -> bool:
+        return paths.partition_state(tp) in self.zookeeper.nodes
+
+    def replicas_of(self, tp: TopicPartition) -> tuple[BrokerId, ...]:
+        """As ZooKeeper has it."""
+        path = paths.topic(tp.topic)
+        return znodes.decode_topic(path, self.zookeeper.node(path).data).replicas[tp.partition]
+
+    def truth_of(self, broker: SimBroker, tp: TopicPartition) -> Truth | None:
+        """Of what a broker takes for that partition just now."""
+        partition = broker.partition_of(tp)
+        topic_id = None if partition is None else partition.log.topic_id
+        return None if topic_id is None else self.truths.get((topic_id, tp.partition))
+
+    def disk_has_lost(self, broker: BrokerId) -> None:
+        """What a broker had is gone, or not all of it is left."""
+        for truth in self.truths.values():
+            truth.disk_has_lost(broker)
+
     def check(self) -> None:
         """Raises Violation when an invariant is broken."""
-        self.truth.check()
+        for judge in self.judges:
+            judge()
+        for truth in self.truths.values():
+            truth.check()
         for broker in self.brokers.values():
             # A broker would contain what this raises; here it is a finding.
             if broker.is_up and (failed := broker.replicas.failed.reasons()):
@@ -496,17 +528,7 @@ class World:
     @property
     def is_whole(self) -> bool:
         """Whether every replica has everything and all are in sync."""
-        if set(self.state.isr) != set(self.brokers) or self.state.leader not in self.brokers:
-            return False
-        marks = set()
-        for broker in self.brokers.values():
-            partition = broker.partition
-            if partition is None or partition.leader_epoch != self.state.leader_epoch:
-                return False
-            if broker.replicas.fenced is not None:
-                return False
-            marks |= {partition.high_watermark, partition.log_end_offset}
-        return len(marks) == 1
+        return all(truth.is_whole for truth in self.truths.values())
 
     # Coming to rest
 
