@@ -1,8 +1,8 @@
 """Walking over batch headers in a segment's bytes, as short as Python allows. Pure functions, any thread.
 
-The bytes may be a part of the segment: a header that is not whole before their end ends a walk, and the
-caller knows whether more can follow. Every step goes forward by at least a header, whatever the bytes say, so
-a walk always ends; a length that no batch has raises CORRUPT_MESSAGE.
+The bytes may be a part of the segment: a walk ends at a header that is cut off by their end, and the caller
+knows whether more bytes follow. Every step moves forward by at least a header, so a walk always ends. A
+length that no batch can have raises CORRUPT_MESSAGE.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ _unpack = _FRAME.unpack_from
 
 
 def impossible(position: int, length: int, end: int) -> Exception:
-    """The error for a length that no batch can have."""
     return api_error(
         ErrorCode.CORRUPT_MESSAGE, f"a batch length of {length} at byte {position} of {end} in a segment"
     )

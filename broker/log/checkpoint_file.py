@@ -68,10 +68,10 @@ class OffsetCheckpoint:
         self.path = path
         self._files = files
         self._entries: dict[TopicPartition, Offset] | None = None
-        """What the file holds; None while there is none, or before it was read or written here."""
+        """The file's content; None if there is no file, or before the first read or write here."""
         self._kept: dict[TopicPartition, Offset] = {}
-        """Entries of partitions whose log could not be opened. Every write repeats them: the offsets say what
-        such a log must still hold, and the next start asks for them again."""
+        """Entries of partitions whose log could not be opened. Every write repeats them: the offsets say
+        which records the log must still hold, and the next start checks that."""
 
     def read(self) -> dict[TopicPartition, Offset]:
         """What was written last; nothing when there is no file. Raises CheckpointDamaged, LogDirFailure."""
@@ -94,15 +94,15 @@ class OffsetCheckpoint:
         return found
 
     def read_or_empty(self) -> dict[TopicPartition, Offset]:
-        """As `read`, but a damaged file counts as empty: it costs a longer recovery. Raises LogDirFailure."""
+        """As `read`, but a damaged file counts as empty: recovery takes longer then. Raises LogDirFailure."""
         try:
             return self.read()
         except CheckpointDamaged as error:
-            logger.warning("counted as empty: %s", error)
+            logger.warning("treated as empty: %s", error)
             return {}
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file, durably, unless it says so already; entries that are kept stay in it.
+        """Replace the file durably if its content changes; kept entries stay in it.
 
         Raises LogDirFailure.
         """
@@ -117,7 +117,7 @@ class OffsetCheckpoint:
         self._entries = entries
 
     def keep(self, key: TopicPartition) -> None:
-        """Have every later write repeat the entry that the file holds for a partition, if it holds one."""
+        """Repeat the entry of a partition, if the file has one, in every later write."""
         if self._entries is not None and key in self._entries:
             self._kept[key] = self._entries[key]
 

@@ -1,8 +1,8 @@
-"""What an error of the operating system means for a log: one pure decision, with its table.
+"""Decides what an operating system error means for a log, by a table.
 
-A disk that is broken takes its log dir offline, and all partitions on it with it. That must not follow from
-a call that failed for want of something else (descriptors, memory), nor from a file that is missing because
-its log was deleted meanwhile. Pure; any thread.
+A broken disk takes its log dir offline with all partitions on it. A call that failed because the process ran
+out of descriptors or memory must not, nor a file that is missing because its log was deleted. Pure; any
+thread.
 """
 
 from __future__ import annotations
@@ -13,45 +13,42 @@ from typing import Final
 
 
 class Operation(Enum):
-    """What was tried, by what a failure leaves behind."""
+    """What was attempted, classed by the state that a failure leaves."""
 
     READ = "read"
-    """Opening included: nothing has changed."""
+    """Also opening a file. Nothing has changed."""
     WRITE = "write"
-    """An append, or a file replaced as a whole: nothing that anybody may see has changed."""
+    """An append, or the replacement of a whole file. No reader sees a change."""
     CHANGE = "change"
-    """A truncation, a removal, a rename: it may be half done, and cannot simply be tried again."""
+    """A truncation, a removal, a rename. It may be half done, so it cannot simply be retried."""
     SYNC = "sync"
-    """Forcing a file to disk: what failed once may be lost, though the next attempt succeeds."""
+    """Forcing a file to disk. After a failure its pages may be lost, even if a retry succeeds."""
 
 
 class Verdict(Enum):
-    """What follows from an error."""
-
     DISK_BROKEN = "disk broken"
     """The log dir goes offline."""
     CALL_FAILED = "call failed"
-    """This one call is refused with a retriable error; disk and log are sound."""
+    """Only this call is refused, with a retriable error; disk and log are sound."""
     LOG_GONE = "log gone"
-    """The log was deleted or closed meanwhile: nothing is wrong."""
+    """The log was deleted or closed meanwhile. Nothing is wrong."""
 
 
 _MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 _SCARCE: Final = {
-    # No descriptor is left to the process, or to the system: the file was never opened.
+    # The process or the system has no free descriptor: the file was never opened.
     errno.EMFILE: frozenset({Operation.READ, Operation.WRITE, Operation.SYNC}),
     errno.ENFILE: frozenset({Operation.READ, Operation.WRITE, Operation.SYNC}),
-    # No memory, or no further mapping (vm.max_map_count). Writing back may report it too, hence not SYNC.
+    # No memory, or no further mapping (vm.max_map_count). Writeback may report it too, hence not SYNC.
     errno.ENOMEM: frozenset({Operation.READ, Operation.WRITE}),
 }
-"""What may be lacking beside the disk, and the operations that it leaves undone as a whole."""
+"""Errors of exhausted resources other than the disk, and the operations that they leave entirely undone."""
 
 
 def verdict(error_number: int | None, operation: Operation, *, is_log_there: bool) -> Verdict:
-    """What an errno means; `is_log_there`, that the log is still one of this broker's.
+    """The meaning of an errno. `is_log_there`: the log still belongs to this broker.
 
-    Whatever the table does not name (EIO, EROFS, ENOSPC and all others) is a broken disk: going on could
-    lose data.
+    Any errno outside the table (EIO, EROFS, ENOSPC and others) is a broken disk: continuing could lose data.
     """
     if error_number in _MISSING and not is_log_there:
         return Verdict.LOG_GONE

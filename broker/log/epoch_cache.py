@@ -140,9 +140,9 @@ class EpochCache:
             self._replace(tuple(kept))
 
     def correct(self, batches: Sequence[tuple[int, int]], end_offset: int | None) -> None:
-        """Take over the (epoch, offset) that batches carry, in order, and forget what begins behind the end.
+        """Take over the (epoch, offset) pairs of batches, in order.
 
-        All that begins at or after the first of them follows from them alone. Raises LogDirFailure.
+        Entries that begin at or after the first pair are replaced. Raises LogDirFailure.
         """
         entries = self._entries
         if batches:
@@ -162,15 +162,14 @@ class EpochCache:
             self._replace(())
 
     def fsync(self) -> None:
-        """Force the file to disk, if there is one and that was not done; not its folder. Raises OSError.
+        """Force the file to disk if it changed since the last sync; not its folder. Raises OSError.
 
-        Needs no lock. It is not written here: beside an epoch that begins meanwhile there would be two
-        writers of one file.
+        Needs no lock. It does not write the file: an epoch that begins meanwhile would be a second writer.
         """
         try:
             self.sync_state.sync(self.path, self._files)
         except FileNotFoundError:
-            # Nothing was ever written.
+            # The file was never written.
             return
 
     def _replace(self, entries: tuple[EpochEntry, ...]) -> None:

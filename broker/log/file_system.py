@@ -1,7 +1,7 @@
-"""Every change that the log makes on disk, as one object that is handed in.
+"""Every change that the log makes on disk goes through one injected object.
 
-A test hands in another one, which keeps what a power cut would leave or refuses as a full disk does. Reading
-does not go through it. Where no descriptor is left, those that are kept for reading make room. Stateless; any
+Tests inject another one: it keeps what a power cut would leave, or refuses writes as a full disk does. Reads
+do not go through it. If no descriptor is free, descriptors kept for reading are closed. Stateless; any
 thread. Each method raises OSError.
 """
 
@@ -32,7 +32,7 @@ _REPORTS_ALL_ERRORS: Final = _reports_all_errors()
 
 
 class FileSystem:
-    """The changes as the operating system makes them."""
+    """Makes the changes through the operating system."""
 
     __slots__ = ()
 
@@ -43,7 +43,7 @@ class FileSystem:
         return OPEN_FILES.opened(lambda: os.open(path, flags, 0o644))
 
     def write_all(self, descriptor: int, data: memoryview | bytes, position: int) -> None:
-        """Write all bytes, however few the disk takes at a time."""
+        """Write all bytes, in as many calls as the disk needs."""
         written = self.pwrite(descriptor, data, position)
         while written < len(data):
             if written <= 0:
@@ -53,7 +53,7 @@ class FileSystem:
             written = self.pwrite(descriptor, data, position)
 
     def write_durably(self, descriptor: int, data: memoryview | bytes, position: int) -> None:
-        """Write all bytes and force them to disk, without what else of the file waits for that."""
+        """Write all bytes and force them to disk, but not the other unsynced pages of the file."""
         if not hasattr(os, "RWF_DSYNC"):
             self.write_all(descriptor, data, position)
             self.fsync(descriptor)
@@ -81,9 +81,9 @@ class FileSystem:
             os.close(descriptor)
 
     def sync_all(self, folder: Path) -> bool:
-        """Force all of the file system that a folder lies on to disk, or return False.
+        """Force the whole file system of a folder to disk, or return False.
 
-        False where the system cannot, or would not say that a file could not be written (Linux before 5.8).
+        False if the system cannot do it, or would not report a failed write (Linux before 5.8).
         """
         if not _REPORTS_ALL_ERRORS:
             return False
@@ -97,7 +97,7 @@ class FileSystem:
         return True
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file or folder another name; a file of that name is replaced."""
+        """Rename a file or folder; a file of the new name is replaced."""
         os.replace(source, target)
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
@@ -108,7 +108,7 @@ class FileSystem:
         path.mkdir(exist_ok=True)
 
     def mkdir_durably(self, path: Path) -> None:
-        """Create a folder and those above it, unless they exist; new ones outlive a power cut."""
+        """Create a folder and its missing parents; they survive a power cut."""
         if not path.is_dir():
             self.mkdir_durably(path.parent)
             self.mkdir(path)
@@ -118,9 +118,10 @@ class FileSystem:
         shutil.rmtree(path)
 
     def write_atomically(self, path: Path, data: memoryview | bytes, *, durable: bool) -> None:
-        """Replace a file so that a reader, also after a crash of this process, sees old or new, never half.
+        """Replace a file so that a reader, also after a crash of this process, sees the old or the new
+        content.
 
-        With `durable` this holds after a power cut too, and the new bytes are on disk on return.
+        With `durable` this holds after a power cut too, and the new content is on disk on return.
         """
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         descriptor = self.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
@@ -136,10 +137,10 @@ class FileSystem:
 
 
 class SyncState:
-    """Whether the changes of a file are on disk, so that it is forced there only once.
+    """Tracks whether a file's changes are on disk, so that each is forced only once.
 
-    Changes are counted: a sync vouches only for those that were made before it began, and one that comes
-    meanwhile does not take it for its own. One thread at a time changes the file, any may sync it.
+    Changes are counted: a sync covers only the changes that were made before it began. One thread at a time
+    changes the file; any thread may sync it.
     """
 
     __slots__ = ("_changes", "_synced")
@@ -153,15 +154,14 @@ class SyncState:
         return self._synced == self._changes
 
     def note_change(self) -> None:
-        """The file has been changed; to be called after that."""
+        """Count a change; call it after the change."""
         self._changes += 1
 
     def note_synced(self) -> None:
-        """All changes are known to be on disk."""
         self._synced = self._changes
 
     def sync(self, path: Path, files: FileSystem) -> None:
-        """Force the file to disk if that was not done. Raises OSError."""
+        """Force the file to disk if it has unsynced changes. Raises OSError."""
         changes = self._changes
         if changes != self._synced:
             files.fsync(path)
@@ -169,4 +169,4 @@ class SyncState:
 
 
 FILE_SYSTEM: Final = FileSystem()
-"""The real one, which is used unless another is handed in."""
+"""The default."""

@@ -1,9 +1,9 @@
 """What the offset index and the time index share: fixed-size entries, sorted, in memory or on disk.
 
 The index of the active segment grows in memory and goes to disk when its segment is sealed, closed or
-flushed; that of a sealed segment is searched in its file, a few small reads a lookup, of which the page cache
-is the cache: it costs no memory and no mapping. So an idle partition has no index in memory and an empty
-index has no file. Only the log's writer changes an index; readers take one tuple of (buffer, count) and need
+flushed; a sealed segment's index is searched in its file by a few small reads a lookup, cached by the page
+cache alone, so it costs no memory and no mapping. An idle partition has no index in memory, and an empty
+index has no file. Only the log's writer changes an index. Readers take one tuple of (buffer, count) and need
 no lock. An index can always be rebuilt from its segment.
 """
 
@@ -24,13 +24,13 @@ from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, OpenFiles
 from barnabas.broker.log.storage_errors import storage_error
 
 _BLOCK_ENTRIES: Final = 4096
-"""So many are read at once, where an entry is among them."""
+"""Entries read at once when the search has come this close."""
 _FORM_LOCK = threading.Lock()
-"""Held while an index changes its form (on disk, in memory), and while a reader's first lookup opens its
-file. Seldom and shortly, so one lock for all."""
+"""Held while an index moves between memory and disk, and while a first lookup opens its file. One lock for
+all indexes: it is taken seldom and held briefly."""
 
 Entry = tuple[Any, ...]
-"""As the struct of the index unpacks it."""
+"""An entry as unpacked by the index's struct."""
 
 
 class IndexFile:
@@ -74,12 +74,12 @@ class IndexFile:
         self._is_gone = False
         self._descriptor: Descriptor | None = None
         self._written = 0
-        """How often the file was replaced, so that no reader keeps an old one open."""
+        """Counts replacements of the file, so that no reader keeps an old one open."""
         self._state: tuple[bytearray, int] | None = (bytearray(), 0) if is_new else None
         self._count = 0 if is_new else self._bytes_on_disk() // self.entry.size
 
     def emptied(self) -> Self:
-        """A new one in the place of this."""
+        """Make the index that replaces this one."""
         return type(self)(
             self.path, self.base_offset, is_new=True, files=self._files, open_files=self._open_files
         )
@@ -94,9 +94,9 @@ class IndexFile:
         return self.count * self.entry.size
 
     def has_whole_entries(self) -> bool:
-        """Whether the file has no odd length, which is never sane; its content is not looked at.
+        """Whether the file's length is a whole number of entries; its content is not checked.
 
-        Raises what `storage_error` finds.
+        Raises as `storage_error` says.
         """
         size = self._bytes_on_disk()
         return size % self.entry.size == 0 and (size > 0 or not self.count)
@@ -108,7 +108,7 @@ class IndexFile:
             self.is_dirty = True
 
     def persist(self) -> None:
-        """Write the entries to the file, and remove the file when there are none.
+        """Write the entries to the file, or remove the file if there are none.
 
         Raises as `storage_error` says.
         """
@@ -117,7 +117,7 @@ class IndexFile:
         buffer, count = self._state
         try:
             if count:
-                # A new file, never the old one in place: a reader may look something up in that.
+                # A new file: a reader may be searching the old one.
                 entries = memoryview(buffer)[: count * self.entry.size]
                 self._files.write_atomically(self.path, entries, durable=False)
                 self.sync_state.note_change()
@@ -131,14 +131,14 @@ class IndexFile:
         self.is_dirty = False
 
     def seal(self) -> None:
-        """Persist, and let go of the memory; lookups read the file from now on. Raises as `persist`."""
+        """Persist and free the memory; later lookups read the file. Raises as `persist`."""
         self.persist()
         with _FORM_LOCK:
             self._count = self.count
             self._state = None
 
     def fsync(self) -> None:
-        """Force the file to disk, if there is one and that was not done. Raises OSError."""
+        """Force the file to disk if it has unsynced changes. Raises OSError."""
         with suppress(FileNotFoundError):
             self.sync_state.sync(self.path, self._files)
 
@@ -147,7 +147,7 @@ class IndexFile:
         self._descriptor = None
 
     def close(self) -> None:
-        """Let go of the file for good, or for long."""
+        """Close the file, for good or for long."""
         self._descriptor = None
         self._open_files.keep(self, 0)
 
@@ -158,7 +158,7 @@ class IndexFile:
         self._files.unlink(self.path, missing_ok=True)
 
     def abandon(self) -> None:
-        """The log is gone: whoever still looks something up here finds nothing."""
+        """The log is gone: later lookups find nothing."""
         self._is_gone = True
         self.close()
 
@@ -173,21 +173,21 @@ class IndexFile:
     # Looking up
 
     def _last(self, *, may_wait: bool = True) -> Entry | None:
-        """The last entry, None when there is none. Raises as `_find`."""
+        """The last entry, or None. Raises as `_find`."""
         state = self._state
         if state is not None:
             buffer, count = state
             return self.entry.unpack_from(buffer, (count - 1) * self.entry.size) if count else None
         if not self._count:
             return None
-        # Asked once of each segment by retention, so the file is not kept open for it.
+        # Retention asks once per segment, so the file is not kept open for it.
         found = self._read(self._count - 1, self._count, may_wait=may_wait, keeps_open=False)
         return self.entry.unpack_from(found) if found else None
 
     def _find(self, target: int, field: int, *, may_wait: bool = True) -> Entry | None:
-        """The last entry of which a field is at most the target, None when there is none.
+        """The last entry whose field is at most the target, or None.
 
-        Raises NotCached unless it may wait for the disk, and what `storage_error` makes of an OSError.
+        Raises NotCached unless it may wait for the disk, and the exceptions of `storage_error`.
         """
         state = self._state
         if state is not None:
@@ -211,7 +211,7 @@ class IndexFile:
         return unpack(block, (found - 1) * size) if found else None
 
     def _search(self, buffer: bytearray | bytes, count: int, target: int, field: int) -> int:
-        """How many entries have a field of at most the target; most look at the end, so that comes first."""
+        """The number of entries whose field is at most the target; the last one is tried first."""
         size, unpack = self.entry.size, self.entry.unpack_from
         if not count or unpack(buffer, (count - 1) * size)[field] <= target:
             return count
@@ -228,9 +228,9 @@ class IndexFile:
         return found, len(found) // self.entry.size
 
     def _read(self, first: int, end: int, *, may_wait: bool, keeps_open: bool = True) -> bytes | bytearray:
-        """The entries from `first` to before `end` in the file; none of an index that is gone.
+        """The entries from `first` to before `end` in the file; nothing if the index is gone.
 
-        A reader that still holds a segment which was deleted searches without.
+        A reader that still holds a deleted segment searches without the index.
         """
         size = self.entry.size
         buffer = bytearray((end - first) * size)
@@ -262,11 +262,11 @@ class IndexFile:
     # Changing
 
     def load(self) -> None:
-        """Have the entries in memory, so that adding one needs no disk. Raises as a lookup."""
+        """Load the entries into memory, so that adding one needs no disk. Raises as a lookup."""
         self._growing()
 
     def _growing(self) -> tuple[bytearray, int]:
-        """The entries in memory, so that they can change."""
+        """The entries in memory, where they can change."""
         state = self._state
         if state is not None:
             return state
@@ -284,7 +284,7 @@ class IndexFile:
         self.is_dirty = True
 
     def _keep_up_to(self, target: int, field: int) -> None:
-        """Keep the entries of which a field is at most the target."""
+        """Keep the entries whose field is at most the target."""
         buffer, before = self._growing()
         count = self._search(buffer, before, target, field)
         if count < before:

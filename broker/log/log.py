@@ -1,8 +1,8 @@
 """One replica's log: segments, epochs, producers, and the offsets that bound them.
 
-What holds at all times: log start ≤ log end, recovery point ≤ log end, and every offset from log start to log
-end is in exactly one segment. An append is all or nothing: a refused or failed one changes no offset, and
-nothing of what is known of the producers, which always follows from the batches in the log.
+Invariants: log start ≤ log end, recovery point ≤ log end, and every offset from log start to log end is in
+exactly one segment. An append is all or nothing: a refused or failed append changes neither offsets nor the
+producer states, which always follow from the batches in the log.
 
 Threads: whatever changes the log takes its lock, which comes after the partition's in the order of locks, so
 that the retention and flush passes need not know partitions. Reads and lookups take none: they use one
@@ -47,7 +47,7 @@ from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import NO_TIMESTAMP, Buffer
 
 _FLUSH_ATTEMPTS: Final = 3
-"""A log of which a file is always missing was deleted, or somebody has removed files by hand."""
+"""After this many attempts, a missing file means a deleted log, or files that somebody removed by hand."""
 
 
 class Log:
@@ -141,7 +141,7 @@ class Log:
 
     @property
     def bounds(self) -> LogBounds:
-        """For the writer of checkpoints: what it promises of this log, it tells beforehand."""
+        """For the checkpoint writer, which announces here what a checkpoint is about to promise."""
         return self._bounds
 
     @property
@@ -300,8 +300,8 @@ class Log:
 
         None of them holds an offset at or above `upper_bound_offset` (default: the log's end). When the first
         is larger than `max_bytes` it comes alone, or, without `min_one_batch`, nothing comes. Raises
-        OFFSET_OUT_OF_RANGE naming the range, NotCached rather than wait for the disk unless it `may_wait`,
-        and what `storage_error` makes of a disk that cannot be read.
+        OFFSET_OUT_OF_RANGE naming the range, NotCached instead of a wait for the disk unless it `may_wait`,
+        and the exceptions of `storage_error` for a disk that cannot be read.
         """
         log_end = self._bounds.end
         start = self._bounds.start
@@ -345,7 +345,8 @@ class Log:
             end = min(kept[-1].batch_start(offset), kept[-1].next_offset)
             if self._bounds.lower(end):
                 self._save_bounds()
-            # May be refused, hence before anything is cut; recovery would find these epochs in the batches.
+            # This may be refused, so it comes before any cut; recovery would find these epochs in the
+            # batches.
             self.epoch_cache.truncate_from_end(end)
             # Readers lose sight of what is to go before it goes.
             self._segments = LogSegments.of(kept)
@@ -356,7 +357,7 @@ class Log:
                     segment.remove()
                 kept[-1].truncate_to(end)
                 if self._snapshots.has_removed or len(kept) < len(segments):
-                    # Or a power cut might bring files back that fit to what is appended from now on.
+                    # Otherwise a power cut might bring back files that fit the next appends.
                     self._files.fsync(self.folder)
                     self._snapshots.has_removed = False
                 if not self.producers.cut(end):
@@ -375,7 +376,7 @@ class Log:
             before = self._segments.all
             if self._bounds.lower_to_nothing(offset):
                 self._save_bounds()
-            # As in `truncate_to`.
+            # See `truncate_to`.
             self.epoch_cache.clear()
             self.producers = ProducerStates()
             with must_be_whole(self.folder), disk_work(self.folder, Operation.SYNC):
@@ -408,7 +409,7 @@ class Log:
 
     def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
         """Apply retention; returns how many segments went. The log start follows. Raises LogDirFailure."""
-        # It must be there before the batches go that say the same.
+        # The snapshot must be on disk before the batches that it covers are deleted.
         self._write_kept_snapshot()
         count = self._delete_old_segments(now_ms, high_watermark)
         if count:
@@ -463,8 +464,8 @@ class Log:
                 self._flush(now_ms, sealed_only)
                 return
             except FileNotFoundError:
-                # Retention or truncation removed a segment meanwhile: the log is looked at as it is now, for
-                # `flush.messages` promises that what is acknowledged is on disk.
+                # Retention or truncation removed a segment meanwhile. Look at the log again: `flush.messages`
+                # promises that acknowledged records are on disk.
                 continue
             except OSError as error:
                 is_there = not self.is_closed
@@ -486,7 +487,7 @@ class Log:
             self._is_folder_durable = True
         with self.lock:
             if not sealed_only and self._segments.active is not segments[-1]:
-                # Sealed meanwhile: its indexes, which recovery would believe from here on, are not forced.
+                # Sealed meanwhile: recovery would trust its indexes from here on, and they are not synced.
                 end = segments[-1].base_offset
             # After a truncation meanwhile, what is below `end` now may have been written since.
             self._bounds.raise_recovery_point(end, cuts)
@@ -494,7 +495,7 @@ class Log:
 
     @property
     def must_flush(self) -> bool:
-        """Whether `flush.messages` records are not on disk; who appended flushes then, without a lock."""
+        """Whether `flush.messages` records are not on disk; the appender flushes then, without a lock."""
         return self._bounds.end - self._bounds.recovery_point >= self.config.flush_messages
 
     def is_flush_due(self, now_ms: int) -> bool:
@@ -505,7 +506,7 @@ class Log:
         )
 
     def write_out(self) -> bool:
-        """Write what a clean stop leaves: indexes, files cut to their size, a snapshot of the producers.
+        """Write the files of a clean stop: indexes, segments cut to their size, a snapshot of the producers.
 
         Returns whether there was anything to write. Raises LogDirFailure.
         """
@@ -522,9 +523,9 @@ class Log:
         return are_synced(self._segments.all, self._snapshots, self.epoch_cache)
 
     def close(self, now_ms: int, *, is_on_disk: bool = False) -> None:
-        """Stop for good: all is written out and on disk. A second call does nothing.
+        """Stop for good: everything is written and forced to disk. A second call does nothing.
 
-        With `is_on_disk`, what was written out before has been forced to disk since. Raises LogDirFailure.
+        `is_on_disk`: an earlier `write_out` has been forced to disk since. Raises LogDirFailure.
         """
         with self.lock:
             if self.is_closed:
@@ -538,9 +539,9 @@ class Log:
                 segment.close()
 
     def abandon(self) -> None:
-        """Stop without writing anything, as for a log that is deleted or whose disk failed.
+        """Stop without writing, because the log is deleted or its disk failed.
 
-        Whoever reads it still is told LogGone.
+        Later reads raise LogGone.
         """
         with self.lock:
             self.is_closed = True

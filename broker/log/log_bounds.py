@@ -1,8 +1,8 @@
 """The offsets that bound a log, and the order that they keep.
 
-Changed under the log's lock; each may be read without it, for each is one reference. The end is set last by
-whoever appends, so that who sees a new end finds what lies below it. What the checkpoints promise is changed
-by their writer, who holds no log's lock, hence a lock of its own, the last in the order.
+Changed under the log's lock. Each may be read without it, since each is one reference. The appender sets the
+end last, so that a reader of the new end finds every record below it. The checkpoint writer, which holds no
+log's lock, changes what the checkpoints promise under a lock of its own, the last in the lock order.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final
 from barnabas.protocol.invariants import invariant
 
 _PROMISE_LOCK: Final = threading.Lock()
-"""One for all logs: held for a few instructions, and seldom."""
+"""One lock for all logs: it is taken seldom, for a few instructions."""
 
 
 class LogBounds:
-    """log start ≤ log end and recovery point ≤ log end, but for the moments within a truncation.
+    """log start ≤ log end and recovery point ≤ log end, except for moments within a truncation.
 
-    The recovery point may be below the log start: a deletion does not put on disk what it leaves.
+    The recovery point may be below the log start: a deletion does not force the remaining records to disk.
     """
 
     __slots__ = ("_promised_recovery_point", "_promised_start", "cuts", "end", "recovery_point", "start")
@@ -34,7 +34,7 @@ class LogBounds:
         self.cuts = 0
         """How often the log has become shorter: what lay below an offset before may be something else now."""
         self._promised_recovery_point = self._promised_start = 0
-        """What the checkpoints on disk say, or the larger offset while one is being replaced."""
+        """The offset in the checkpoints on disk; the larger one while a checkpoint is being replaced."""
         self.check()
 
     def raise_start(self, offset: int) -> None:
@@ -47,7 +47,10 @@ class LogBounds:
             self.recovery_point = max(self.recovery_point, offset)
 
     def lower(self, end: int) -> bool:
-        """Lower the others before a cut to an end, even below the start. Whether a checkpoint says more."""
+        """Lower the other bounds before a cut to `end`, even below the start.
+
+        Returns whether a checkpoint on disk names a higher offset.
+        """
         with _PROMISE_LOCK:
             self.cuts += 1
             self.recovery_point = min(self.recovery_point, end)
@@ -55,7 +58,7 @@ class LogBounds:
             return max(self._promised_recovery_point, self._promised_start) > end
 
     def lower_to_nothing(self, start: int) -> bool:
-        """Before a log is emptied that is to go on at a start: as `lower`, for none of its records stays."""
+        """As `lower`, before a log is emptied that continues at a start: none of its records stays."""
         with _PROMISE_LOCK:
             self.cuts += 1
             self.recovery_point = 0
@@ -72,19 +75,19 @@ class LogBounds:
         return self._promised_start > self.start
 
     def promise_recovery_point(self) -> int:
-        """The recovery point, for a checkpoint that is about to be written."""
+        """The recovery point to write into a checkpoint now."""
         with _PROMISE_LOCK:
             self._promised_recovery_point = max(self._promised_recovery_point, self.recovery_point)
             return self.recovery_point
 
     def promise_start(self) -> int:
-        """The log start, for a checkpoint that is about to be written."""
+        """The log start to write into a checkpoint now."""
         with _PROMISE_LOCK:
             self._promised_start = max(self._promised_start, self.start)
             return self.start
 
     def promised(self, *, recovery_point: int | None = None, start: int | None = None) -> None:
-        """A checkpoint on disk says this now, and no longer what it said before."""
+        """The checkpoint on disk now has this offset, and no longer the previous one."""
         with _PROMISE_LOCK:
             if recovery_point is not None:
                 self._promised_recovery_point = recovery_point

@@ -49,7 +49,7 @@ class LogConfig:
     """`DELETE`, `COMPACT` or both."""
     file_delete_delay_ms: int = 60_000
     max_producer_ids: int = 100_000
-    """How many idempotent producers a partition remembers; the broker's setting alone."""
+    """How many idempotent producers a partition remembers; a setting of the broker, not of topics."""
     flush_messages: int = _LONG_MAX
     flush_ms: int = _LONG_MAX
     looks_into_records: bool = field(init=False, compare=False, default=False)
@@ -80,7 +80,7 @@ class LogConfig:
 
     @property
     def waits_for_disk(self) -> bool:
-        """Whether an append may have to wait until it is on disk."""
+        """Whether an append may have to wait for an fsync."""
         return self.flush_messages < _LONG_MAX
 
     @property

@@ -2,7 +2,7 @@
 
 One process at a time owns a log dir (an advisory lock on `.lock`, which the system releases when the process
 dies, however it dies). `meta.properties` ties the folder to a broker id and a cluster id, so that a disk put
-into the wrong broker is refused, and has an id of the folder's own. Opened and closed by one thread.
+into the wrong broker is refused, and each dir has an id. Opened and closed by one thread.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _DIRECTORY_ID: Final = "directory.id"
 
 
 class CleanMark(NamedTuple):
-    """What a clean stop says of the logs of a dir."""
+    """What a clean stop recorded about the logs of a dir."""
 
     damaged: frozenset[str] = frozenset()
-    """The partitions whose logs were not open, so that nothing is known of them; all others were closed."""
+    """The partitions whose logs were not open at the stop; their state is unknown. All others were closed."""
 
     @classmethod
     def parse(cls, text: str) -> CleanMark | None:
-        """Undo `text`; None if this is no mark."""
+        """Parse the mark; None if `text` is no mark."""
         try:
             found = json.loads(text)
         except ValueError:
@@ -56,13 +56,13 @@ class CleanMark(NamedTuple):
         return cls(frozenset(damaged))
 
     def text(self) -> str:
-        """Kafka's file, with one key more if logs are damaged."""
+        """Kafka's file, with an extra key if logs are damaged."""
         found: dict[str, object] = {"version": 0, "brokerEpoch": "-1"}
         return json.dumps(found | ({"damaged": sorted(self.damaged)} if self.damaged else {}))
 
 
 class ScannedLog(NamedTuple):
-    """A partition's folder, and what the checkpoints and the last stop say of its log."""
+    """A partition's folder, with its checkpoint entries and the last stop's record."""
 
     key: TopicPartition
     folder: Path
@@ -72,7 +72,7 @@ class ScannedLog(NamedTuple):
 
 
 class ScannedDir(NamedTuple):
-    """What lies in a log dir: logs, and folders of deleted ones."""
+    """The content of a log dir: logs, and folders of deleted logs."""
 
     logs: list[ScannedLog]
     doomed: list[Path]
@@ -88,10 +88,10 @@ class LogDir:
         self.log_starts = OffsetCheckpoint(path / LOG_START_CHECKPOINT, files)
         self.high_watermarks = OffsetCheckpoint(path / HIGH_WATERMARK_CHECKPOINT, files)
         self.log_count = 0
-        """How many logs of this dir are online; the manager's, under its lock."""
+        """How many logs of this dir are online; changed by the manager, under its lock."""
         self._lock_descriptor: int | None = lock_descriptor
         self.directory_id = ""
-        """Kafka's ``directory.id``; known once the identity has been checked."""
+        """Kafka's ``directory.id``; set once the identity has been checked."""
 
     @classmethod
     def acquire(cls, path: Path, files: FileSystem = FILE_SYSTEM) -> LogDir:
@@ -116,8 +116,8 @@ class LogDir:
     def check_identity(self, broker_id: BrokerId, cluster_id: str) -> None:
         """Compare `meta.properties` with who we are, or write it into a new dir.
 
-        One without a ``directory.id``, as older brokers wrote it, is given one.
-        Raises InvalidConfiguration naming both ids when the dir belongs elsewhere, LogDirFailure.
+        Older brokers wrote no ``directory.id``; such a dir gets one. Raises InvalidConfiguration naming both
+        ids when the dir belongs elsewhere, LogDirFailure.
         """
         found = self.read_meta()
         expected = {"broker.id": str(broker_id), "cluster.id": cluster_id, "version": _META_VERSION}
@@ -149,7 +149,7 @@ class LogDir:
         return {name.strip(): value.strip() for name, value in pairs}
 
     def take_clean_mark(self) -> CleanMark | None:
-        """What the last stop left if it was clean; the mark is gone afterwards, so that a crash shows.
+        """Read and remove the mark of a clean stop, so that a later crash shows.
 
         Raises LogDirFailure.
         """
@@ -164,7 +164,7 @@ class LogDir:
         return mark
 
     def read_clean_mark(self) -> CleanMark | None:
-        """As `take_clean_mark`, and it stays."""
+        """As `take_clean_mark`, without removing the mark."""
         path = self.path / CLEAN_SHUTDOWN_FILE
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
@@ -174,11 +174,11 @@ class LogDir:
             raise storage_error(path, error, Operation.READ) from error
         mark = CleanMark.parse(text)
         if mark is None:
-            logger.warning("%s is not understood, so the stop counts as unclean: %r", path, text[:100])
+            logger.warning("%s cannot be parsed, so the stop counts as unclean: %r", path, text[:100])
         return mark
 
     def put_clean_mark(self, mark: CleanMark) -> None:
-        """Say that the logs were closed and are on disk. Raises LogDirFailure."""
+        """Record that the logs were closed and are on disk. Raises LogDirFailure."""
         try:
             text = encode_lines([mark.text()])
             self._files.write_atomically(self.path / CLEAN_SHUTDOWN_FILE, text, durable=True)
@@ -186,10 +186,10 @@ class LogDir:
             raise storage_error(self.path, error) from error
 
     def scan(self, is_stray: Callable[[Path], bool], mark: CleanMark | None) -> ScannedDir:
-        """Find the folders of logs, and what the last stop said of them. Raises as `take_clean_mark`."""
+        """List the folders of logs with the last stop's record. Raises as `take_clean_mark`."""
         recovery_points = self.recovery_points.read_or_empty()
         log_starts = self.log_starts.read_or_empty()
-        # So that its entries can be kept.
+        # Read now, so that its entries can be kept.
         self.high_watermarks.read_or_empty()
         try:
             folders = sorted(path for path in self.path.iterdir() if path.is_dir())
@@ -203,7 +203,7 @@ class LogDir:
             elif is_stray(folder):
                 continue
             elif key is None:
-                logger.warning("%s is no partition's folder and is left alone", folder)
+                logger.warning("%s is no partition's folder; it is ignored", folder)
             else:
                 is_clean = mark is not None and folder.name not in mark.damaged
                 start, point = log_starts.get(key, 0), recovery_points.get(key, 0)
@@ -211,7 +211,7 @@ class LogDir:
         return ScannedDir(logs, doomed)
 
     def keep(self, key: TopicPartition) -> None:
-        """Have the checkpoints go on saying what they say of a partition whose log could not be opened."""
+        """Keep the checkpoint entries of a partition whose log could not be opened."""
         for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
             checkpoint.keep(key)
 

@@ -1,4 +1,4 @@
-"""The names of folders and files on disk, both ways.
+"""The names of folders and files on disk, built and parsed.
 
 Pure. Source of the names: https://kafka.apache.org/documentation/#log.
 """

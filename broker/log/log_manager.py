@@ -158,7 +158,7 @@ class LogManager:
                 )
             try:
                 self.strays.take_up(topic_partition, topic_id)
-                # One that was set aside, or whose creation failed half-way, has its folder.
+                # The folder of a log that was set aside, or whose creation failed half-way.
                 log_dir = self._dir_with(str(topic_partition)) or self._least_used_dir()
                 folder = log_dir.path / str(topic_partition)
                 log_start_offset = self.strays.start_of(topic_partition, folder)
@@ -188,7 +188,7 @@ class LogManager:
                 log.config = self._config_of(name)
 
     def set_aside(self, topic_partition: TopicPartition, now_ms: int) -> Path | None:
-        """Take a partition's log out and keep it, see `stray_logs`; None when there is none.
+        """Take a partition's log out and keep it, see `stray_logs`; None if there is no log.
 
         Raises LogDirFailure or StorageCallFailed; the partition is offline then.
         """
@@ -207,9 +207,9 @@ class LogManager:
     def delete(self, topic_partition: TopicPartition, now_ms: int, topic_id: TopicId | None = None) -> bool:
         """Take a partition's log out at once, its folder renamed and removed later; False when there is none.
 
-        With `topic_id` only a log of that topic goes, also one that was set aside.
-        Views that were handed out stay valid. Raises LogDirFailure, or KAFKA_STORAGE_ERROR when it lies on a
-        disk that failed: it would be back at the next start.
+        With `topic_id` only a log of that topic is deleted, also one that was set aside. Views that were
+        handed out stay valid. Raises LogDirFailure, or KAFKA_STORAGE_ERROR when it lies on a disk that
+        failed: it would be back at the next start.
         """
         with self._lock:
             reason = self.offline_partitions.get(topic_partition)
@@ -240,7 +240,7 @@ class LogManager:
         except OSError as error:
             failure = storage_error(folder, error, Operation.CHANGE, is_log_there=False)
             if isinstance(failure, LogGone):
-                logger.warning("%s is to be deleted and was not there", folder)
+                logger.warning("%s was to be deleted and does not exist", folder)
                 return True
             with self._lock:
                 self.offline_partitions[topic_partition] = failure
@@ -255,15 +255,15 @@ class LogManager:
     def fail_dir(self, failure: LogDirFailure) -> list[TopicPartition]:
         """Take the log dir that a failure happened in offline; returns the partitions that are lost with it.
 
-        A second failure of the same dir returns nothing, nor does that of a log which was deleted meanwhile.
-        Takes the logs' locks, so none may be held.
+        A second failure of the same dir returns nothing, nor does the failure of a log deleted meanwhile.
+        Takes the logs' locks, so the caller must hold none.
         """
         with self._lock:
             path = next((path for path in self._dirs if failure.path.is_relative_to(path)), None)
             if path is None or path in self.offline_dirs:
                 return []
             if self._is_of_deleted_log(failure, path):
-                logger.info("of a log that was deleted meanwhile, hence ignored: %s", failure)
+                logger.info("a failure in a deleted log is ignored: %s", failure)
                 return []
             self.offline_dirs[path] = failure
             lost = [key for key, log in self._logs.items() if log.folder.parent == path]
@@ -328,7 +328,7 @@ class LogManager:
             self._guarded_dir(partial(self._write_checkpoints, log_dir))
 
     def checkpoint_log_starts(self) -> None:
-        """Save the log starts, which a DeleteRecords or retention has raised."""
+        """Save the log starts, which DeleteRecords and retention raise."""
         for log_dir in self._online_dirs():
             self._guarded_dir(partial(self._write_log_starts, log_dir))
 
@@ -342,7 +342,7 @@ class LogManager:
         found: dict[TopicPartition, Offset] = {}
         for log_dir in self._online_dirs():
             saved = log_dir.high_watermarks.read_or_empty()
-            # A dir that held the partition before may still name it.
+            # A dir that held the partition before may still have an entry.
             found |= {
                 key: mark for key, mark in saved.items() if self._folder_of(key) == log_dir.path / str(key)
             }
@@ -412,7 +412,7 @@ class LogManager:
                 other = self._folder_of(key)
                 if other is not None:
                     raise InvalidConfiguration(
-                        f"{key} lies in two log dirs: {other} and {folder}; remove one"
+                        f"{key} lies in two log dirs, {other} and {folder}; remove one of them"
                     )
                 self._adopt(log)
         except (CorruptLog, CheckpointDamaged, StorageCallFailed) as error:
@@ -451,7 +451,7 @@ class LogManager:
         return 0
 
     def _guarded_dir(self, work: Callable[[], None]) -> None:
-        """Run one dir's part of a pass; if its disk fails, it goes offline."""
+        """Run one dir's part of a pass; the dir goes offline if its disk fails."""
         try:
             work()
         except LogDirFailure as failure:
@@ -495,7 +495,7 @@ class LogManager:
         return self._damaged.get(key) if log is None else log.folder
 
     def _is_of_deleted_log(self, failure: LogDirFailure, dir_path: Path) -> bool:
-        """Whether a file is missing because its log is; not so if the whole log dir is missing."""
+        """Whether a file is missing because its log was deleted; False if the whole log dir is missing."""
         below = failure.path.relative_to(dir_path).parts
         key = parse_partition_name(below[0]) if below else None
         is_there = key is None or key in self._logs or key in self._damaged or not dir_path.is_dir()

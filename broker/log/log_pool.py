@@ -1,4 +1,4 @@
-"""The same work for many logs, on a bounded number of threads: they are opened and closed by the thousand."""
+"""Runs the same work for thousands of logs on a bounded number of threads, as at start and stop."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.storage_errors import disk_work
 
 _SYNC_ALL_FROM: Final = 64
-"""With so many logs not on disk, one sync of the whole file system is faster than one of each file."""
+"""With this many unsynced logs, one sync of the whole file system is faster than one per file."""
 
 T = TypeVar("T")
 
 
 def for_each(items: Collection[T], work: Callable[[T], object], threads: int, name: str) -> None:
-    """Do the work for all items; the order is theirs only with one thread.
+    """Do the work for all items; only one thread keeps their order.
 
-    What begins to fail first is raised, after what has begun has ended; what has not is left undone.
+    The first failure is raised after all started items have ended; the others are not started.
     """
     threads = min(threads, len(items))
     if threads <= 1:

@@ -1,4 +1,4 @@
-"""Forcing the files of a log to disk: each that changed, once, then the folder. Any thread."""
+"""Forces the files of a log to disk: each changed file once, then the folder. Any thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from barnabas.broker.log.segment import Segment
 
 
 def are_synced(segments: Iterable[Segment], snapshots: ProducerSnapshots, epochs: EpochCache) -> bool:
-    """Whether everything that was written is known to be on disk."""
     return (
         snapshots.is_synced and epochs.sync_state.is_synced and all(segment.is_synced for segment in segments)
     )
@@ -25,7 +24,7 @@ def sync_all(
     folder: Path,
     files: FileSystem,
 ) -> None:
-    """Force to disk what is not known to be there. Raises OSError, also if a file was removed meanwhile."""
+    """Force all unsynced changes to disk. Raises OSError, also if a file was removed meanwhile."""
     for segment in segments:
         segment.fsync()
     snapshots.fsync()

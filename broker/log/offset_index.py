@@ -34,9 +34,9 @@ class OffsetIndex(IndexFile):
         self._append(relative, position)
 
     def lookup(self, offset: int, *, may_wait: bool = True) -> OffsetPosition:
-        """The last entry with an offset of at most this one; (base offset, 0) when there is none.
+        """The last entry with an offset of at most `offset`; (base offset, 0) if there is none.
 
-        This and the others raise NotCached unless they may wait for the disk.
+        All lookups raise NotCached unless they may wait for the disk.
         """
         return self._as_entry(self._find(offset - self.base_offset, 0, may_wait=may_wait))
 

@@ -1,12 +1,12 @@
-"""Descriptors and mappings that stay open between two uses: bounded for the whole process.
+"""Descriptors and mappings that stay open between two uses, bounded for the whole process.
 
-A segment's file and its indexes are opened when they are used and let go when others need the room: at most
-half of the process's descriptors are kept (a mapping holds one too, as CPython duplicates it), the rest is
-for sockets. The least recently used go first, found as a clock does: a use costs one attribute, and only
+Segment files and indexes are opened on use, and closed when others need the room. At most half of the
+process's descriptors are kept; sockets have the other half. A mapping counts as one, since CPython duplicates
+its descriptor. Eviction approximates least-recently-used by a clock: a use sets one attribute, and only
 opening takes the lock.
 
-A `Descriptor` closes itself when the last reference to it goes, so letting one go never closes a file under
-a thread that reads it. Any thread.
+A `Descriptor` closes itself when its last reference goes, so an eviction never closes a file under a thread
+that reads it. Any thread.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
 preadv = os.preadv
-"""Named here so that a test can stand in for a disk that cannot be read."""
+"""A module attribute, so that a test can simulate a disk that cannot be read."""
 
 
 class NotCached(Exception):
-    """What is to be read is not in the page cache, and the caller may not wait for the disk."""
+    """The bytes are not in the page cache, and the caller may not wait for the disk."""
 
 
 class Descriptor:
-    """An open file; closed when nobody refers to it any more."""
+    """An open file; it closes when its last reference goes."""
 
     __slots__ = ("is_writable", "number")
 
@@ -48,9 +48,9 @@ class Descriptor:
         os.close(self.number)
 
     def read_into(self, buffer: memoryview | bytearray, position: int, *, may_wait: bool) -> int:
-        """Read from a position; how many bytes came, 0 at the file's end.
+        """Read from a position; returns the number of bytes, 0 at the file's end.
 
-        Raises OSError, and NotCached rather than wait for the disk, unless the caller may.
+        Raises OSError, or NotCached if the read would wait for the disk and the caller may not.
         """
         if may_wait:
             return preadv(self.number, [buffer], position)
@@ -62,29 +62,29 @@ class Descriptor:
             raise NotCached from None
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:
-                # A file system that cannot tell, such as tmpfs.
+                # The file system cannot tell, as tmpfs.
                 raise NotCached from None
             raise
 
 
 class Keeper(Protocol):
-    """Whoever keeps descriptors open between uses, and sets `is_used` at each."""
+    """Keeps descriptors open between uses, and sets `is_used` at each use."""
 
     is_used: bool
 
     @abstractmethod
     def let_go(self) -> None:
-        """Drop all that is kept. On any thread."""
+        """Close everything that is kept. On any thread."""
 
 
 class OpenFiles:
-    """How many descriptors each keeper keeps. `max_kept` is for tests; else the process's limit decides."""
+    """How many descriptors each keeper keeps. Tests set `max_kept`; otherwise the process's limit decides."""
 
     def __init__(self, max_kept: int | None = None) -> None:
         self._max_kept = max_kept
         self._lock = threading.Lock()
         self._keepers: dict[Keeper, int] = {}
-        """In the order in which the clock's hand comes to them."""
+        """In the order in which the clock's hand passes them."""
         self._kept = 0
 
     @property
@@ -99,7 +99,7 @@ class OpenFiles:
         return _MOST if soft == resource.RLIM_INFINITY else max(_FEWEST, min(_MOST, soft // 2))
 
     def keep(self, keeper: Keeper, count: int) -> None:
-        """A keeper has opened or let go something and keeps so many now; others are let go for it."""
+        """Record how many descriptors a keeper now keeps; others are evicted if there are too many."""
         with self._lock:
             self._kept -= self._keepers.pop(keeper, 0)
             victims = self._pick(self.max_kept - count) if self._kept >= _FEWEST else ()
@@ -110,7 +110,7 @@ class OpenFiles:
             victim.let_go()
 
     def opened(self, opening: Callable[[], T]) -> T:
-        """Open something; where no descriptor is left, once more with half of what is kept let go.
+        """Open something; without a free descriptor, evict half of the kept ones and try once more.
 
         Raises OSError.
         """
@@ -126,7 +126,7 @@ class OpenFiles:
         return opening()
 
     def _pick(self, most: int) -> list[Keeper]:
-        """Whom to let go so that at most so many are kept; who was used since the hand was there stays."""
+        """The keepers to evict until at most `most` descriptors are kept; a keeper in recent use stays."""
         victims: list[Keeper] = []
         looks = 2 * len(self._keepers)
         while self._kept > most and looks > 0:
@@ -143,4 +143,4 @@ class OpenFiles:
 
 
 OPEN_FILES: Final = OpenFiles()
-"""The process's own, for the limit is the process's."""
+"""One for the process, as its descriptor limit."""

@@ -77,7 +77,7 @@ def open_log_folder(
             with disk_work(folder):
                 files.fsync(folder)
     if topic_id is not None and stored_id is None:
-        # Forces the folder to disk, and with it the name of a first segment.
+        # Forces the folder to disk, which also covers the name of a first segment.
         write_partition_metadata(folder, topic_id, files)
     segments = LogSegments.of(kept)
     start = max(log_start_offset, segments.bases[0])

@@ -36,7 +36,7 @@ def decode_topic_id(text: str) -> TopicId:
 
 
 def write_partition_metadata(folder: Path, topic_id: TopicId, files: FileSystem = FILE_SYSTEM) -> None:
-    """Write the file anew, durably: no record may be on disk without the topic that it belongs to.
+    """Replace the file durably: no record may be on disk before its topic's id.
 
     Raises LogDirFailure.
     """
@@ -49,7 +49,7 @@ def write_partition_metadata(folder: Path, topic_id: TopicId, files: FileSystem 
 
 
 def read_partition_metadata(folder: Path) -> TopicId | None:
-    """The topic id; None without a file, or if it is blank, as a power cut leaves one that was never forced.
+    """The topic id; None without a file, or if the file is blank, as a power cut leaves an unsynced one.
 
     Raises CheckpointDamaged, LogDirFailure.
     """

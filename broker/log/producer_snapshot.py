@@ -41,7 +41,7 @@ VERSION: Final = 1
 _HEAD: Final = struct.Struct(">hI")
 _COUNT: Final = struct.Struct(">i")
 _MANY: Final = 1_000
-"""Writing more producers takes milliseconds, for which nobody may hold a log's lock."""
+"""Writing more producers takes milliseconds, too long under a log's lock."""
 _PIECE: Final = 1_000
 
 
@@ -96,8 +96,8 @@ class ProducerSnapshots:
         self._offsets = sorted(offsets)
         self._unsynced = set(self._offsets)
         self.has_removed = False
-        """Whether a power cut may bring one back; cleared by whoever forces the folder to disk."""
-        # One that is too large to be written under the lock, and waits for `write_kept`.
+        """Whether a power cut may bring a removed snapshot back; cleared after a sync of the folder."""
+        # A snapshot too large to write under the lock; `write_kept` writes it.
         self._kept: _Kept | None = None
         self._being_written: _Kept | None = None
 
@@ -122,16 +122,16 @@ class ProducerSnapshots:
             self._files.write_atomically(path, encode_snapshot(states), durable=False)
         except OSError as error:
             raise storage_error(path, error) from error
-        # What was kept is older.
+        # The kept one is older.
         self._kept = None
         insort(self._offsets, offset)
         self._unsynced.add(offset)
         return True
 
     def write_or_keep(self, offset: int, states: ProducerStates) -> None:
-        """As `write`, but of many producers only references are taken: `write_kept` writes without the lock.
+        """As `write`, but of many producers only references are taken; `write_kept` writes them unlocked.
 
-        A crash until then costs time: an older snapshot and the batches behind it say the same.
+        A crash in between only costs time: an older snapshot and the batches after it give the same state.
         """
         if len(states) <= _MANY:
             self.write(offset, states)
@@ -139,7 +139,7 @@ class ProducerSnapshots:
             self._kept = _Kept(offset, states.images())
 
     def write_kept(self, lock: AbstractContextManager[object]) -> None:
-        """Write what was kept, if it is still of the log as it is then; without the lock but for moments.
+        """Write the kept snapshot if it still fits the log; locks only for moments.
 
         Raises OSError.
         """
@@ -149,7 +149,7 @@ class ProducerSnapshots:
                 return
             self._being_written = kept
         path = self.path(kept.offset)
-        # Of a name that `write` does not use, which may run meanwhile.
+        # A name that `write`, which may run meanwhile, does not use.
         written = path.with_name(f"{path.name}.kept{TEMPORARY_SUFFIX}")
         try:
             self._write_images(written, kept.images)
@@ -168,7 +168,7 @@ class ProducerSnapshots:
         return offset > 0 and not (self._offsets and self._offsets[-1] >= offset)
 
     def _write_images(self, path: Path, images: list[bytes]) -> None:
-        """In pieces, since one call that copies all would hold the interpreter for as long as that takes."""
+        """Write in pieces: one call that copies everything would hold the interpreter lock for as long."""
         count = sum(min(len(image), COMPARED_BYTES) for image in images) // ENTRY.size
         head = _COUNT.pack(count)
         crc = crc32c(head)
@@ -221,15 +221,15 @@ class ProducerSnapshots:
 
     @property
     def is_synced(self) -> bool:
-        """Whether all are known to be on disk."""
+        """Whether all snapshots are on disk."""
         return not self._unsynced
 
     def note_synced(self) -> None:
-        """All that were found were forced to disk before."""
+        """All snapshots in the folder were synced earlier."""
         self._unsynced.clear()
 
     def fsync(self) -> None:
-        """Force those to disk for which that was not done; not the folder. Needs no lock. Raises OSError."""
+        """Sync the snapshots that changed; not the folder. Needs no lock. Raises OSError."""
         for offset in tuple(self._unsynced):
             self._files.fsync(self.path(offset))
             self._unsynced.discard(offset)

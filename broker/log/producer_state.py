@@ -12,8 +12,8 @@ are Kafka 3.9's:
 Nothing here is I/O: the states follow from the batches that were appended, so each replica derives them for
 itself, and time comes in as an argument. Changed and asked under the log's lock.
 
-A producer keeps its batches as the bytes that a snapshot holds of them: there may be 100,000 of them in a
-partition, and a snapshot of all is then little more than one copy.
+A producer keeps its batches as the bytes of their snapshot entries: a partition may have 100,000 producers,
+and writing a snapshot is then little more than one copy.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ ENTRY: Final = struct.Struct(">qhiqiqiq")
 epoch, and the first offset of the transaction under way or -1."""
 _LAST: Final = struct.Struct(">iq")
 _LAST_FROM_END: Final = ENTRY.size - 10
-"""Where the newest batch's last sequence and last offset stand, counted from the end of the bytes."""
+"""Positions of the newest batch's last sequence and last offset, from the end of the bytes."""
 COMPARED_BYTES: Final = BATCHES_COMPARED * ENTRY.size
 _KEPT_BYTES: Final = _BATCHES_KEPT * ENTRY.size
 _EVICTED_AT_ONCE: Final = 16
-"""Of too many producers a 16th more than needed goes, or each new one would cost a search for the oldest."""
+"""Over the limit, a 16th more than necessary is evicted, or each new producer would search for the oldest."""
 
 
 class RecentBatch(NamedTuple):
@@ -72,10 +72,10 @@ class ProducerState:
     def __init__(self, producer_id: int, epoch: int) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
-        # The batches as entries of a snapshot, oldest first.
+        # The batches as snapshot entries, oldest first.
         self._packed = b""
-        # Timestamp, coordinator epoch and first offset of the transaction, where they are not what the newest
-        # batch says: its timestamp, and none.
+        # Timestamp, coordinator epoch and first offset of the transaction; None if they are the newest
+        # batch's timestamp and no transaction.
         self._marks: tuple[int, int, int] | None = None
         self.has_earlier = False
         """Whether the log may hold batches of this producer, also of older epochs, before those kept here."""
@@ -104,7 +104,7 @@ class ProducerState:
 
     @property
     def timestamp_ms(self) -> int:
-        """Of the last write, as its batch says."""
+        """The last write's, from its batch."""
         if self._marks is not None:
             return self._marks[0]
         return self.recent[-1].timestamp_ms if self._packed else NONE
@@ -118,7 +118,8 @@ class ProducerState:
         return NONE if self._marks is None else self._marks[2]
 
     def entries(self) -> bytes:
-        """What a snapshot holds of it: the batches that are compared, or that there are none."""
+        """Its snapshot entries: the batches that duplicates are compared with, or one entry without a
+        batch."""
         if self._marks is None and self._packed:
             return self._packed[-COMPARED_BYTES:]
         timestamp_ms, coordinator_epoch, first_offset = self._marks or (NONE, NONE, NONE)
@@ -130,7 +131,7 @@ class ProducerState:
         )
 
     def mark(self, timestamp_ms: int, coordinator_epoch: int, transaction_first_offset: int) -> None:
-        """Note what is no batch's: when it wrote last, its coordinator, where its transaction begins."""
+        """Set the values that no batch carries: last write, coordinator epoch, start of the transaction."""
         self._marks = (timestamp_ms, coordinator_epoch, transaction_first_offset)
 
     def find(self, header: BatchHeader) -> RecentBatch | None:
@@ -149,7 +150,7 @@ class ProducerState:
         self.add_entry(batch.last_sequence, batch.last_offset, delta, batch.timestamp_ms)
 
     def add_entry(self, last_sequence: int, last_offset: int, delta: int, timestamp_ms: int) -> None:
-        """`add`, without a tuple between."""
+        """`add` with separate values, which saves a tuple."""
         packed = self._packed
         if len(packed) >= _KEPT_BYTES:
             packed = packed[ENTRY.size - _KEPT_BYTES :]
@@ -161,7 +162,7 @@ class ProducerState:
             self._marks = (timestamp_ms, *self._marks[1:])
 
     def keep(self, batches: int) -> None:
-        """Forget all batches but so many of the oldest."""
+        """Forget all batches except the oldest `batches`."""
         self._packed = self._packed[: batches * ENTRY.size]
         self._marks = None
 
@@ -282,16 +283,17 @@ class ProducerStates:
         return True
 
     def images(self) -> list[bytes]:
-        """Of each producer what `ProducerState.entries` says, older batches before it: nothing is copied."""
+        """Each producer's bytes as in `ProducerState.entries`, older batches first; nothing is copied."""
         return [
             state._packed if state._marks is None and state._packed else state.entries()
             for state in self._by_id.values()
         ]
 
     def bound(self, most: int) -> int:
-        """Forget those that have not written for longest where there are more; returns how many went.
+        """Evict the producers that have not written for longest if there are too many; returns their number.
 
-        None in a transaction. A 16th goes at once, so that each new producer costs a moment on average.
+        Producers in a transaction stay. A 16th goes at once, so that a new producer costs a moment on
+        average.
         """
         if len(self._by_id) <= most:
             return 0

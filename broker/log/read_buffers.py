@@ -1,11 +1,11 @@
-"""The memory that segment files are read into where they are not mapped: pooled, and bounded.
+"""Pooled and bounded memory for reads of segment files that are not mapped.
 
-A lease is a view; its memory returns to the pool by itself when the last view of it goes, wherever that is:
-records travel to a socket as views, and no one place knows when the last byte was sent. Memory that was
-touched before is what makes a read cheap, so the block that came back last is used first.
+A lease is a view. Its memory returns to the pool when the last view of it is freed, wherever that happens:
+records travel to a socket as views, and no single place knows when the last byte was sent. Touched memory
+makes a read cheap, so the block that was returned last is leased first.
 
-When all blocks are out, for slow readers hold them, a lease is a small piece of memory of its own: everybody
-goes on, with smaller answers. Any thread; the way back takes no lock, for the collector may go it.
+If slow readers hold all blocks, a lease is a small allocation of its own: reads continue, with smaller
+answers. Any thread; returning takes no lock, since the garbage collector may do it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 SMALL_BYTES: Final = 64 * 1024
 LARGE_BYTES: Final = 1024 * 1024 + SMALL_BYTES
-"""A partition's share of a fetch as it is by default, and what comes before its first batch."""
+"""The default share of a partition in a fetch, plus the bytes before its first batch."""
 _BLOCKS: Final = {SMALL_BYTES: 64, LARGE_BYTES: 32}
 
 
@@ -34,12 +34,12 @@ class _Blocks:
         def give_back(lease: Any) -> None:
             free.append(lease.block)
 
-        # The object whose end is the lease's: views hold it, and it shares the block's memory.
+        # A lease ends with this object: views hold it, and it shares the block's memory.
         array: Any = ctypes.c_ubyte * size
         self._lease: Any = type("_Lease", (array,), {"__del__": give_back})
 
     def lease(self) -> memoryview | None:
-        """A block, None when all are out."""
+        """A block, or None if all are leased."""
         try:
             block = self._free.pop()
         except IndexError:
@@ -58,16 +58,16 @@ class _Blocks:
 
 
 class ReadBuffers:
-    """See the module. `blocks` is how many there may be of each size."""
+    """`blocks` is the number of blocks of each size."""
 
     def __init__(self, blocks: dict[int, int] = _BLOCKS) -> None:
         self._blocks = {size: _Blocks(size, most) for size, most in sorted(blocks.items())}
         self._largest = self._blocks[max(blocks)]
 
     def lease(self, size: int) -> memoryview:
-        """Memory of at most so many bytes (1 or more), with any content.
+        """Memory of at most `size` (1 or more), with any content.
 
-        It is shorter only than what is above the largest block, or, with all blocks out, above the smallest.
+        It is shorter only above the largest block's size, or above the smallest's if all blocks are leased.
         """
         fitting = (blocks for block_size, blocks in self._blocks.items() if size <= block_size)
         found = next(fitting, self._largest).lease()
@@ -76,13 +76,13 @@ class ReadBuffers:
         return found[:size]
 
     def exactly(self, size: int) -> memoryview:
-        """As `lease`, never shorter: for one batch, which is read whole or not at all."""
+        """As `lease`, never shorter: for a single batch, which is read whole or not at all."""
         found = self.lease(size)
         return found if len(found) == size else memoryview(bytearray(size))
 
     @property
     def free(self) -> dict[int, int]:
-        """How many blocks of each size could be leased."""
+        """How many blocks of each size are free."""
         return {size: blocks.free for size, blocks in self._blocks.items()}
 
 

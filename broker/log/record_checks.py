@@ -45,7 +45,7 @@ MAX_FAULTS: Final = 1_000
 _QUICK_BYTES: Final = 16 * 1024
 _LENGTH_SIZE: Final = 4
 _CLAIM: Final = struct.Struct(">8xi15xqq")
-"""Of a header: the length of what follows it, base and largest timestamp."""
+"""Fields of a header: the length of the rest, base timestamp and largest timestamp."""
 _LONG: Final = struct.Struct(">q")
 _AHEAD_MS: Final = 60 * 60 * 1000
 """How far a producer's clock may be ahead of the broker's before its claims are compared."""
@@ -73,11 +73,11 @@ class RecordsRefused(BarnabasError):
 
 
 def doubts_timestamps(view: memoryview, config: LogConfig, now_ms: int) -> bool:
-    """Whether the largest timestamp that a header claims must be compared with its records. Raises nothing.
+    """Whether the largest timestamp in a header must be compared with its records. Raises nothing.
 
-    Retention deletes by it: at once what claims to be older than is kept, and for long nothing of a segment
-    that claims to be from the future. Kafka compares every batch; clients that keep to the format are always
-    right, so here only a claim is compared that would decide such a thing, or that contradicts itself.
+    Retention deletes by it: a batch that claims to be old goes at once, and a batch from the future keeps its
+    segment for long. Kafka compares every batch. Clients that follow the format are always right, so here
+    only a claim that would decide such a thing, or contradicts itself, is compared.
     """
     if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
         return False
@@ -88,7 +88,7 @@ def doubts_timestamps(view: memoryview, config: LogConfig, now_ms: int) -> bool:
         length, base, largest = _CLAIM.unpack_from(view, position)
         position += LOG_OVERHEAD_BYTES + length
         if length < 0 or position > size:
-            # To be refused.
+            # It will be refused.
             return False
         if largest < base or not (least <= largest <= most or largest == NO_TIMESTAMP):
             return True
@@ -96,7 +96,7 @@ def doubts_timestamps(view: memoryview, config: LogConfig, now_ms: int) -> bool:
 
 
 def _undoubted(config: LogConfig, now_ms: int) -> tuple[int, int]:
-    """Between which largest timestamps, both included, retention does nothing out of the ordinary."""
+    """The range of largest timestamps, inclusive, within which retention behaves as usual."""
     if config.retention_ms < 0 or not config.is_deleted_by_age:
         return -_EVER_MS, _EVER_MS
     return now_ms - config.retention_ms, now_ms + _AHEAD_MS

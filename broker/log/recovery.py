@@ -73,10 +73,10 @@ def recover_log(
     now_ms: int,
     files: FileSystem,
 ) -> Recovered:
-    """Open the segments of a partition's folder. After an unclean stop those below the log start are removed.
+    """Open the segments of a partition's folder. After an unclean stop, segments below the log start go.
 
-    The recovery point counts only above the log start: of what was deleted nothing is missed. Raises
-    CorruptLog (damage below the recovery point) or LogDirFailure.
+    The recovery point counts only above the log start: deleted records are not missed. Raises CorruptLog
+    (damage below the recovery point) or LogDirFailure.
     """
     if recovery_point <= log_start_offset:
         recovery_point = 0
@@ -90,7 +90,7 @@ def recover_log(
         next_offset = bases[index + 1] if index + 1 < len(bases) else base
         segments.append(Segment.existing(folder, base, size, next_offset, now_ms, config, files))
     while not is_clean and len(segments) > 1 and segments[1].base_offset <= log_start_offset:
-        # Of a removal that the stop cut short, there may be any of them.
+        # The stop may have interrupted a removal after any of them.
         segments.pop(0).remove()
     epochs = _load_epochs(folder, files)
     kept, scanned = _recover_segments(segments, recovery_point, is_clean)
@@ -99,7 +99,7 @@ def recover_log(
         raise CorruptLog(folder, 0, end, recovery_point, "the log ends before it; segment files are missing")
     if epochs is None or (kept and not is_clean and _lack_the_start(epochs, kept, log_start_offset)):
         epochs = epochs or EpochCache(folder, files)
-        # All batches are asked, not only those that recovery read.
+        # All batches count, not only those that recovery read.
         scanned = [start for segment in kept for start in _epoch_starts(segment)]
     epochs.correct(scanned, end if kept else None)
     if is_clean:
@@ -108,7 +108,7 @@ def recover_log(
     snapshots.remove_above(end)
     if snapshots.has_removed or len(kept) < len(segments):
         with disk_work(folder, Operation.SYNC):
-            # As in `_cut`: they might fit to what is appended from now on.
+            # As in `_cut`: they might fit the next appends.
             files.fsync(folder)
         snapshots.has_removed = False
     snapshots.remove_strays(segment.base_offset for segment in kept)
@@ -164,11 +164,11 @@ def _recover_segments(
 
 
 def _fault_of(segment: Segment, walk: _Walk, following: int | None) -> ApiError | None:
-    """What is wrong where a walk ended, which may also be that the next segment begins elsewhere."""
+    """The fault at the end of a walk; also that the next segment begins at another offset."""
     if following is None:
         return walk.fault
     if walk.next_offset == following:
-        # The file was cut to its size when the segment was sealed, but that did not outlive a power cut.
+        # The file was cut to its size when the segment was sealed, but the cut did not survive a power cut.
         is_whole = walk.fault is None or segment.file.is_unused_from(walk.size)
         return None if is_whole else walk.fault
     return walk.fault or api_error(
@@ -178,9 +178,10 @@ def _fault_of(segment: Segment, walk: _Walk, following: int | None) -> ApiError 
 
 
 def _open_clean(segment: Segment, *, is_last: bool) -> bool:
-    """Trust the files of a segment if they agree with each other; False when it must be read instead.
+    """Trust the files of a segment if they agree with each other; if False, it must be read.
 
-    Only the last segment's are looked into: there may be thousands, and each looks into its own at first use.
+    Only the last segment's files are checked: there may be thousands, and each index checks itself at first
+    use.
     """
     segment.file.sync_state.note_synced()
     if not segment.size:
@@ -241,16 +242,16 @@ def _walk(segment: Segment) -> _Walk:
 
 
 def _cut(segment: Segment, walk: _Walk, later: Sequence[Segment], fault: ApiError | None) -> None:
-    """Let the log end where the walk ended; with a fault there, all that follows is dropped."""
+    """Let the log end where the walk ended; after a fault, everything later is dropped."""
     path, size = segment.file.path, segment.size
     is_unused = not later and segment.file.is_unused_from(walk.size)
     segment.finish_rebuild(walk.size, walk.next_offset)
     if fault is None:
         return
     if is_unused:
-        # Files are extended ahead of their records, so that every unclean stop leaves some.
+        # Files are extended ahead of their records, so every unclean stop leaves unused bytes.
         logger.info(
-            "%s: whole up to its last record, offset %d; %d unused bytes behind it are cut off",
+            "%s: whole up to its last record, offset %d; %d unused bytes after it are cut off",
             path,
             walk.next_offset - 1,
             size - walk.size,
@@ -268,7 +269,7 @@ def _cut(segment: Segment, walk: _Walk, later: Sequence[Segment], fault: ApiErro
     for dropped in later:
         dropped.remove()
     with disk_work(path, Operation.SYNC):
-        # Or a second power cut might bring those bytes back, behind what is appended from now on.
+        # Otherwise a second power cut might bring those bytes back after the next appends.
         segment.file.fsync()
 
 
@@ -282,7 +283,7 @@ def _epoch_starts(segment: Segment) -> list[tuple[int, int]]:
 
 
 def _lack_the_start(epochs: EpochCache, segments: Sequence[Segment], log_start_offset: int) -> bool:
-    """Whether a deletion of records was undone by the stop, but not that their epochs were forgotten."""
+    """Whether the stop undid a deletion of records, but not the deletion of their epochs."""
     start = max(log_start_offset, segments[0].base_offset)
     return bool(epochs.entries) and epochs.entries[0].start_offset > start
 

@@ -1,8 +1,8 @@
-"""One segment of a log: its file and its two indexes, and all that changes them.
+"""One segment of a log: its file and its two indexes, and every change of them.
 
 Invariant: every index entry names a batch below `size`, or one that is just being appended and that no reader
 can ask for yet, since size and next offset are published last, as one tuple. Changed under the log's lock;
-read, as `SegmentReader` says, by any thread without one.
+read by any thread without a lock, see `SegmentReader`.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Segment(SegmentReader):
         Raises LogDirFailure and leaves everything as it was.
         """
         size, next_offset = self._end
-        # Before the write, for it may fail and the batches must not stay behind without an entry.
+        # Before the write: it may fail, and no batch may stay without its entry.
         self.offset_index.load()
         self.time_index.load()
         self.file.write(data, size_limit)
@@ -194,11 +194,11 @@ class Segment(SegmentReader):
         self._bytes_since_entry += header.size_bytes
 
     def trust_indexes(self) -> None:
-        """They were checked against the segment."""
+        """The indexes agree with the segment."""
         self._has_checked_indexes = True
 
     def _rebuild_indexes(self) -> None:
-        """Put new index files in the place of those of a sealed segment; readers may go on meanwhile."""
+        """Replace the index files of a sealed segment; readers may continue meanwhile."""
         new = copy.copy(self)
         new.offset_index = self.offset_index.emptied()
         new.time_index = self.time_index.emptied()
@@ -211,7 +211,7 @@ class Segment(SegmentReader):
         self.offset_index, self.time_index = new.offset_index, new.time_index
 
     def _read_first_timestamp(self) -> int | None:
-        """That of the first batch; None while it is not in the page cache, into which it is on its way."""
+        """The first batch's; None while it is not in the page cache, into which the system now loads it."""
         data = bytearray(HEADER_BYTES)
         try:
             self.file.read_into(memoryview(data), 0, may_wait=self._first_was_asked_for)
@@ -288,12 +288,12 @@ class Segment(SegmentReader):
 
     @property
     def is_synced(self) -> bool:
-        """Whether all files are known to be on disk as they are."""
+        """Whether all files are on disk as they are."""
         parts = (self.file, self.offset_index, self.time_index)
         return all(part.sync_state.is_synced for part in parts)
 
     def fsync(self) -> None:
-        """Force data and index files to disk where that was not done; needs no lock. Raises OSError."""
+        """Force changed data and index files to disk; needs no lock. Raises OSError."""
         self.file.fsync()
         self.offset_index.fsync()
         self.time_index.fsync()
@@ -305,7 +305,7 @@ class Segment(SegmentReader):
         self.time_index.close()
 
     def abandon(self) -> None:
-        """As `close`, for a log that is gone, as readers are told from now on."""
+        """As `close`, for a deleted log: later reads raise LogGone."""
         self.offset_index.abandon()
         self.time_index.abandon()
         self.file.abandon()

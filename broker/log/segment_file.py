@@ -4,16 +4,16 @@ What holds:
 
 - Only bytes below `size` are ever read; they were written whole before `size` was published. The file on
   disk is longer (a sparse tail, cut off when the segment is sealed), so a mapping covers its bytes.
-- Mapped is only what this process has written of late (`is_hot`): it is in the page cache, where followers
-  and most consumers read. All else is read by `preadv` into memory of ours: a sector that cannot be read, or
-  a file that somebody has cut, is then an OSError and no SIGBUS, and waiting for the disk takes no lock.
+- Only bytes that this process wrote lately (`is_hot`) are mapped: they are in the page cache, where followers
+  and most consumers read. Everything else is read by `preadv` into leased memory: an unreadable sector or a
+  shortened file is then an OSError instead of a SIGBUS, and a wait for the disk holds no lock.
 - A page that a reader may hold is never cut off while the file lives: `truncate` overwrites with zeros. Views
   keep their mapping, and with it the file's pages, alive after the file is closed or deleted.
 - A failed append leaves `size` as it was, and nothing behind it that could be taken for records later.
 
-One writer at a time (the log's lock); any number of readers without a lock. Descriptor and mapping are kept
-between uses as far as `OpenFiles` lets them. Storing into the mapping instead of `pwrite` was measured at a
-fifth of the speed: each fresh page would be faulted in with the interpreter lock held.
+One writer at a time (the log's lock); any number of readers without a lock. Descriptor and mapping stay open
+between uses as far as `OpenFiles` allows. Writing through the mapping reached a fifth of the speed of
+`pwrite`: each fresh page would be faulted in with the interpreter lock held.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ LAST_STEP_BYTES: Final = 64 * 1024 * 1024
 _ZEROS: Final = bytes(256 * 1024)
 _MAP_ATTEMPTS: Final = 4
 HOT_TAIL_BYTES: Final = 16 * 1024 * 1024
-"""How much of what was written last is read through a mapping."""
+"""How much of the latest writes is read through a mapping."""
 
 
 class Gone(Enum):
-    """Why a file must not be read any more."""
+    """Why a file can no longer be read."""
 
     SEGMENT = "removed by retention or truncation"
     LOG = "its log was deleted or closed"
@@ -79,12 +79,12 @@ class SegmentFile:
         self._open_files = open_files
         self.is_used = False
         self._capacity = 0
-        """How long the file is; 0 while nothing was written to it."""
+        """The file's length; 0 before the first write."""
         self._descriptor: Descriptor | None = None
         self._map: mmap.mmap | None = None
         self._gone: Gone | None = None
         self._hot_from = size
-        """What lies before was not written by this process, or not since the segment was sealed."""
+        """Bytes before it were not written by this process, or not since the segment was sealed."""
 
     @classmethod
     def create(cls, path: Path, files: FileSystem = FILE_SYSTEM) -> SegmentFile:
@@ -102,18 +102,18 @@ class SegmentFile:
 
     @property
     def is_written(self) -> bool:
-        """Whether something was written since the file was made, opened or released."""
+        """Whether there were writes since the file was created, opened or released."""
         return self._capacity > 0
 
     def is_hot(self, position: int) -> bool:
-        """Whether the bytes from a position on are to be read through `mapping`."""
+        """Whether the bytes from `position` are read through `mapping`."""
         return position >= self._hot_from and position >= self.size - HOT_TAIL_BYTES
 
     def mapping(self, end: int) -> mmap.mmap:
         """A mapping of at least the first `end` bytes, `end` being above 0 and at most a published `size`.
 
-        Raises OFFSET_OUT_OF_RANGE when retention has deleted the file, LogGone when the log was deleted or
-        closed, and what `storage_error` finds when it cannot be mapped.
+        Raises OFFSET_OUT_OF_RANGE if retention has deleted the file, LogGone if the log was deleted or
+        closed, and the exceptions of `storage_error` if it cannot be mapped.
         """
         self.is_used = True
         mapped = self._map
@@ -138,10 +138,10 @@ class SegmentFile:
         raise self._too_short(end)
 
     def read_into(self, buffer: memoryview, position: int, *, may_wait: bool = True) -> int:
-        """Fill the buffer with the bytes from a position on; how many came.
+        """Fill the buffer with the bytes from a position; returns their number.
 
-        All of them, if it may wait for the disk; else those at the beginning that are in the page cache, and
-        NotCached when there is none. Raises besides as `mapping`.
+        That is all of them if it may wait for the disk. Otherwise it is the leading bytes that are in the
+        page cache, or NotCached is raised if there are none. Other errors as `mapping`.
         """
         self.is_used = True
         done = 0
@@ -162,9 +162,9 @@ class SegmentFile:
         return done
 
     def is_unused_from(self, position: int) -> bool:
-        """Whether there are only zeros from a position on: the file was extended ahead of its records.
+        """Whether only zeros follow a position: the file was extended ahead of its records.
 
-        Holes are not read, which may be large. Raises what `storage_error` finds.
+        Holes, which may be large, are skipped. Raises as `storage_error` says.
         """
         try:
             descriptor = os.open(self.path, os.O_RDONLY)
@@ -176,7 +176,7 @@ class SegmentFile:
             raise storage_error(self.path, error, Operation.READ) from error
 
     def will_need(self, position: int, length: int) -> None:
-        """Have the system read ahead, without waiting for it; nothing is lost where it does not."""
+        """Let the system read ahead, without waiting; if it does not, nothing is lost."""
         descriptor = self._descriptor
         if descriptor is not None and length > 0:
             with suppress(OSError):
@@ -207,11 +207,11 @@ class SegmentFile:
         self.size = size
 
     def truncate(self, size: int) -> None:
-        """Give up what is behind `size`: zeros take its place, as views may still look at it.
+        """Overwrite the bytes after `size` with zeros, since views may still refer to them.
 
-        Zeros, and not only a smaller `size`, so that recovery cannot take the old bytes for records. They are
-        on disk on return: after a power cut, old records may not follow those that are appended from now on.
-        Raises LogDirFailure.
+        It writes zeros instead of only lowering `size`, so that recovery cannot take the old bytes for
+        records. The zeros are on disk on return: after a power cut, old records must not follow newly
+        appended ones. Raises LogDirFailure.
         """
         before = self.size
         if size >= before:
@@ -255,17 +255,17 @@ class SegmentFile:
             self.sync_state.note_change()
 
     def fsync(self) -> None:
-        """Force what was written to disk, unless that was done; needs no lock. Raises OSError."""
+        """Force unsynced writes to disk; needs no lock. Raises OSError."""
         self.sync_state.sync(self.path, self._files)
 
     def release(self) -> None:
-        """Nothing more will be written for now: let go of descriptor and mapping."""
+        """No more writes for now: close descriptor and mapping."""
         self._capacity = 0
         self._hot_from = self.size
         self.close()
 
     def let_go(self) -> None:
-        """Let go of descriptor and mapping until the next use; views that were handed out stay valid."""
+        """Close descriptor and mapping until the next use; views that were handed out stay valid."""
         self._map = None
         self._descriptor = None
 
@@ -275,7 +275,7 @@ class SegmentFile:
         self._open_files.keep(self, 0)
 
     def abandon(self) -> None:
-        """As `close`, for good: whoever still wants to read is told that the log is gone (LogGone)."""
+        """As `close`, for good: later reads raise LogGone."""
         self._gone = self._gone or Gone.LOG
         self.close()
 
@@ -296,7 +296,7 @@ class SegmentFile:
             raise api_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.path.name} has been deleted")
 
     def _too_short(self, end: int) -> ApiError:
-        """What to raise for a file that somebody has cut; raises what else is the reason."""
+        """The error for a file that somebody shortened; a read that failed otherwise raises its own error."""
         self._check_there()
         short = OSError(errno.EIO, f"the file is shorter than the {end} bytes written")
         return storage_error(self.path, short, Operation.READ)

@@ -1,8 +1,8 @@
-"""What is looked up in a segment: batches by offset and by time, through the mapping or by `preadv`.
+"""Finds batches of a segment by offset and by time, through the mapping or by `preadv`.
 
 Any thread, no lock: size and next offset are one tuple that is published last. Bytes that this process wrote
-of late are served as views of the page cache; others are read into memory of their own, and a caller that may
-not wait for the disk is told NotCached.
+lately are served as views of the page cache. Others are read into memory of their own; NotCached is raised if
+that would wait for the disk and the caller may not.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ from barnabas.protocol.records import decode_records
 logger = logging.getLogger(__name__)
 
 _JUMP_BYTES: Final = 32 * 1024
-"""A read longer than this finds its end by the index; a shorter one walks there as fast."""
+"""A longer read finds its end by the index; a shorter one walks there as fast."""
 _WALKED_BATCHES: Final = 64
-"""Also one of fewer batches, if the others are like the first; in a file, the index is several reads."""
+"""A read of fewer batches walks too, if they are as long as the first; in a file, the index costs several
+reads."""
 NO_HINT: Final = (-1, -1)
 _BASE_OFFSET: Final = struct.Struct(">q")
 _BATCH_LENGTH: Final = struct.Struct(">8xi")
 _LEAST_READ_BYTES: Final = 16 * 1024
-"""A read of less costs as much."""
+"""A shorter read costs as much."""
 _REBUILD_LOCK: Final = threading.Lock()
-"""Two readers that find the same damage would write the same files. Seldom, so one lock for all."""
+"""Keeps two readers that find the same damage from writing the same files. Taken seldom: one lock for all."""
 _MOST_COPIED_BYTES: Final = 64 * 1024
-"""A caller that may not wait is not made to copy more either: 1 MB takes up to half a millisecond."""
+"""Bounds the copying of a caller that may not wait: 1 MB takes up to half a millisecond."""
 
 
 class ReadResult(NamedTuple):
     """Whole batches out of one segment.
 
     `records` is a view that stays valid as long as it is held. `start_offset` is the base offset of the first
-    batch (it may lie before the offset asked for), `next_offset` the one to read next. `is_copied` says that
-    the records are in memory of their own and not in the page cache.
+    batch (it may be below the requested offset), `next_offset` the offset of the next read. `is_copied`: the
+    records are in memory of their own, not in the page cache.
     """
 
     records: memoryview
@@ -71,7 +72,7 @@ class TimestampAndOffset(NamedTuple):
 
 
 class SegmentReader:
-    """The parts of a segment, and what is found in them; `Segment` changes them."""
+    """The parts of a segment and the lookups in them; `Segment` changes them."""
 
     __slots__ = (
         "_append_hint",
@@ -106,7 +107,7 @@ class SegmentReader:
         self._has_checked_indexes = is_new
         self._max_timestamp: int | None = NO_TIMESTAMP if is_new else None
         self._offset_of_max_timestamp = self.base_offset
-        # Where the last append began and the last read ended: a follower at the log's end asks for just
+        # Where the last append began and the last read ended; a follower at the log's end requests just
         # these.
         self._append_hint = NO_HINT
         self._read_hint = NO_HINT
@@ -123,14 +124,14 @@ class SegmentReader:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp in ms, or -1. A sealed segment has it as the last entry of its time index."""
+        """The largest timestamp in ms, or -1. In a sealed segment it is the last entry of the time index."""
         if self._max_timestamp is None:
             self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last()
         return self._max_timestamp
 
     @property
     def offset_of_max_timestamp(self) -> int:
-        """The last offset of the batch that brought the largest timestamp."""
+        """The last offset of the batch with the largest timestamp."""
         return self._offset_of_max_timestamp if self.max_timestamp != NO_TIMESTAMP else self.base_offset
 
     def read(
@@ -142,17 +143,17 @@ class SegmentReader:
         *,
         may_wait: bool = True,
     ) -> ReadResult | None:
-        """The whole batches from the one that holds an offset on, below the bound and within so many bytes.
+        """Whole batches from the one that holds `offset`, below the bound and within the size limit.
 
-        None when all batches here are older than the offset. Raises as `SegmentFile.mapping`, NotCached
-        rather than wait for the disk unless it may, and CORRUPT_MESSAGE when the bytes are no batches.
+        None if all batches here are older than the offset. Raises as `SegmentFile.mapping`, NotCached if it
+        would wait for the disk and may not, and CORRUPT_MESSAGE if the bytes are no batches.
         """
         size, next_offset = self._end
         if start_offset >= next_offset or not size:
             return None
         file = self.file
         for hinted_offset, hinted_position in (self._append_hint, self._read_hint):
-            # A hint may be stale after a truncation, so what it points at has the last word.
+            # A truncation may have left a stale hint, so the batch at its position decides.
             if hinted_offset == start_offset and hinted_position < size:
                 if not file.is_hot(hinted_position):
                     found = self._read_file(
@@ -196,7 +197,7 @@ class SegmentReader:
         upper_bound_offset: int,
         min_one_batch: bool,
     ) -> ReadResult:
-        """As `read`, from a batch on that lies in the hot tail."""
+        """As `read`, from a batch in the hot tail."""
         size, next_offset = self._end
         limit = position + max_bytes
         if limit >= size and upper_bound_offset >= next_offset:
@@ -224,10 +225,10 @@ class SegmentReader:
         *,
         is_hint: bool = False,
     ) -> ReadResult | None:
-        """As `read`, into memory of its own, from a place on at which a batch begins.
+        """As `read`, into memory of its own, from a position where a batch begins.
 
-        Less may come than was asked for, but never less than the first batch that is to come. None for a
-        hint at which the batch wanted does not begin.
+        It may return less than requested, but at least the first batch. None if the hint's batch does not
+        hold the offset.
         """
         size, _ = self._end
         while True:
@@ -263,7 +264,7 @@ class SegmentReader:
                 following = header.next_offset
             end = position + len(records)
         if may_wait:
-            # Who reads on finds it in the page cache.
+            # The next read finds it in the page cache.
             self.file.will_need(end, min(max_bytes, size - end))
         self._read_hint = (following, end)
         return ReadResult(
@@ -290,9 +291,9 @@ class SegmentReader:
         *,
         may_wait: bool,
     ) -> tuple[int, int]:
-        """As `batches_end`, but begun close to the end, where the index knows a place there.
+        """As `batches_end`, but the walk begins close to the end, at a position from the index.
 
-        `data` are the bytes of the segment from `origin` on, at least up to `limit`.
+        `data` are the bytes of the segment from `origin`, at least up to `limit`.
         """
         start = position
         length = limit - position
@@ -307,7 +308,7 @@ class SegmentReader:
                 start = min(start, by_offset.position)
             start = max(position, start)
             if start - origin + _BASE_OFFSET.size > len(data):
-                # It begins so shortly before the limit that its offset is beyond.
+                # The batch begins so close to the limit that its offset is beyond the bound.
                 start = position
         end, following = batches_end(data, start - origin, limit - origin, limit - origin, upper_bound_offset)
         if following < 0 and start > position:
@@ -315,7 +316,7 @@ class SegmentReader:
         return end + origin, following
 
     def find_by_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampAndOffset | None:
-        """The first record that is not older than a time and not before an offset. Raises as `read`."""
+        """The first record not older than a time and not below an offset. Raises as `read`."""
         size, _ = self._end
         if not size or self.max_timestamp < timestamp_ms:
             return None
@@ -332,7 +333,7 @@ class SegmentReader:
         return None
 
     def position_before(self, offset: int, *, may_wait: bool = True) -> int:
-        """Where a batch begins that is at or before the one that holds an offset, at most a walk away.
+        """Where a batch begins, at or before the batch that holds an offset, and at most a short walk away.
 
         Raises NotCached unless it may wait for the disk.
         """
@@ -341,7 +342,7 @@ class SegmentReader:
         return self.offset_index.lookup(max(offset, self.base_offset), may_wait=may_wait).position
 
     def batch_start(self, offset: int) -> int:
-        """The base offset of the batch that holds an offset, or the offset itself where there is none."""
+        """The base offset of the batch that holds an offset, or the offset itself if no batch does."""
         size, next_offset = self._end
         if offset >= next_offset or not size:
             return offset
@@ -349,19 +350,19 @@ class SegmentReader:
         return min(offset, base_offset) if position < size else offset
 
     def _check_indexes(self, may_wait: bool) -> None:
-        """Before the first lookup in a segment that was sealed before this start: thousands of them are
-        opened by their names and sizes alone.
+        """Check the indexes before the first lookup in a segment sealed before this start: a start opens
+        thousands of segments by their names and sizes alone.
         """
         if not self.offset_index.is_sane(self.size, may_wait=may_wait):
             if not may_wait:
                 raise NotCached
             with _REBUILD_LOCK:
                 if not self._has_checked_indexes:
-                    logger.warning("%s does not fit its segment and is built anew", self.offset_index.path)
+                    logger.warning("%s does not fit its segment and is rebuilt", self.offset_index.path)
                     self._rebuild_indexes()
                     self._has_checked_indexes = True
         self._has_checked_indexes = True
 
     @abstractmethod
     def _rebuild_indexes(self) -> None:
-        """Put new index files in the place of those of a sealed segment; readers may go on meanwhile."""
+        """Replace the index files of a sealed segment; readers may continue meanwhile."""

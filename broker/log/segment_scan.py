@@ -1,7 +1,7 @@
-"""Walking over the batches of a segment's file, which is read by `preadv` through a window of reused memory.
+"""Walks over the batches of a segment's file, which is read by `preadv` through a reused window of memory.
 
-For recovery and all that looks for a batch beside the hot path. Waits for the disk, without the interpreter
-lock. Any thread; a window belongs to one walk.
+For recovery and other work beside the hot path. Waits for the disk, without the interpreter lock. Any thread;
+a window belongs to one walk.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from barnabas.protocol.record_batch import (
 
 _WINDOW_BYTES: Final = 256 * 1024
 _STEP_BYTES: Final = 4 * 1024
-"""Read where the last batch reached beyond the window: more like it follow, and only headers are wanted."""
+"""The size of a read once a batch reached beyond the window: similar ones follow, and only headers are
+wanted."""
 _PRODUCER: Final = struct.Struct(">qi11xi16xq")
 """base_offset, batch_length, last_offset_delta, producer_id."""
 
 
 class Window:
-    """The bytes of a file from `origin` on, as far as they were read; moved forward by `cover`."""
+    """The bytes of a file from `origin`, as far as they were read; `cover` moves it forward."""
 
     def __init__(self, file: SegmentFile, end: int, buffers: ReadBuffers = READ_BUFFERS) -> None:
         self.data = memoryview(b"")
@@ -39,7 +40,7 @@ class Window:
         self._buffers = buffers
 
     def cover(self, position: int, length: int) -> int:
-        """Where in `data` a position is, so many bytes of it following, or all up to the end.
+        """The index in `data` of a position, with `length` bytes after it, or all up to the end.
 
         Raises as `SegmentFile.read_into`.
         """
@@ -49,7 +50,7 @@ class Window:
             return position - self.origin
         wanted = _WINDOW_BYTES if position <= read_to else _STEP_BYTES
         wanted = min(max(wanted, stop - position), self._end - position)
-        # The old memory goes first, so that this may be it again.
+        # The old memory is freed first, so that the new one may reuse it.
         self.data = memoryview(b"")
         data = self._buffers.exactly(wanted)
         self._file.read_into(data, position)
@@ -58,9 +59,9 @@ class Window:
 
 
 def iter_headers(file: SegmentFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each batch from a position on; `end` must be where a batch ends.
+    """(position, header) of each batch from a position; `end` must be the end of a batch.
 
-    Raises CORRUPT_MESSAGE when a batch would end behind it, and as `SegmentFile.read_into`.
+    Raises CORRUPT_MESSAGE if a batch would end after it, and as `SegmentFile.read_into`.
     """
     window = Window(file, end)
     while position < end:
@@ -76,9 +77,9 @@ def iter_headers(file: SegmentFile, position: int, end: int) -> Iterator[tuple[i
 
 
 def iter_produced(file: SegmentFile, position: int, end: int, offset: int) -> Iterator[BatchHeader]:
-    """The headers of the batches from a position on that have a producer id and end at or behind an offset.
+    """The headers of the batches from a position that have a producer id and end at or after an offset.
 
-    As `iter_headers`, but several times as fast over those that have none.
+    As `iter_headers`, but several times as fast over batches without a producer id.
     """
     unpack = _PRODUCER.unpack_from
     window = Window(file, end)
@@ -99,7 +100,7 @@ def iter_produced(file: SegmentFile, position: int, end: int, offset: int) -> It
 
 
 def find_batch_in(file: SegmentFile, position: int, end: int, offset: int) -> tuple[int, int]:
-    """As `find_batch`, in a file; (end, -1) when there is none. Raises as `iter_headers`."""
+    """As `find_batch`, in a file; (end, -1) if there is no such batch. Raises as `iter_headers`."""
     window = Window(file, end)
     while position < end:
         if position + HEADER_BYTES > end:

@@ -1,7 +1,7 @@
-"""What can go wrong with the files of a log, by name; `storage_error` picks the one that fits an OSError.
+"""The named failures of a log's files; `storage_error` chooses one for an OSError.
 
-Where a docstring here or elsewhere names LogDirFailure alone, StorageCallFailed may come as well, unless what
-is done cannot be refused once it has begun.
+Where a docstring names LogDirFailure alone, StorageCallFailed may be raised too, unless the operation cannot
+be refused once it has begun.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LogDirFailure(ApiError):
 
 
 class StorageCallFailed(ApiError):
-    """One call failed for want of descriptors or memory; disk and log are sound, and a retry may succeed."""
+    """A call failed for lack of descriptors or memory; disk and log are sound, and a retry may succeed."""
 
     code: ClassVar[ErrorCode] = ErrorCode.KAFKA_STORAGE_ERROR
     retriable = True
@@ -50,7 +50,7 @@ class StorageCallFailed(ApiError):
 
 
 class LogGone(ApiError):
-    """The log was deleted or closed while it was read: this broker leads the partition no longer."""
+    """The log was deleted or closed during a read: this broker no longer leads the partition."""
 
     code: ClassVar[ErrorCode] = ErrorCode.NOT_LEADER_OR_FOLLOWER
     retriable = True
@@ -87,7 +87,7 @@ class UnexpectedAppendOffset(LocalError):
 
 
 class _FailedCalls:
-    """Reports failed calls loudly, and at most once in a while: where one fails, thousands may."""
+    """Reports failed calls loudly, but rate-limited: if one fails, thousands may."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -101,7 +101,7 @@ class _FailedCalls:
                 return
             self._next_report = now + _REPORT_INTERVAL_S
             others, self._unreported = self._unreported, 0
-        logger.error("refused, to be tried again: %s (%d more since the last report)", error.text, others)
+        logger.error("refused with a retriable error: %s (%d more since the last report)", error.text, others)
 
 
 _failed_calls = _FailedCalls()
@@ -110,8 +110,8 @@ _failed_calls = _FailedCalls()
 def storage_error(
     path: Path, error: OSError, operation: Operation = Operation.WRITE, *, is_log_there: bool = True
 ) -> ApiError:
-    """The exception for an error of the system, as the table of `disk_verdicts` decides: the caller raises
-    LogDirFailure, StorageCallFailed (reported here), or LogGone.
+    """The exception for an OSError, by the table of `disk_verdicts`. The caller raises it: LogDirFailure,
+    StorageCallFailed (reported here), or LogGone.
     """
     found = verdict(error.errno, operation, is_log_there=is_log_there)
     if found is Verdict.LOG_GONE:
@@ -125,7 +125,7 @@ def storage_error(
 
 @contextmanager
 def must_be_whole(path: Path) -> Iterator[None]:
-    """Within, a change is under way that cannot be left half done: a failed call is a failed disk."""
+    """A change within must not stay half done: a failed call counts as a failed disk."""
     try:
         yield
     except StorageCallFailed as failed:
@@ -134,7 +134,7 @@ def must_be_whole(path: Path) -> Iterator[None]:
 
 @contextmanager
 def disk_work(path: Path, operation: Operation = Operation.WRITE) -> Iterator[None]:
-    """Within, an OSError is raised as what `storage_error` makes of it."""
+    """An OSError within is raised as its `storage_error`."""
     try:
         yield
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Logs that no topic claims, set aside: their folders renamed ``<topic>-<partition>.<id>-stray`` and kept.
+"""Stray logs, which no topic claims: their folders are renamed ``<topic>-<partition>.<id>-stray`` and kept.
 
-The controller names all that a broker hosts; a log beyond that belongs to a topic that is gone, or that only
-seems gone: its znode was removed by hand, or ZooKeeper restored from an old backup. So nothing is deleted.
-A log is closed and on disk before its folder gets the name. When a topic of the same id claims the partition
-again, the log is taken up as it was; deleted it is when the controller says so, or by hand.
+The controller names all partitions that a broker hosts. A log beyond them belongs to a topic that is gone, or
+only seems gone: its znode was removed by hand, or ZooKeeper was restored from an old backup. So nothing is
+deleted. The log is closed and on disk before its folder is renamed. If a topic of the same id claims the
+partition again, the log is reopened as it was. It is deleted on the controller's order, or by hand.
 
 Any thread.
 """
@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 STRAY_SUFFIX: Final = "-stray"
 LOG_START_FILE: Final = "log-start-offset-checkpoint"
-"""In the folder of a stray: what the checkpoint of the log dir said of it."""
+"""A file in a stray's folder: the log dir's checkpoint entry for it."""
 _STRAY_NAME = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)\.[0-9a-f]{32}-stray")
 
 
 class StrayLog(NamedTuple):
-    """``partition`` has only the beginning of a topic's name that was too long for the folder's.
+    """``partition`` holds only the beginning of a topic name that is too long for the folder's name.
 
-    ``topic_id`` is None when the log is of before there were ids.
+    ``topic_id`` is None if the log is older than topic ids.
     """
 
     partition: TopicPartition
@@ -45,7 +45,7 @@ class StrayLog(NamedTuple):
 
 
 def stray_name(partition: TopicPartition) -> str:
-    """A fresh name for the folder of a log that is set aside: unique, and no partition's own."""
+    """A new name for the folder of a stray: unique, and not a partition's."""
     tail = f"-{partition.partition}.{uuid.uuid4().hex}{STRAY_SUFFIX}"
     return partition.topic[: MAX_NAME_BYTES - len(tail)] + tail
 
@@ -63,17 +63,17 @@ class StrayLogs:
             return sorted(self._strays.values())
 
     def notice(self, folder: Path) -> bool:
-        """Whether a folder that was found is a stray's; it is then remembered. Raises LogDirFailure."""
+        """Whether a folder is a stray's; a stray is remembered. Raises LogDirFailure."""
         found = _STRAY_NAME.fullmatch(folder.name)
         if found is None:
             return False
         try:
             topic_id = read_partition_metadata(folder)
         except CheckpointDamaged as error:
-            logger.error("%s cannot be taken up again: %s", folder, error)
+            logger.error("%s cannot be reopened: %s", folder, error)
             return True
         partition = TopicPartition(found["topic"], int(found["partition"]))
-        logger.warning("%s belongs to no topic that is known; it is kept", folder)
+        logger.warning("%s belongs to no known topic; it is kept", folder)
         with self._lock:
             self._strays[folder] = StrayLog(partition, topic_id, folder)
         return True
@@ -81,7 +81,7 @@ class StrayLogs:
     def add(self, log: Log, now_ms: int) -> Path:
         """Close a log and rename its folder; returns the new one. Raises LogDirFailure, StorageCallFailed."""
         log.close(now_ms)
-        # Whoever still reads it must not take the folder that a new log of that name may have by now for its.
+        # A reader that still holds it must not mistake the folder of a new log of that name for its own.
         log.abandon()
         name = log.topic_partition
         folder = log.folder.with_name(stray_name(name))
@@ -96,9 +96,9 @@ class StrayLogs:
         return folder
 
     def take_up(self, partition: TopicPartition, topic_id: TopicId | None) -> None:
-        """Give a stray of that very topic, if there is one, its folder's name back; see `start_of`.
+        """Rename the stray of that very topic, if there is one, back to the folder of its partition.
 
-        Raises LogDirFailure or StorageCallFailed; the stray is then taken up the next time.
+        `start_of` tells its log start. Raises LogDirFailure or StorageCallFailed; it can be retried.
         """
         with self._lock:
             stray = self._find(partition, topic_id)
@@ -111,18 +111,18 @@ class StrayLogs:
             self._files.fsync(stray.folder.parent)
         except OSError as error:
             raise storage_error(stray.folder, error) from error
-        logger.warning("%s is back, its log is taken up again from %s", partition, stray.folder)
+        logger.warning("%s is back, its log is reopened from %s", partition, stray.folder)
 
     def start_of(self, partition: TopicPartition, folder: Path) -> Offset:
-        """Where the log in a folder that no log was opened in yet starts; 0 unless it was set aside."""
+        """The start of the log in a folder before it is first opened; 0 unless it was set aside."""
         try:
             return OffsetCheckpoint(folder / LOG_START_FILE, self._files).read().get(partition, Offset(0))
         except CheckpointDamaged as error:
-            logger.warning("counted as empty: %s", error)
+            logger.warning("treated as empty: %s", error)
             return Offset(0)
 
     def pop(self, partition: TopicPartition, topic_id: TopicId | None) -> StrayLog | None:
-        """Forget a stray of that very topic, if there is one; the caller does something with its folder."""
+        """Forget the stray of that very topic, if there is one; the caller uses its folder."""
         with self._lock:
             stray = self._find(partition, topic_id)
             return None if stray is None else self._strays.pop(stray.folder)

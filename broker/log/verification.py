@@ -1,8 +1,8 @@
-"""Reading all files of a log dir that no broker has open, and naming what is damaged. Nothing is changed.
+"""Reads all files of a log dir that no broker has open, and reports damage. Changes nothing.
 
-Damage is what a start would not put right in silence: below the recovery point, or anywhere in a log that was
-closed cleanly. A tail that a crash has torn is told as well, but is none: the next start cuts it. Sectors are
-read by `pread`, so one that cannot be read is a finding too.
+Damage is whatever a start would not repair silently: below the recovery point, or anywhere in a log that was
+closed cleanly. A tail torn by a crash is reported, but is no damage: the next start cuts it. Files are read
+by `pread`, so an unreadable sector is a finding too.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, check_batc
 _NO_EPOCH: Final = -1
 
 Progress = Callable[[int], None]
-"""Told of so many bytes more that were read."""
+"""Called with the number of further bytes read."""
 
 
 class Finding(NamedTuple):
-    """What is wrong with a file; position and offset where that is in the middle of records."""
+    """What is wrong with a file; position and offset if the fault lies among the records."""
 
     path: Path
     reason: str
@@ -52,7 +52,7 @@ class Finding(NamedTuple):
 
 
 class LogVerdict(NamedTuple):
-    """What was found in a partition's folder."""
+    """The findings in a partition's folder."""
 
     partition: TopicPartition
     folder: Path
@@ -67,18 +67,18 @@ class LogVerdict(NamedTuple):
 
 
 def scan_to_verify(log_dir: LogDir) -> list[ScannedLog]:
-    """The logs of a dir, whose mark of a clean stop stays. Raises LogDirFailure."""
+    """The logs of a dir; the mark of a clean stop stays. Raises LogDirFailure."""
     mark = log_dir.read_clean_mark()
     return log_dir.scan(lambda folder: parse_partition_name(folder.name) is None, mark).logs
 
 
 def bytes_to_read(logs: list[ScannedLog]) -> int:
-    """What `Progress` will have been told of in the end."""
+    """The total that `Progress` will have been called with."""
     return sum(path.stat().st_size for log in logs for path in _segments(log.folder).values())
 
 
 def verify_checkpoints(log_dir: LogDir) -> list[Finding]:
-    """The files of the dir itself that cannot be read."""
+    """The unreadable files of the dir itself."""
     findings = []
     for checkpoint in (log_dir.recovery_points, log_dir.log_starts, log_dir.high_watermarks):
         findings += _failed(checkpoint.path, checkpoint.read)
@@ -86,7 +86,6 @@ def verify_checkpoints(log_dir: LogDir) -> list[Finding]:
 
 
 def verify_log(log: ScannedLog, progress: Progress) -> LogVerdict:
-    """Read every file of a log."""
     findings = _failed(log.folder, lambda: read_partition_metadata(log.folder))
     segments = _segments(log.folder)
     epochs: list[tuple[int, int]] = []
@@ -94,7 +93,7 @@ def verify_log(log: ScannedLog, progress: Progress) -> LogVerdict:
     end = bases[0] if bases else log.log_start_offset
     is_followed = True
     for base in bases:
-        # Where a segment is cut short by damage, the next cannot follow it: that is said once.
+        # If damage ends a segment early, the next cannot follow it: that is reported once.
         if base != end and is_followed and not _is_before_start(base, end, log):
             reason = f"it begins at offset {base}, the segment before ends at {end}"
             findings.append(_finding(log, segments[base], reason, 0, end))
@@ -122,7 +121,7 @@ def verify_log(log: ScannedLog, progress: Progress) -> LogVerdict:
 
 
 def _is_before_start(base: int, end: int, log: ScannedLog) -> bool:
-    """Whether records are missing only where they were deleted."""
+    """Whether the missing records were all deleted on purpose."""
     return end <= base <= log.log_start_offset
 
 
@@ -166,7 +165,7 @@ class _Walk:
         self._unseen = {position: offset for offset, position in self._index or ()}
 
     def run(self, progress: Progress) -> None:
-        """Read on until the end or the first fault."""
+        """Read until the end or the first fault."""
         size = self._path.stat().st_size
         window = Window(SegmentFile(self._path, size), size)
         try:
@@ -217,7 +216,7 @@ class _Walk:
         return True
 
     def check_indexes(self) -> Iterator[Finding]:
-        """Entries that name no batch, or lie out of order. Only of a segment that is whole."""
+        """Entries that name no batch, or are out of order. Only for a whole segment."""
         index = self._path.with_suffix(OFFSET_INDEX_SUFFIX)
         if self._index is None:
             yield Finding(index, "its length is not a multiple of 8")
@@ -240,7 +239,7 @@ class _Walk:
 
 
 def _entries(path: Path, base: int, suffix: str, entry: struct.Struct) -> list[tuple[int, int]] | None:
-    """The entries of an index; empty without a file, None if its length cannot be that of entries."""
+    """The entries of an index; empty without a file, None if its length is not a whole number of entries."""
     file = path.with_name(segment_name(base, suffix))
     data = file.read_bytes() if file.exists() else b""
     if len(data) % entry.size:
@@ -249,7 +248,7 @@ def _entries(path: Path, base: int, suffix: str, entry: struct.Struct) -> list[t
 
 
 def _check_epochs(log: ScannedLog, batches: list[tuple[int, int]], end: int) -> Iterator[Finding]:
-    """Whether the file of the epochs agrees with the batches, where a start would believe it."""
+    """Whether the epoch file agrees with the batches, where a start would trust it."""
     try:
         cache = EpochCache.load(log.folder)
     except (CheckpointDamaged, ApiError) as error:
@@ -260,5 +259,5 @@ def _check_epochs(log: ScannedLog, batches: list[tuple[int, int]], end: int) -> 
         offset = max(start, log.log_start_offset)
         if offset < min(following, believed_to) and cache.epoch_at(offset) != epoch:
             said = cache.epoch_at(offset)
-            yield Finding(cache.path, f"offset {offset} is of epoch {epoch}, the file says {said}")
+            yield Finding(cache.path, f"offset {offset} is of epoch {epoch}, the file has {said}")
             return

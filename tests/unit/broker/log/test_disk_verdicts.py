@@ -82,7 +82,7 @@ def test_a_call_that_fails_half_way_through_a_change_is_a_broken_disk(tmp_path: 
 def test_failed_calls_are_reported_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(100):
         storage_error(Path("/logs/t-0/1.log"), OSError(errno.ENFILE, "table overflow"), READ)
-    assert sum("refused, to be tried again" in record.message for record in caplog.records) <= 2
+    assert sum("refused with a retriable error" in record.message for record in caplog.records) <= 2
 
 
 class Manager:
