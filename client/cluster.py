@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientClosed, NoBrokerReachable
-from barnabas.client.hedge_delay import HedgeDelay
+from barnabas.client.hedge_delay import HedgeDelay, first_answer
 from barnabas.client.metadata import Leader, MetadataCache, Node, TopicInfo
 from barnabas.protocol.channel import Answer, Channel
 from barnabas.protocol.errors import (
@@ -374,36 +374,21 @@ class Cluster:
         upcoming = deque(self._candidates())
         # A connection that lay idle may have been closed meanwhile: that says nothing about its broker.
         worth_asking_twice = {endpoint for endpoint, channel in self._control.items() if channel.is_connected}
-        asked: dict[asyncio.Task[MetadataResponse], Endpoint] = {}
-        asked_at: dict[Endpoint, float] = {}
-        reasons: dict[Endpoint, BaseException] = {}
-        try:
-            while upcoming or asked:
-                if upcoming:
-                    endpoint = upcoming.popleft()
-                    asked[asyncio.create_task(self._control_channel(endpoint).request(message))] = endpoint
-                    asked_at[endpoint] = time.monotonic()
-                done, _ = await asyncio.wait(
-                    asked,
-                    timeout=self._hedge.seconds if upcoming else None,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                for task in done:
-                    endpoint = asked.pop(task)
-                    error = task.exception()
-                    if error is None:
-                        self._hedge.answered(time.monotonic() - asked_at[endpoint])
-                        self._keep_only(endpoint)
-                        return task.result()
-                    if not isinstance(error, BarnabasError):
-                        raise error
-                    reasons[endpoint] = error
-                    if isinstance(error, ConnectionClosed) and endpoint in worth_asking_twice:
-                        worth_asking_twice.remove(endpoint)
-                        upcoming.append(endpoint)
-        finally:
-            for task in asked:
-                task.cancel()
+        reasons: dict[Endpoint, BarnabasError] = {}
+
+        def failed(endpoint: Endpoint, error: BarnabasError) -> None:
+            reasons[endpoint] = error
+            if isinstance(error, ConnectionClosed) and endpoint in worth_asking_twice:
+                worth_asking_twice.remove(endpoint)
+                upcoming.append(endpoint)
+
+        answered = await first_answer(
+            upcoming, lambda endpoint: self._control_channel(endpoint).request(message), failed, self._hedge
+        )
+        if answered is not None:
+            endpoint, answer = answered
+            self._keep_only(endpoint)
+            return answer
         tried = "; ".join(f"{endpoint} ({reason})" for endpoint, reason in reasons.items())
         raise NoBrokerReachable(f"no broker could be reached: {tried}")
 

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from barnabas.client.cluster import MAIN_LANE, Cluster
 from barnabas.client.group_membership import Api, Membership, Reaction, reaction_to
-from barnabas.client.hedge_delay import HedgeDelay
+from barnabas.client.hedge_delay import HedgeDelay, first_answer
 from barnabas.protocol.backoff import Backoff
 from barnabas.protocol.errors import (
     BarnabasError,
@@ -90,34 +90,20 @@ class GroupCalls:
         random.shuffle(nodes)
         upcoming = deque(sorted(nodes, key=lambda node_id: node_id == self._failed))
         request = FindCoordinatorRequest(coordinator_keys=[self.group_id])
-        asked: dict[asyncio.Task[FindCoordinatorResponse], BrokerId] = {}
-        asked_at: dict[BrokerId, float] = {}
         failure: BarnabasError = api_error(
             ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker is known to be alive"
         )
-        try:
-            while upcoming or asked:
-                if upcoming:
-                    node_id = upcoming.popleft()
-                    asked[asyncio.create_task(self._cluster.request(node_id, request))] = node_id
-                    asked_at[node_id] = time.monotonic()
-                done, _ = await asyncio.wait(
-                    asked,
-                    timeout=self._hedge.seconds if upcoming else None,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                for task in done:
-                    node_id = asked.pop(task)
-                    try:
-                        answer = task.result()
-                        self._hedge.answered(time.monotonic() - asked_at[node_id])
-                        return node_id, answer
-                    except BarnabasError as error:
-                        failure, self._failed = error, node_id
-        finally:
-            for task in asked:
-                task.cancel()
-        raise failure
+
+        def failed(node_id: BrokerId, error: BarnabasError) -> None:
+            nonlocal failure
+            failure, self._failed = error, node_id
+
+        answered = await first_answer(
+            upcoming, lambda node_id: self._cluster.request(node_id, request), failed, self._hedge
+        )
+        if answered is None:
+            raise failure
+        return answered
 
     async def ask(self, message: RequestOf[R], *, timeout_ms: int, lane: str = MAIN_LANE) -> R:
         """Ask the coordinator once. Raises as `coordinator`; a broker that cannot be reached is none."""

@@ -1,10 +1,17 @@
-"""When a second broker is asked: the delay follows how long answers take."""
+"""Asking brokers until one answers: when the second one is asked, and what becomes of those that lose."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
+from collections import deque
+from typing import Any
+
 import pytest
 
-from barnabas.client.hedge_delay import MOST_S, HedgeDelay
+from barnabas.client.hedge_delay import MOST_S, HedgeDelay, first_answer
+from barnabas.protocol.errors import BarnabasError, ConnectionClosed
+from tests.waiting import until
 
 
 def test_a_quick_cluster_has_the_least_delay() -> None:
@@ -31,3 +38,79 @@ def test_one_slow_answer_is_forgotten_and_none_delays_for_ever() -> None:
     for _ in range(100):
         delay.answered(0.001)
     assert delay.seconds == pytest.approx(0.3)
+
+
+class Race:
+    """Candidates whose outcomes the test decides; those without one hang."""
+
+    def __init__(self, *names: str) -> None:
+        self.upcoming = deque(names)
+        self.outcomes: dict[str, asyncio.Future[int]] = {}
+        self.asked: list[str] = []
+        self.failures: list[tuple[str, BarnabasError]] = []
+
+    async def ask(self, name: str) -> int:
+        self.asked.append(name)
+        return await self.outcomes.setdefault(name, asyncio.get_running_loop().create_future())
+
+    async def run(self, hedge_s: float = 0.0) -> tuple[str, int] | None:
+        return await first_answer(
+            self.upcoming,
+            self.ask,
+            lambda name, error: self.failures.append((name, error)),
+            HedgeDelay(hedge_s),
+        )
+
+
+async def test_an_answer_counts_although_others_failed_in_the_same_moment() -> None:
+    race = Race(*"abcdefghi")
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
+    running = asyncio.create_task(race.run())
+    await until(lambda: len(race.outcomes) == 9)
+    for name in "acdefghi":
+        race.outcomes[name].set_exception(ConnectionClosed(name))
+    race.outcomes["b"].set_result(7)
+    assert await running == ("b", 7)
+    assert race.failures == []
+    gc.collect()
+    assert unheard == []
+
+
+async def test_a_failure_has_the_next_asked_at_once_and_may_add_one() -> None:
+    race = Race("a")
+    failure = ConnectionClosed("a")
+
+    async def ask(name: str) -> int:
+        race.asked.append(name)
+        if name == "a":
+            raise failure
+        return 1
+
+    def failed(name: str, error: BarnabasError) -> None:
+        race.failures.append((name, error))
+        race.upcoming.append("again")
+
+    assert await first_answer(race.upcoming, ask, failed, HedgeDelay(3_600.0)) == ("again", 1)
+    assert race.failures == [("a", failure)]
+
+
+async def test_whoever_hangs_is_overtaken_and_cancelled() -> None:
+    race = Race("a", "b")
+    running = asyncio.create_task(race.run())
+    await until(lambda: len(race.outcomes) == 2)
+    race.outcomes["b"].set_result(2)
+    assert await running == ("b", 2)
+    await asyncio.sleep(0)
+    assert race.outcomes["a"].cancelled()
+
+
+async def test_none_that_answers_is_none_and_a_defect_is_raised() -> None:
+    race = Race()
+    assert await race.run() is None
+
+    async def ask(name: str) -> int:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await first_answer(deque(["a"]), ask, lambda name, error: None, HedgeDelay(0.3))
