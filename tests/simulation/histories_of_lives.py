@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from barnabas.broker.replication.isr import PendingShrink
+from barnabas.broker.replication.isr import PendingExpand, PendingShrink
 from barnabas.protocol.ids import BrokerId
 from tests.simulation import mutations
 from tests.simulation.mutations import Mutation
@@ -130,6 +130,27 @@ def a_leader_whose_session_has_ended_puts_a_member_out() -> None:
     end(world)
 
 
+def a_joiner_loses_its_disk_before_anybody_notices() -> None:
+    """It gets into the ISR as what it was, and leaves it as soon as its next life is seen."""
+    world = World(3, min_insync_replicas=1)
+    world.produce(A)
+    world.settle()
+    put_out_of_isr(world, C)
+    replicate(world, C)
+    replicate(world, C)
+    assert isinstance(world.brokers[A].partition.isr, PendingExpand)
+    world.brokers[C].crash()
+    world.brokers[C].wipe()
+    world.check()
+    world.work_off(A)
+    world.check()
+    assert set(world.state.isr) == {A, B, C}
+    world.brokers[C].start()
+    control(world)
+    assert set(world.state.isr) == {A, B}
+    end(world)
+
+
 def _accepts(world: World, broker: BrokerId, acks: int = -1) -> bool:
     """Whether a broker takes a record that somebody produces there."""
     partition = world.brokers[broker].partition
@@ -203,5 +224,6 @@ HISTORIES_OF_LIVES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_member_loses_its_disk_between_two_controllers: (mutations.lives_of_the_isr_are_not_compared,),
     a_leader_loses_its_tail_between_two_controllers: (mutations.lives_of_the_isr_are_not_compared,),
     all_restart_between_two_controllers: (),
+    a_joiner_loses_its_disk_before_anybody_notices: (),
     a_leader_whose_session_has_ended_puts_a_member_out: (mutations.an_isr_is_written_in_any_session,),
 }

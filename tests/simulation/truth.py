@@ -39,7 +39,7 @@ class Truth:
         self._world = world
         self._leaders: dict[int, BrokerId] = {}
         self.lossy: dict[BrokerId, int] = {}
-        """In sync as ZooKeeper has it, though their disks have lost something; with the zxid of then."""
+        """In sync, or about to be, though their disks have lost something; with the zxid of then."""
         self._last_marks: list[object] = []
         self._last_leader_epoch = -1
         self._last_controller_epoch = 0
@@ -83,6 +83,17 @@ class Truth:
         """What a broker had is gone, or not all of it is left."""
         self.lossy[broker] = self._world.zookeeper.zxid
 
+    def _is_unnoticed(self, broker: BrokerId, zxid: int) -> bool:
+        """Whether what a disk lost then is taken for whole still, or may be once its leader lets it join.
+
+        It is in sync as what it is now, once it has joined in a later life. Outside of the ISR it may join in
+        the life that has ended, for as long as that is registered (a session ends later than its process).
+        """
+        if broker in self.isr:
+            return self.state.broker_epochs.get(broker, zxid) <= zxid
+        registered = self._world.registered_epoch(broker)
+        return registered is not None and registered <= zxid
+
     def consumed(self, records: list[tuple[int, Entry]]) -> None:
         """A consumer has seen these."""
         self._new_consumed += records
@@ -110,6 +121,7 @@ class Truth:
         if not world.has_state(self.tp):
             return
         self._check_elections()
+        self.lossy = {broker: zxid for broker, zxid in self.lossy.items() if self._is_unnoticed(broker, zxid)}
         marks = [self.state, *(self._marks_of(broker) for broker in world.brokers.values())]
         if marks == self._last_marks and not self._new_acknowledged and not self._new_consumed:
             return
@@ -180,14 +192,7 @@ class Truth:
         A disk that has lost something may be taken for whole until that is noticed, but not everybody's.
         """
         end = len(self.committed)
-        state = self.state
-        isr = state.isr
-        self.lossy = {
-            broker: zxid
-            for broker, zxid in self.lossy.items()
-            # It is in sync as what it is now, once it has joined in a later life.
-            if broker in isr and state.broker_epochs.get(broker, zxid) <= zxid
-        }
+        isr = self.state.isr
         has_all = not isr
         for member in isr:
             view = self.view(self._world.brokers[member])
