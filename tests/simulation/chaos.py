@@ -166,7 +166,9 @@ class Chaos(DiskChaos):
         self.world.advance(self.random.choice((1, 50, 300, 1_100)))
 
     def shrink(self) -> None:
-        self.world.shrink(self._any().id)
+        broker = self._any()
+        if self._may_put_out(broker):
+            self.world.shrink(broker.id)
 
     def consume(self) -> None:
         self.world.consume(self._any().id, self.random.randint(0, len(self.world.truth.committed) + 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from abc import abstractmethod
 
+from barnabas.broker.replication.isr import PendingShrink
 from barnabas.protocol.ids import BrokerId
 from tests.simulation.disk import Fault
 from tests.simulation.truth import Truth
@@ -115,13 +116,31 @@ class DiskChaos:
         truths = self.world.truths.values()
         return all(not truth.lossy or set(self._well(truth)) - {broker.id} for truth in truths)
 
+    def _may_put_out(self, leader: SimBroker) -> bool:
+        """Whether a leader may propose smaller ISRs: it is well and stays, or nobody has lost anything.
+
+        Else one that is about to be taken for dead would leave only those who have lost something.
+        """
+        return all(
+            not truth.lossy or leader.id in self._well(truth)
+            for truth in self.world.truths.values()
+            if (partition := truth.partition(leader)) is not None and partition.is_leader
+        )
+
+    def _leaving(self, truth: Truth) -> set[BrokerId]:
+        """Whom leaders would put out of the ISR, once they get it written."""
+        partitions = map(truth.partition, self.world.brokers.values())
+        pending = [partition.isr for partition in partitions if partition is not None]
+        return {member for isr in pending if isinstance(isr, PendingShrink) for member in isr.leaving}
+
     def _well(self, truth: Truth) -> list[BrokerId]:
         """Who is in sync with all that was committed, has been up since it got there and is heard of."""
-        world = self.world
+        world, leaving = self.world, self._leaving(truth)
         return [
             member
             for member in truth.isr
             if member not in truth.lossy
+            and member not in leaving
             and world.brokers[member].is_up
             and not world.brokers[member].disk.has_failed
             and world.doors[member] is Door.OPEN
