@@ -50,6 +50,8 @@ class Consumer:
         """Of commits, for the callbacks; the consumer's thread adds to it."""
         self._desk = _Desk()
         self._has_listener = False
+        self._raised: BaseException | None = None
+        """What the last poll raised here; on the other thread, an interrupted one ends later."""
 
     async def _make(self) -> _consumer.Consumer:
         return _consumer.Consumer(self.config)
@@ -60,7 +62,8 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(commits=not self._consumer._has_records_in_hand(error))
+        raised, self._raised = self._raised, None
+        self.close(commits=not _consumer.has_records_in_hand(error, raised))
 
     def close(self, *, commits: bool = True, timeout_ms: int = _consumer.CLOSE_TIMEOUT_MS) -> None:
         """Commit where that is automatic, leave the group, disconnect, end the thread. Idempotent.
@@ -151,6 +154,7 @@ class Consumer:
 
     def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """As `barnabas.client.Consumer.poll`."""
+        self._raised = None
         self._tell_outcomes()
         if self._left and self._consumer._rebalance_is_due():
             self._give_back()
@@ -170,7 +174,7 @@ class Consumer:
         except BaseException as error:
             # Interrupted: what has come already is for the next poll, and what comes late is fetched again.
             self._left.extend(polled.give_up())
-            self._consumer._raised = error
+            self._raised = error
             raise
 
     def __iter__(self) -> Self:

@@ -43,6 +43,21 @@ _NEVER: Final = float("inf")
 CLOSE_TIMEOUT_MS: Final = 30_000
 
 
+def has_records_in_hand(error: BaseException | None, raised: BaseException | None) -> bool:
+    """Whether a body that ended with ``error`` may have been at work on records.
+
+    It was not when the error is what the last poll ``raised``, perhaps as its cause: as a time-out, for one.
+    """
+    met: set[int] = set()
+    # An error may be its own cause: ``raise error from error``.
+    while error is not None and id(error) not in met:
+        if error is raised:
+            return False
+        met.add(id(error))
+        error = error.__cause__
+    return bool(met)
+
+
 class Consumer(ConsumerOffsets):
     """Settings as in `ConsumerConfig`, by name or as one ``config``; see the module."""
 
@@ -112,18 +127,8 @@ class Consumer(ConsumerOffsets):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close(commits=not self._has_records_in_hand(error))
-
-    def _has_records_in_hand(self, error: BaseException | None) -> bool:
-        """Whether a body that ended with this error may have been at work on records.
-
-        It was not when the error came out of a poll, perhaps as the cause of it: as a time-out, for one.
-        """
-        cause = error
-        while cause is not None and cause is not self._raised:
-            cause = cause.__cause__
-        self._raised = None
-        return error is not None and cause is None
+        raised, self._raised = self._raised, None
+        await self.close(commits=not has_records_in_hand(error, raised))
 
     def __del__(self) -> None:
         # A refused setting leaves an object without any of this.

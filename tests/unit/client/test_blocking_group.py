@@ -147,6 +147,37 @@ def test_ctrl_c_while_waiting_commits_what_was_handed_out(
     assert group.coordinator.group("g").members == {}
 
 
+def test_ctrl_c_commits_although_the_poll_ends_after_it(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.fill(0, 3)
+
+    def body() -> None:
+        with group.consumer(auto_commit_interval_ms=600_000) as consumer:
+            consumer.subscribe("t")
+            assert [next(consumer).offset for _ in range(3)] == [0, 1, 2]
+            goes_on = threading.Event()
+
+            def interrupted(future: Any) -> Any:
+                consumer._thread.loop.call_soon_threadsafe(goes_on.wait)
+                future.cancel()
+                monkeypatch.undo()
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(consumer._thread, "outcome", interrupted)
+            try:
+                next(consumer)
+            finally:
+                goes_on.set()
+                # The consumer's thread cancels the poll before it has answered both.
+                consumer.assignment()
+                consumer.assignment()
+
+    with pytest.raises(KeyboardInterrupt):
+        body()
+    assert group.committed() == 3
+
+
 def test_iterating_notices_a_rebalance_and_loses_no_record(group: Group) -> None:
     written = 400
     group.fill(0, written)
