@@ -44,8 +44,8 @@ def append_checked(
     """Check the records as the topic's settings demand, and append them.
 
     With ``since`` they are this broker's own, not to be looked into, and it must have led since that epoch.
-    Raises RecordsRefused, and as `Partition.append_as_leader`. What is looked into is looked into without the
-    partition's lock, and what `flush.messages` wants on disk is forced there without it.
+    Raises RecordsRefused, and as `Partition.append_as_leader`. Records are checked, and flushed as
+    `flush.messages` demands, without the partition's lock.
     """
     config = partition.log.config
     if (

@@ -1,12 +1,11 @@
-"""Threads that finish the fetches whose records are not at hand: on disk, or much to copy.
+"""Threads that finish fetches whose records are not in the page cache, or are long to copy.
 
-A fetch is begun on whatever thread it comes to, a network thread as a rule, and that may not wait for a
-disk. What it did not find in the page cache is read here, into pooled memory and without the interpreter
-lock, and answered from here. So a consumer that reads last week's records costs the producers no more than
-the disk's and the memory's bandwidth.
+A fetch begins on the thread that received it, usually a network thread, which may not wait for a disk. These
+threads read the missing records into pooled memory, without the interpreter lock, and answer the fetch. So a
+consumer of old records costs the producers only the bandwidth of disk and memory.
 
-Bounded: the threads, which is how many reads wait for disks at once; the fetches that wait for a thread; and
-what one answer may hold, for it is memory of ours until the socket has taken it.
+Bounded: the threads (the reads that wait for disks at once), the fetches that wait for a thread, and the
+bytes of one answer, which stay in memory until the socket has taken them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Work = Callable[[], None]
 
 
 class ColdReads:
-    """Where nobody has started it, a read is done at once by whoever asks for it."""
+    """Before `start` a read is done at once, on the caller's thread."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class ColdReads:
             thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End after the reads that are under way; what waits is dropped, as its connections are closed."""
+        """End after the reads in progress; waiting reads are dropped, since their connections are closed."""
         with self._condition:
             was_running, self._is_running = self._is_running, False
             self._waiting.clear()
@@ -77,9 +76,9 @@ class ColdReads:
                 thread.join(timeout_s)
 
     def finish(self, params: FetchParams, found: FetchResult, answer: Callable[[FetchResult], None]) -> None:
-        """Answer a fetch when all is read that it found; at once if that is so, else from another thread.
+        """Answer a fetch once all its records are read: at once if none is cold, else from another thread.
 
-        Where too many wait for that, it is answered with what there is, and its reader comes again.
+        If too many fetches wait, it is answered with the records read so far, and the client fetches again.
         """
         if not found.is_cold:
             answer(found)
@@ -92,7 +91,7 @@ class ColdReads:
             except InvariantViolation:
                 raise
             except Exception:
-                logger.critical("a read from disk failed by an error that nobody foresaw", exc_info=True)
+                logger.critical("a read from disk failed by an unforeseen error", exc_info=True)
                 result = failing(found)
             answer(result)
 
@@ -100,7 +99,7 @@ class ColdReads:
             answer(found)
 
     def _submit(self, work: Work) -> bool:
-        """Have the work done; False when too much waits already."""
+        """Queue the work, or do it if there are no threads; False if the queue is full."""
         with self._condition:
             if self._is_running:
                 if len(self._waiting) >= self._max_waiting:

@@ -10,8 +10,8 @@ for the disk or for ZooKeeper:
 3. the controller is told, by a notification in ZooKeeper, and asks this broker about all its replicas: the
    answers say which are lost, and others come to lead. Tried again until ZooKeeper has it.
 
-A role that could not be taken for want of descriptors or memory (`StorageCallFailed`) is no disk failure,
-but the controller takes the replica for lost all the same. After a while it is asked to give the role again.
+A replica that could not take its role for lack of descriptors or memory (`StorageCallFailed`) is no disk
+failure, but the controller counts it as offline too. After a while this broker asks for the role again.
 
 The process stays alive, also without any disk: it goes on answering, and a restart after the disk was mended
 brings the replicas back. What waits here is bounded by the number of partitions and files.
@@ -78,11 +78,11 @@ class DiskFailures:
                 self._condition.notify()
 
     def note_refused_role(self) -> None:
-        """A role could not be taken though the disk is sound."""
+        """A replica could not take its role although the disk is sound."""
         self._roles_were_refused = True
 
     def retry_refused_roles(self) -> None:
-        """Have the controller give the refused roles again; called every few seconds."""
+        """Make the controller send the refused roles again; called every few seconds."""
         if self._roles_were_refused:
             with self._condition:
                 self._roles_were_refused = False

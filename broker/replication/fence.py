@@ -1,13 +1,13 @@
 """Why this broker may not write just now, if it may not.
 
-Without ZooKeeper nobody may believe by itself that it still leads, and there are two reasons for doubt, which
-end in different ways. ZooKeeper is *silent* for a session timeout: ends when it is heard of again in the same
-session; until then a partition may go on whose other members bear witness (`Partition.is_witnessed`). The
-registration is *gone* with its session: ends when the controller has said, to the new one, what this broker
-leads. Neither ends the other: a controller that has ZooKeeper back earlier than we do cannot speak for our
-session.
+A broker without ZooKeeper cannot know whether it still leads. There are two reasons to fence, and each ends
+in its own way. ZooKeeper was *silent* for a session timeout: this ends when ZooKeeper answers again in the
+same session, and until then a partition accepts acks=all writes while its followers are witnesses
+(`Partition.is_witnessed`). The registration is *gone* with its session: this ends when the controller has
+sent the new registration its roles. Neither end lifts the other reason: a controller whose ZooKeeper is back
+earlier knows nothing of this broker's session.
 
-What a controller says to a life that is over does not end it either, however the two threads meet.
+A controller's request for an earlier registration does not end it either, whatever the order of the threads.
 
 Set by the session thread, confirmed by IO workers; `reason` is one reference, read without the lock.
 """
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Fence:
-    """See the module. `reason` is None while the broker may write; `on_fenced` is called when that ends."""
+    """`reason` is None while the broker may write; `on_fenced` is called when that ends."""
 
     def __init__(self, on_fenced: Callable[[], None] | None = None) -> None:
         self.reason: str | None = None
@@ -32,24 +32,24 @@ class Fence:
         self._lock = threading.Lock()
         self._silence: str | None = None
         self.loss: str | None = None
-        """Why the registration is gone, if it is: then no witness counts."""
+        """Why the registration is gone, or None. Without a registration no witness counts."""
         self._lost_life = NO_BROKER_EPOCH
 
     def silent(self, reason: str) -> None:
-        """ZooKeeper is not heard of."""
+        """ZooKeeper does not answer."""
         with self._lock:
             self._silence = reason
             is_news = self._update()
         self._tell(is_news)
 
     def heard(self) -> None:
-        """ZooKeeper is heard of again, in this session or a new one."""
+        """ZooKeeper answers again, in this session or a new one."""
         with self._lock:
             self._silence = None
             self._update()
 
     def registration_lost(self, reason: str, broker_epoch: BrokerEpoch) -> None:
-        """The session has ended and the registration with it: that of the life with this epoch."""
+        """The session has ended, and with it the registration of this broker epoch."""
         with self._lock:
             self.loss = reason
             self._lost_life = broker_epoch
@@ -57,7 +57,7 @@ class Fence:
         self._tell(is_news)
 
     def confirmed(self, broker_epoch: BrokerEpoch) -> None:
-        """The controller has told the life with this epoch what it leads."""
+        """The controller has sent the registration of this broker epoch its roles."""
         with self._lock:
             if broker_epoch > self._lost_life:
                 self.loss = None

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_FRAME_BYTES: Final = (1 << 31) - 1
 _MAX_FLUSHES: Final = 4
-"""How many leaders' fetches may wait for the disk at once; of the others each keeps one flush waiting."""
+"""How many leaders' fetchers may flush at once; each of the others keeps at most one flush waiting."""
 _FIRST_REST_S: Final = 0.1
 _LONGEST_REST_S: Final = 5.0
 
@@ -51,7 +51,7 @@ class FollowedLeader(NamedTuple):
 
 
 class Fetcher(Protocol):
-    """What fetches from one leader."""
+    """Fetches from one leader."""
 
     leader: BrokerId
     endpoint: Endpoint
@@ -68,7 +68,7 @@ F = TypeVar("F", bound=Fetcher)
 
 
 class FetcherTable(Generic[F]):
-    """Which partition is fetched from which leader; a leader has a fetcher while anything is."""
+    """Which partition is fetched from which leader; a leader has a fetcher while a partition needs it."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class FetcherTable(Generic[F]):
     def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
         """Fetch these partitions from these leaders from now on.
 
-        A leader keeps its connection, also where each of its partitions begins a new epoch. At another
-        address it gets a new one, for all that is fetched from it. What is fetched already goes on.
+        A leader keeps its connection, even if all its partitions begin a new epoch. At a new address it gets
+        a new connection for all its partitions. Partitions that are fetched already continue.
         """
         for leader in leaders.values():
             fetcher = self.fetchers.get(leader.broker_id)
@@ -128,7 +128,7 @@ class FetcherTable(Generic[F]):
         return is_same and followed.leader_epoch == leader.leader_epoch
 
     def unfollow(self, names: Iterable[TopicPartition]) -> None:
-        """Fetch these partitions no longer."""
+        """Stop fetching these partitions."""
         for name in names:
             self._remove(name)
         self._drop_idle()
@@ -164,7 +164,7 @@ class FetcherManager:
         on_fatal: Callable[[BaseException], None],
         fail: Fail | None = None,
     ) -> None:
-        """``note_error`` and ``fail`` as `LeaderFetches` has them."""
+        """``note_error`` and ``fail``: see `LeaderFetches`."""
         self.broker_id = broker_id
         self.settings = settings
         self.metadata = metadata
@@ -218,7 +218,7 @@ class FetcherManager:
         return task
 
     async def flush(self, logs: Sequence[Log]) -> None:
-        """Force logs to disk, without holding up the other fetchers."""
+        """Force logs to disk without blocking the other fetchers."""
         await self._loop.run_in_executor(self._flushes, self._flush, logs)
 
     def _flush(self, logs: Sequence[Log]) -> None:
@@ -271,7 +271,7 @@ class LeaderFetcher:
             client_id=f"broker-{manager.broker_id}-fetcher",
             request_timeout_ms=manager.settings.socket_timeout_ms,
             pool=manager.pool,
-            # A batch comes whole, however large a topic allows it to be; the leader is one of us.
+            # A batch is sent whole, and a topic may allow any size; the leader is a broker of this cluster.
             max_frame_bytes=_MAX_FRAME_BYTES,
         )
         self._changed = asyncio.Event()
@@ -295,7 +295,7 @@ class LeaderFetcher:
         self._channel.close("no longer followed")
 
     async def _send_nudge(self) -> None:
-        """Have the leader answer the waiting fetch."""
+        """Make the leader answer the waiting fetch."""
         try:
             await self._channel.request(self.fetches.nudge())
         except LocalError:
@@ -316,7 +316,7 @@ class LeaderFetcher:
                 rest_s = min(_FIRST_REST_S * 2.0**failures, _LONGEST_REST_S)
                 failures += 1
                 logger.critical(
-                    "fetching from broker %d failed by an error that nobody foresaw; again in %.1f s",
+                    "fetching from broker %d failed by an unforeseen error; retrying in %.1f s",
                     self.leader,
                     rest_s,
                     exc_info=True,

@@ -36,7 +36,7 @@ class FetchParams:
 
     @property
     def reads_any_replica(self) -> bool:
-        """Whether the replica at this very broker is asked for, as tools do that compare replicas."""
+        """Whether this broker's replica answers even if it follows, for tools that compare replicas."""
         return self.replica_id == DEBUGGING_REPLICA_ID
 
 
@@ -102,9 +102,8 @@ class FetchOutcome(NamedTuple):
 
 
 class FetchResult(NamedTuple):
-    """All partitions of a fetch. ``is_urgent`` says that something other than records must be told now.
-
-    ``is_cold``, that records of some could not be read without waiting: `read_cold` reads them.
+    """The outcomes of all partitions of a fetch. ``is_urgent``: one of them must be answered now, with or
+    without records. ``is_cold``: some records could not be read without waiting; `read_cold` reads them.
     """
 
     outcomes: list[FetchOutcome]
@@ -122,10 +121,10 @@ NoteError = Callable[[ApiError], None]
 def read_all(
     partition_of: PartitionOf, note_error: NoteError, params: FetchParams, items: Sequence[FetchItem]
 ) -> FetchResult:
-    """Read every partition, each within its own limit and all within the request's, and wait for no disk.
+    """Read every partition, each within its own limit and all within the request's, without disk waits.
 
     The first batch found is returned whole even when it exceeds both, so that a reader never gets stuck.
-    ``note_error`` hears of what could not be read, for it may be the disk.
+    ``note_error`` receives failed reads, since the disk may be the cause.
     """
     outcomes = []
     bytes_read = 0
@@ -146,10 +145,10 @@ def read_all(
 def read_cold(
     partition_of: PartitionOf, note_error: NoteError, params: FetchParams, found: FetchResult, turn: int
 ) -> FetchResult:
-    """Read what `read_all` could not, waiting for the disk.
+    """Read the cold partitions of `read_all`'s result, waiting for the disk.
 
-    What comes is memory of ours, so an answer holds no more of it than `_MAX_COLD_BYTES`; ``turn`` says with
-    which of the cold partitions to begin, so that each comes first at times.
+    The records are copies in memory, so an answer holds at most `_MAX_COLD_BYTES` of them. ``turn`` chooses
+    the first cold partition, so that each comes first at times.
     """
     outcomes = list(found.outcomes)
     cold = [index for index, outcome in enumerate(outcomes) if outcome.read and outcome.read.is_cold]
@@ -171,7 +170,7 @@ def read_cold(
 
 
 def failing(found: FetchResult) -> FetchResult:
-    """What `read_all` found, with UNKNOWN_SERVER_ERROR for what it could not read at once."""
+    """The result of `read_all`, with UNKNOWN_SERVER_ERROR for its cold partitions."""
     outcomes = [
         FetchOutcome(one.item, ErrorCode.UNKNOWN_SERVER_ERROR, None) if one.read and one.read.is_cold else one
         for one in found.outcomes
@@ -208,10 +207,10 @@ def _read_one(
 
 
 def refusing_to_wait(found: FetchResult, doubt: Callable[[TopicPartition], object]) -> FetchResult:
-    """What a consumer is told by a broker that may lead no longer and cannot know: NOT_LEADER_OR_FOLLOWER.
+    """Answer consumers NOT_LEADER_OR_FOLLOWER at the high watermark of partitions in ``doubt``.
 
-    But only where it has read all there is. What is committed stays committed, whoever leads; yet who waits
-    here for more might wait for ever, while another broker leads. ``doubt`` says of which partitions.
+    Committed records stay committed under any leader, so they are served. But a consumer that waits here for
+    more might wait for ever while another broker leads.
     """
     outcomes = [
         one._replace(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, read=None)
@@ -226,7 +225,7 @@ def refusing_to_wait(found: FetchResult, doubt: Callable[[TopicPartition], objec
 
 
 def _find(partition_of: PartitionOf, item: FetchItem) -> Partition:
-    """Raises what the lookup raises, UNKNOWN_TOPIC_ID, or INCONSISTENT_TOPIC_ID for a topic made anew."""
+    """Raises as the lookup, UNKNOWN_TOPIC_ID, or INCONSISTENT_TOPIC_ID for a recreated topic."""
     if item.topic_id is None:
         return partition_of(item.partition)
     if not item.partition.topic:
@@ -266,7 +265,7 @@ class DelayedFetch(DelayedOperation):
         self._was_just_read = True
 
     def try_complete(self) -> bool:
-        """Cheap while one byte is enough, as for followers: only then are the ends looked at alone."""
+        """Cheap while one byte is enough, as for followers: then only the log ends are compared."""
         if self._was_just_read:
             # The first try follows the read that found too little; the one after the watching counts.
             self._was_just_read = False
@@ -286,7 +285,7 @@ class DelayedFetch(DelayedOperation):
             if is_follower and (
                 end < item.fetch_offset or 0 <= item.log_start_offset < partition.log.log_start_offset
             ):
-                # To be cut, or to drop what was deleted: it should hear of either at once.
+                # The follower has to truncate, or to drop deleted records: answer at once.
                 return True
             if end > item.fetch_offset:
                 if one_byte_is_enough:

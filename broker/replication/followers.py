@@ -30,7 +30,7 @@ class Followers:
         self._broker_id = broker_id
         self._max_lag_ms = max_lag_ms
         self._states: dict[BrokerId, FollowerState] = {}
-        # When each last fetched in the present leader epoch.
+        # When each follower last fetched in the present leader epoch.
         self._fetched_ms: dict[BrokerId, float] = {}
 
     def begin_epoch(
@@ -42,7 +42,7 @@ class Followers:
         log_end_offset: Offset,
         now_ms: float,
     ) -> None:
-        """A leader epoch begins, in which this replica leads; ``knows_ends`` says that it did in the last."""
+        """This replica begins to lead a leader epoch; ``knows_ends``: it led the epoch before, too."""
         self.isr = isr
         self.leader_epoch_start_offset = log_end_offset
         self._fetched_ms = {}
@@ -91,7 +91,7 @@ class Followers:
         )
 
     def are_witnesses(self, now_ms: float) -> bool:
-        """Whether all others that may be in sync have fetched in this epoch lately, and there are any."""
+        """Whether there are other replicas that may be in sync, and all fetched in this epoch lately."""
         return rules.are_witnesses(
             self._fetched_ms,
             self.isr.maximal,

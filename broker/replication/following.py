@@ -27,11 +27,12 @@ def apply_answer(
     """
     if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and data.log_start_offset >= 0:
         if data.log_start_offset > partition.log_end_offset:
-            # What lies between this log's end and the leader's start is gone everywhere.
+            # The records between this log's end and the leader's start are gone everywhere.
             _restart(partition, leader_epoch, data.log_start_offset, "ends before its leader's start")
             return
         if _is_empty_at_another_offset(partition, data.log_start_offset):
-            # The leader, elected uncleanly, ends before it. There are no records whose epochs could tell.
+            # The leader, elected uncleanly, ends below this log. Without records there is no epoch to
+            # compare.
             _restart(partition, leader_epoch, data.log_start_offset, "is empty and its leader ends before it")
             return
     raise_for(data.error_code)
@@ -40,7 +41,7 @@ def apply_answer(
         before = partition.log_end_offset
         truncation = partition.truncate_for(leader_epoch, answer)
         if data.log_start_offset >= 0 and truncation.offset < partition.log.log_start_offset:
-            # After an unclean election: nothing that this log may keep is in the leader's.
+            # After an unclean election: the logs have no record in common that this one may keep.
             _restart(
                 partition, leader_epoch, data.log_start_offset, "begins where the leader has another log"
             )
@@ -70,7 +71,7 @@ def _is_empty_at_another_offset(partition: Partition, leader_log_start_offset: i
 def _restart(partition: Partition, leader_epoch: LeaderEpoch, offset: int, why: str) -> None:
     log = partition.log
     logger.warning(
-        "%s, %d to %d, %s; beginning anew at %d",
+        "%s, %d to %d, %s; emptied, restarting at %d",
         partition.partition,
         log.log_start_offset,
         log.log_end_offset,

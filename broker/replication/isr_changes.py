@@ -1,14 +1,17 @@
 """Carries proposed changes of in-sync replicas to ZooKeeper, and their outcome back to the partitions.
 
-One thread of its own, because ZooKeeper may be slow or gone and nothing else may wait for it. A partition has
-at most one change pending, so the queue is bounded by the number of partitions. A change ends in one of four
-ways. ZooKeeper has it: it is committed. Nobody knows yet, or this broker's registration is gone: the
-partition stays pending, which is safe, and the change is tried again. ZooKeeper holds a newer state: the
-controller has decided something, and its LeaderAndIsr, with a new leader epoch, is on the way. Until that
-comes the partition stays pending too, for an earlier attempt whose answer was lost may have gone in first and
-the controller may have built on it: a replica that joined so may lead by now, and the high watermark must go
-on waiting for it. Or the replica that was to join has begun another life, or has ended: its disk may be gone,
-so the store has refused, now and for all earlier attempts, and the change is taken back (KIP-903).
+A thread of its own, because ZooKeeper may be slow or gone and no other thread may wait for it. A partition
+has at most one pending change, so the queue is bounded by the number of partitions. An attempt has one of
+four outcomes:
+
+- ZooKeeper has the change: it is committed.
+- The outcome is unknown, or this broker's registration is gone: the partition stays pending, which is safe,
+  and the change is retried.
+- ZooKeeper has a newer state: the controller's LeaderAndIsr, with a new leader epoch, is on the way. The
+  partition stays pending until then. An earlier attempt whose answer was lost may have succeeded and the
+  controller may have elected the joined replica, so the high watermark must still wait for it.
+- The joining replica has restarted or stopped, so its disk may be gone: the store refuses this and all
+  earlier attempts, and the change is withdrawn (KIP-903).
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ class IsrConflict(Exception):
 
 
 class IneligibleReplica(Exception):
-    """A replica that was to join is not registered in that life; the change was not and will not be made."""
+    """A joining replica's registration has another broker epoch; the change was not and will not be made."""
 
 
 class IsrStoreUnavailable(Exception):
@@ -54,10 +57,10 @@ class IsrStore(Protocol):
         joining: Mapping[BrokerId, BrokerEpoch],
         broker_epoch: BrokerEpoch,
     ) -> int:
-        """Compare-and-set; the new partition epoch. Those ``joining`` must be registered with these epochs,
-        and the leader with ``broker_epoch``.
+        """Compare-and-set; returns the new partition epoch.
 
-        Raises IsrConflict, IneligibleReplica or IsrStoreUnavailable.
+        The ``joining`` replicas must be registered with these broker epochs, and the leader with
+        ``broker_epoch``. Raises IsrConflict, IneligibleReplica or IsrStoreUnavailable.
         """
         ...
 
@@ -82,7 +85,7 @@ class IsrChanges:
         on_high_watermark: Callable[[TopicPartition], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """``broker_epoch``: of this broker's registration; None while it has none that leads anything."""
+        """``broker_epoch`` returns that of this broker's registration; None until that has its roles."""
         self._store = store
         self._broker_epoch = broker_epoch
         self._now_ms = now_ms
@@ -107,8 +110,8 @@ class IsrChanges:
     def submit(self, partition: Partition, pending: PendingIsr) -> None:
         """Bring a proposed change to ZooKeeper; a proposal of an earlier leader epoch is replaced.
 
-        One that is out of date by now is dropped: it would take the place of the newer one, which nobody
-        submits a second time, and the partition would stay pending until its next leader epoch.
+        An outdated proposal is dropped: it would replace the newer one, which is not submitted twice, and the
+        partition would stay pending until its next leader epoch.
         """
         with self._condition:
             if partition.isr is not pending:
@@ -145,7 +148,7 @@ class IsrChanges:
             except InvariantViolation:
                 raise
             except Exception:
-                # Whether it was made is unknown, as when nobody answers; the other partitions go on.
+                # The outcome is unknown, as without an answer; the other partitions continue.
                 logger.critical("the ISR of %s cannot be changed", name, exc_info=True)
                 unsettled[name] = (partition, pending)
         try:
@@ -163,7 +166,7 @@ class IsrChanges:
             return
         broker_epoch = self._broker_epoch()
         if broker_epoch is None:
-            raise IsrStoreUnavailable("this broker is not registered, or was not told yet what it leads")
+            raise IsrStoreUnavailable("this broker is not registered, or has no roles yet")
         try:
             partition_epoch = self._store.update_isr(
                 name,

@@ -1,14 +1,14 @@
-"""What a follower asks of one leader, what becomes of the answers, and when it asks again.
+"""The fetch protocol of a follower towards one leader: requests, answers and retries.
 
-- Its fetches form a session at the leader (`followed`), so that they name and tell only what is new.
-- Every fetch carries the leader epoch it is meant for; what comes back is applied only while the follower is
-  still at that epoch, so an answer that is overtaken by the controller is dropped.
-- It also carries the epoch of the follower's last record. A leader whose history is another answers with
-  where they part, and the follower cuts there (KIP-101, KIP-279, in the form of KIP-595): never to a mere
-  high watermark, and without a request of its own.
+- Its fetches form a session at the leader (`followed`), so requests and answers carry only changes.
+- Every fetch carries the follower's leader epoch. An answer is applied only while the follower is still in
+  that epoch, so an answer that the controller overtakes is dropped.
+- It also carries the epoch of the follower's last record. A leader with another history answers with the
+  point of divergence, and the follower truncates there (KIP-101, KIP-279, in the form of KIP-595): never to a
+  mere high watermark, and without a separate request.
 
 No socket, no loop and no clock: `LeaderFetcher` drives this on the fetchers' thread, the simulation step by
-step. Seconds come in as an argument, always of the same clock.
+step. Times are arguments, in seconds of one clock.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ logger = logging.getLogger(__name__)
 
 _FIRST_RETRY_MS: Final = 10.0
 _SUSPECTED_S: Final = 1.0
-"""How long a leader whose connection was lost is suspected, unless it answers or refuses before."""
+"""How long a leader is suspect after a lost connection, unless it answers or refuses earlier."""
 _SESSION_ERRORS: Final = frozenset(
     {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
 )
 _QUIET_ERRORS: Final = frozenset(
     {
-        # What a change of leadership looks like until both sides have heard of it.
+        # Usual during a change of leadership, until both brokers have it.
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -68,25 +68,25 @@ class FetcherSettings:
     backoff_ms: int
     socket_timeout_ms: int
     refresh_ms: float = 1_000.0
-    """How often a partition is named at the least, for its leader to see that it is caught up."""
+    """A fetch names each partition at least this often, so that its leader sees that it is caught up."""
 
 
 class NextRequest(NamedTuple):
-    """What to send now. Without a request: wait for a change of what is followed, or for ``pause_s``."""
+    """The request to send. If None: wait until the followed partitions change, or for ``pause_s``."""
 
     request: FetchRequest | None
     pause_s: float | None = None
 
 
 class Failed(NamedTuple):
-    """How long to wait after a failed fetch, and after what time `end_suspicion` is due, 0.0 being never."""
+    """The pause after a failed fetch, and the delay until `end_suspicion` is due (0.0: never)."""
 
     pause_s: float
     suspected_s: float = 0.0
 
 
 class LeaderFetches:
-    """The fetches of all that this broker follows at one leader, one at a time."""
+    """The fetches of all partitions that this broker follows at one leader; one at a time."""
 
     def __init__(
         self,
@@ -99,9 +99,9 @@ class LeaderFetches:
         note_error: Callable[[ApiError], None],
         fail: Fail | None = None,
     ) -> None:
-        """``note_error`` hears of what could not be appended, for it may be the disk.
+        """``note_error`` receives failed appends, since the disk may be the cause.
 
-        ``fail`` puts a follower out of service for an error that nobody foresaw; without it that is raised.
+        ``fail`` puts a follower out of service after an unforeseen error; without it the error is raised.
         """
         self.leader = leader
         self.followed = FollowedPartitions(settings.refresh_ms, settings.backoff_ms)
@@ -111,20 +111,20 @@ class LeaderFetches:
         self._current_broker_epoch = broker_epoch
         self._note_error = note_error
         self._fail = fail
-        # Whether the loss of the connection has been said; once is enough.
+        # Whether the loss of the connection has been logged.
         self._is_lost = False
-        # Whether its port refused since it last answered.
+        # Whether the leader's port has refused a connection since its last answer.
         self._is_refused = False
         self._broker_epoch = NO_BROKER_EPOCH
         self._unflushed: list[Log] = []
 
-    # Asking.
+    # Requests.
 
     def next_request(self, now: float) -> NextRequest:
-        """The next fetch; the leader knows of it as soon as it is sent."""
+        """The next fetch; the caller must send it."""
         broker_epoch = self._current_broker_epoch()
         if broker_epoch != self._broker_epoch:
-            # What the leader knows of every partition is from another life, or from before the end of this.
+            # The leader's state of every partition is of another registration.
             self._broker_epoch = broker_epoch
             self.followed.begin_anew()
         asked = self.followed.next_fetch(now)
@@ -137,7 +137,7 @@ class LeaderFetches:
         return NextRequest(self._request(asked, wait_ms))
 
     def nudge(self) -> FetchRequest:
-        """An empty fetch outside of the session: it has the leader answer the waiting one at once."""
+        """An empty fetch outside the session: it makes the leader answer the waiting fetch at once."""
         return self._request(NextFetch(NO_SESSION, FINAL_EPOCH, {}, [], 0.0), 0)
 
     def _request(self, asked: NextFetch, wait_ms: int) -> FetchRequest:
@@ -153,10 +153,10 @@ class LeaderFetches:
             forgotten_topics_data=asked.forgotten_topics(),
         )
 
-    # What becomes of it.
+    # Answers.
 
     def answered(self, response: FetchResponse, now: float, wall_clock_ms: int) -> float:
-        """Take over an answer; for how many seconds to wait before the next fetch."""
+        """Apply an answer; returns how many seconds to wait before the next fetch."""
         self._is_lost = self._is_refused = False
         self._metadata.trust(self.leader)
         if response.error_code in _SESSION_ERRORS:
@@ -177,12 +177,12 @@ class LeaderFetches:
         return 0.0
 
     def take_unflushed(self) -> list[Log]:
-        """The logs that `flush.messages` wants on disk before the next fetch says where they end."""
+        """The logs that `flush.messages` wants on disk before the next fetch reports their end."""
         taken, self._unflushed = self._unflushed, []
         return taken
 
     def failed(self, error: LocalError) -> Failed:
-        """No answer came: the next fetch begins a session anew."""
+        """No answer came: the next fetch begins a new session."""
         self.followed.begin_anew()
         if not isinstance(error, ConnectionClosed):
             logger.warning("fetching from broker %d: %s", self.leader, error)
@@ -196,7 +196,7 @@ class LeaderFetches:
         if isinstance(error.__cause__, OSError):
             logger.warning("fetching from broker %d: %s", self.leader, error)
             return Failed(self._settings.backoff_ms / 1000)
-        # The connection was lost just now, or the back-off has not passed; the next attempt tells more.
+        # The connection was lost just now, or the back-off has not passed; the next attempt shows more.
         logger.log(
             logging.DEBUG if self._is_lost else logging.INFO,
             "fetching from broker %d: %s",
@@ -205,15 +205,14 @@ class LeaderFetches:
         )
         if self._is_lost:
             return Failed(_FIRST_RETRY_MS / 1000)
-        # Named to no client until the next attempt has told more, or a while has passed: a client that lost
-        # the same peer at the same moment asks at once, and only once; told the old leader, it would go on
-        # trying that one for seconds.
+        # Metadata omits the leader until the next attempt, or for a while: a client that lost the same broker
+        # at the same moment asks at once, and only once; with the old leader it would retry it for seconds.
         self._is_lost = True
         self._metadata.suspect(self.leader)
         return Failed(_FIRST_RETRY_MS / 1000, _SUSPECTED_S)
 
     def end_suspicion(self) -> None:
-        """The while has passed."""
+        """Trust the leader again, unless its port refuses connections."""
         if not self._is_refused:
             self._metadata.trust(self.leader)
 
@@ -231,12 +230,12 @@ class LeaderFetches:
             self._note_error(error)
             self._rest(name, followed, error.code, now, str(error))
         except UnexpectedAppendOffset as error:
-            # The log moved on meanwhile; the next fetch asks from where it ends now.
+            # The log has changed meanwhile; the next fetch begins at its present end.
             self._rest(name, followed, ErrorCode.OFFSET_OUT_OF_RANGE, now, str(error))
         except Exception as error:
             if self._fail is None:
                 raise
-            # Asked for again, it would be answered the same: the other partitions go on without it.
+            # The next fetch would fail alike: the other partitions continue without this one.
             self.followed.remove(name)
             self._fail(followed.partition, followed.leader_epoch, error)
         else:
@@ -245,9 +244,9 @@ class LeaderFetches:
                 self._unflushed.append(followed.partition.log)
 
     def _rest(self, name: TopicPartition, followed: Followed, code: ErrorCode, now: float, why: str) -> None:
-        """Leave a partition out for a while, twice as long each time."""
+        """Omit a partition from the fetches for a while, twice as long each time."""
         rests_ms = self.followed.failed(name, followed, now)
         level = logging.DEBUG if code in _QUIET_ERRORS else logging.WARNING
         logger.log(
-            level, "%s from broker %d: %s %s; again in %.0f ms", name, self.leader, code.name, why, rests_ms
+            level, "%s from broker %d: %s %s; retry in %.0f ms", name, self.leader, code.name, why, rests_ms
         )

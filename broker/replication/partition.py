@@ -8,7 +8,7 @@ Guarantees:
 
 - log start ≤ last stable offset ≤ high watermark ≤ log end offset, checked whenever one of them moves;
 - the high watermark moves on five occasions: an append, a follower's fetch, becoming leader, an ISR change,
-  the periodic check of the ISR; and only up, but for a truncation, which cuts it to the log's end;
+  the periodic check of the ISR. It only rises, except that a truncation lowers it to the log's end;
 - a request of an older or newer leader epoch than this replica's is refused (KIP-320);
 - the rules are those of `barnabas.broker.replication.rules`; time comes in as an argument.
 """
@@ -143,8 +143,8 @@ class Partition:
             if not self._is_news(state):
                 return False
             is_new_leader = self._role is not Role.LEADER
-            # In an epoch that it has not heard of another replica may have led, and had the followers
-            # truncate: what is known of their ends holds only from one epoch to the very next.
+            # In a skipped epoch another replica may have led and made the followers truncate: their known log
+            # ends are valid only from one epoch to the very next.
             knows_ends = not is_new_leader and state.leader_epoch == self._leader_epoch + 1
             log_end_offset = self.log.log_end_offset
             # First, because the disk may refuse, and then nothing may have changed.
@@ -232,7 +232,7 @@ class Partition:
     ) -> PartitionRead:
         """Read for a consumer (below the high watermark) or for a follower (to the end).
 
-        ``from_any_replica`` reads here also where this broker follows. Raises NOT_LEADER_OR_FOLLOWER,
+        ``from_any_replica`` allows a read from a follower. Raises NOT_LEADER_OR_FOLLOWER,
         FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or OFFSET_OUT_OF_RANGE.
         """
         with self._lock:
@@ -317,13 +317,13 @@ class Partition:
                 now_ms=now_ms,
                 is_of_epoch=current_leader_epoch >= 0,
             )
-            # Though this follower stands still, another that was waited for may have lagged too long by now.
+            # Another follower that the high watermark waited for may have lagged too long by now.
             moved = self._advance_high_watermark(now_ms)
             may_join = self._followers.may_join(follower, self._high_watermark, registered_broker_epoch)
             return FollowerProgress(moved, may_join)
 
     def is_witnessed(self, now_ms: float) -> bool:
-        """Whether this replica leads, as the others that may be in sync show; see `rules.are_witnesses`."""
+        """Whether the fetches of the other replicas prove that this one leads; see `rules.are_witnesses`."""
         with self._lock:
             return self._role is Role.LEADER and self._followers.are_witnesses(now_ms)
 
@@ -396,8 +396,8 @@ class Partition:
     def advance_high_watermark(self, now_ms: float) -> bool:
         """Move it as far as it may go by now; returns whether it moved.
 
-        A replica outside the ISR is waited for until it has lagged too long. When it hangs, and nobody else
-        appends or fetches, nothing but time says so.
+        It waits for a replica outside the ISR until that has lagged too long. If the replica hangs, and there
+        are no appends and no other fetches, only this periodic call moves it.
         """
         with self._lock:
             return self._advance_high_watermark(now_ms)
@@ -435,8 +435,8 @@ class Partition:
             self._check_following(leader_epoch)
             before = self.log.log_end_offset
             if first_base_offset(records, before) < before <= leader_log_start_offset:
-                # The leader's log starts within its first batch, and all that is here lies before that start:
-                # another history's too, of which no epoch there tells any more. No batch would follow it.
+                # The leader's log starts within its first batch, and all records here are below that start.
+                # They may be of another history, which no epoch there shows any more, and no batch fits them.
                 self._restart_at(before)
             if len(records) > 0:
                 self.log.append_as_follower(records, wall_clock_ms, leader_epoch)

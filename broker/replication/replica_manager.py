@@ -168,14 +168,14 @@ class ReplicaManager:
         raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}")
 
     def _writable(self, name: TopicPartition, acks: int = 1) -> Partition:
-        """As `partition`, and raises NOT_LEADER_OR_FOLLOWER while this broker may not change anything."""
+        """As `partition`, and raises NOT_LEADER_OR_FOLLOWER while this broker is fenced."""
         reason = self.fence.reason if acks != ACKS_ALL else self.doubt(name)
         if reason is not None:
             raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
         return self.partition(name)
 
     def doubt(self, name: TopicPartition) -> str | None:
-        """Why this broker may not act as leader of a partition even with acks=all, or None."""
+        """Why this broker may not act as the leader of a partition, even for acks=all; or None."""
         reason = self.fence.reason
         if reason is None or self.fence.loss is not None:
             return reason
@@ -191,15 +191,15 @@ class ReplicaManager:
 
     @property
     def failed(self) -> FailedReplicas:
-        """Those that an unforeseen error has put out of service."""
+        """The replicas that an unforeseen error has put out of service."""
         return self._roles.failed
 
     def fail_follower(self, partition: Partition, leader_epoch: LeaderEpoch, error: Exception) -> None:
-        """Put a follower of that epoch out of service, and nothing else."""
+        """Put a follower of that epoch out of service, and no other replica."""
         self._roles.fail_follower(partition, leader_epoch, error)
 
     def note_error(self, error: ApiError) -> None:
-        """Have the log dir taken offline if the error is the failure of a disk. Any thread, with any lock."""
+        """Take the log dir offline if the error is a disk failure. Any thread, with any lock."""
         self.disk_failures.note(error)
 
     @property
@@ -215,13 +215,13 @@ class ReplicaManager:
 
     @property
     def controller_epoch(self) -> ControllerEpoch:
-        """The newest that this broker knows."""
+        """The newest controller epoch that this broker knows."""
         return self._roles.controller_epoch
 
     def begin_life(
         self, broker_epoch: BrokerEpoch, controller_epoch: ControllerEpoch = NO_CONTROLLER_EPOCH
     ) -> None:
-        """This broker has registered; what is older than this life and controller is refused from now on."""
+        """This broker has registered; requests with an older broker or controller epoch are refused now."""
         self._roles.begin_life(broker_epoch, controller_epoch)
 
     def end_life(self, reason: str) -> None:
@@ -241,13 +241,13 @@ class ReplicaManager:
         return self._roles.broker_epoch
 
     def _leading_epoch(self) -> BrokerEpoch | None:
-        """Of the registration for which the controller has said what this broker leads; None without one."""
+        """The epoch of the registration, once the controller has sent its roles; None before."""
         return None if self.fence.loss is not None else self.broker_epoch
 
     # Produce.
 
     def looks_long_into(self, batches: Sequence[tuple[TopicPartition, memoryview]]) -> bool:
-        """Whether to look into these, before they are appended, may take more than a moment."""
+        """Whether checking these batches before the append may take more than a moment."""
         now_ms = wall_clock_ms()
         return any(
             (partition := self._partitions.get(name)) is not None
@@ -256,7 +256,7 @@ class ReplicaManager:
         )
 
     def waits_for_disk(self, batches: Sequence[tuple[TopicPartition, memoryview]]) -> bool:
-        """Whether an append of these may wait until they are on disk."""
+        """Whether an append of these batches may wait for the disk."""
         return any(
             (partition := self._partitions.get(name)) is not None and partition.log.config.waits_for_disk
             for name, _ in batches
@@ -377,7 +377,7 @@ class ReplicaManager:
         self._tell_consumers(name)
 
     def _tell_of_high_watermark(self, name: TopicPartition) -> None:
-        """Tell all but the consumers: producers are acknowledged, followers hear of it with the rest."""
+        """Wake the waiting produce requests, and mark the partition in the followers' sessions."""
         self.produce_purgatory.check_and_complete(name)
         self.follower_sessions.mark(name)
 
@@ -417,7 +417,7 @@ class ReplicaManager:
         try:
             self._answer_or_park(params, source, found, answer)
         finally:
-            # Only now: they may be many, and what this follower fetches next need not wait for them.
+            # Only now: there may be many consumers, and this follower's answer need not wait for them.
             for name in moved:
                 self._tell_consumers(name)
 
@@ -454,9 +454,9 @@ class ReplicaManager:
     def _note_progress(
         self, params: FetchParams, found: FetchResult
     ) -> tuple[FetchResult, list[TopicPartition]]:
-        """A follower's fetch says how far it is: move high watermarks and let it join where it may.
+        """A follower's fetch reports its log ends: move high watermarks and let it join ISRs.
 
-        Returns what it is to be answered, and the partitions of which consumers are to be told.
+        Returns its answer, and the partitions whose consumers to wake.
         """
         now_ms = self._now_ms()
         registered = self._metadata.current.broker_epoch(params.replica_id)
@@ -522,8 +522,9 @@ class ReplicaManager:
     # Background work, called by the scheduler.
 
     def shrink_isrs(self) -> None:
-        """Put out of the ISRs who has not been caught up for ``replica.lag.time.max.ms``, and wait for nobody
-        else who has not. Roles that could not be taken lately are asked for again.
+        """Remove replicas from the ISRs that have not been caught up for ``replica.lag.time.max.ms``.
+
+        High watermarks stop waiting for such replicas. Roles that were refused lately are requested again.
         """
         self.disk_failures.retry_refused_roles()
         now_ms = self._now_ms()

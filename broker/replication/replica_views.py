@@ -33,9 +33,9 @@ class LeaderAppend(NamedTuple):
 
 
 class PartitionRead(NamedTuple):
-    """What a fetch of one partition found. ``diverging`` is set instead of records (KIP-595).
+    """The result of reading one partition. ``diverging`` is set instead of records (KIP-595).
 
-    ``is_cold`` says that there are records which the caller could not read without waiting for the disk.
+    ``is_cold``: there are records that the caller could not read without waiting for the disk.
     """
 
     records: memoryview

@@ -61,8 +61,8 @@ class RoleChanges:
     """See the module. ``partitions`` is the table that it changes.
 
     ``role_changed`` is called for each partition after a change, ``note_error`` for each error that a
-    partition's change ends in, ``role_refused`` when a replica could not take its role for want of
-    descriptors or memory: it is to be given again.
+    partition's change ends in, ``role_refused`` when a replica could not take its role for lack of
+    descriptors or memory: the controller has to send it again.
     """
 
     def __init__(
@@ -105,9 +105,9 @@ class RoleChanges:
         return self._controller_epoch
 
     def begin_life(self, broker_epoch: BrokerEpoch, controller_epoch: ControllerEpoch) -> None:
-        """This broker has registered; what was meant for an earlier life is refused from now on.
+        """This broker has registered: requests for an earlier registration are refused from now on.
 
-        So is what comes from an older controller than the one that ZooKeeper knows.
+        So are requests of controllers older than the one in ZooKeeper.
         """
         with self._lock:
             self._broker_epoch = broker_epoch
@@ -131,7 +131,7 @@ class RoleChanges:
         with self._lock:
             self._check_epochs(request.controller_epoch, request.broker_epoch)
             if self._order.is_late(request.controller_epoch, request.sequence):
-                logger.warning("a LeaderAndIsr that came late was left alone: %d", request.sequence)
+                logger.warning("a late LeaderAndIsr was ignored: %d", request.sequence)
                 return []
             endpoints = {
                 BrokerId(broker.broker_id): Endpoint(broker.host, broker.port)
@@ -151,7 +151,7 @@ class RoleChanges:
                         self._keep_role(name, error)
                         errors.append(_partition_error(name, error.code))
                         continue
-                    except Exception as error:  # noqa: BLE001 - whatever it is costs this replica alone
+                    except Exception as error:  # noqa: BLE001 - any error fails only this replica
                         self._fail(name, error, f"the role of leader epoch {state.leader_epoch}")
                         errors.append(_partition_error(name, ErrorCode.KAFKA_STORAGE_ERROR))
                         continue
@@ -180,7 +180,7 @@ class RoleChanges:
         self._release(name, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def fail_follower(self, partition: Partition, leader_epoch: LeaderEpoch, error: Exception) -> None:
-        """Put a follower of that epoch out of service: what its leader sent could not be taken over."""
+        """Put a follower of that epoch out of service: its leader's answer could not be applied."""
         name = partition.partition
         with self._lock:
             if self._partitions.get(name) is not partition or partition.leader_epoch != leader_epoch:
@@ -196,10 +196,10 @@ class RoleChanges:
         request: LeaderAndIsrRequest,
         endpoints: Mapping[BrokerId, Endpoint],
     ) -> FollowedLeader | Role:
-        """Lead, or follow the leader returned; `Role.NONE` says that nothing is new.
+        """Lead, or follow the leader returned; `Role.NONE` if there is no change.
 
-        The leader of an epoch that is known already may have another address by now.
-        Raises STALE_CONTROLLER_EPOCH for an older state, which changes nothing, or KAFKA_STORAGE_ERROR.
+        The leader of a known epoch may have a new address. Raises STALE_CONTROLLER_EPOCH for an older state,
+        which changes nothing, or KAFKA_STORAGE_ERROR.
         """
         partition = self._partition_for(name, topic, is_full=request.is_full, is_new=state.is_new)
         leads = state.leader == self.broker_id
@@ -236,7 +236,7 @@ class RoleChanges:
                 raise api_error(
                     ErrorCode.INCONSISTENT_TOPIC_ID, f"{name} has id {known.topic_id} here, not {topic_id}"
                 )
-            logger.warning("%s has topic id %s by now, not %s", name, topic_id, known.topic_id)
+            logger.warning("%s now has topic id %s, not %s", name, topic_id, known.topic_id)
             self._set_aside(name)
             partition = known = None
         if partition is not None:
@@ -255,7 +255,7 @@ class RoleChanges:
         return partition
 
     def _set_strays_aside(self, named: set[TopicPartition]) -> set[TopicPartition]:
-        """What the controller does not name in a full request has no topic, as far as it knows."""
+        """Set aside the logs that a full request does not name: the controller knows no topic of theirs."""
         strays = {log.topic_partition for log in self._logs.all_logs()} - named
         for name in strays:
             try:
@@ -263,12 +263,12 @@ class RoleChanges:
             except ApiError as error:
                 logger.warning("%s could not be set aside: %s", name, error)
                 self._note_error(error)
-            except Exception as error:  # noqa: BLE001 - whatever it is costs this replica alone
+            except Exception as error:  # noqa: BLE001 - any error fails only this replica
                 self._fail(name, error, "setting it aside")
         return strays
 
     def _set_aside(self, name: TopicPartition) -> None:
-        """Give up a replica and keep its log for the topic to come back; raises LogDirFailure."""
+        """Give up a replica; its log is kept in case the topic comes back. Raises LogDirFailure."""
         self._release(name)
         self._partitions.pop(name, None)
         self._high_watermarks.pop(name, None)
@@ -297,7 +297,7 @@ class RoleChanges:
         with self._lock:
             self._check_epochs(request.controller_epoch, request.broker_epoch)
             if self._order.is_late(request.controller_epoch, request.sequence):
-                logger.warning("a StopReplica that came late was left alone: %d", request.sequence)
+                logger.warning("a late StopReplica was ignored: %d", request.sequence)
                 return []
             stopped = []
             errors = []
@@ -327,17 +327,17 @@ class RoleChanges:
             logger.warning("%s could not be removed: %s", name, error)
             self._note_error(error)
             return error.code
-        except Exception as error:  # noqa: BLE001 - whatever it is costs this replica alone
+        except Exception as error:  # noqa: BLE001 - any error fails only this replica
             self._fail(name, error, "stopping it")
             return ErrorCode.KAFKA_STORAGE_ERROR
         if delete:
-            # One that is only stopped has failed still: the controller stops it because it has.
+            # A replica that is only stopped is still failed: the controller stops it for that reason.
             self.failed.clear(name)
         state_change_logger.info("broker %d: %s %s", self.broker_id, name, "deleted" if delete else "stopped")
         return ErrorCode.NONE
 
     def _remove(self, name: TopicPartition, topic_id: TopicId | None, delete: bool) -> None:
-        """Give up the replica of that very topic; a later topic of the same name is left alone."""
+        """Give up the replica of that very topic, but not that of a later topic of the same name."""
         log = self._logs.get(name)
         is_meant = log is None or _is_of(log, topic_id)
         if is_meant:
@@ -384,7 +384,7 @@ class RoleChanges:
 
 
 def _is_of(log: Log, topic_id: TopicId | None) -> bool:
-    """Whether a log belongs to that topic, as far as both are known."""
+    """Whether a log belongs to that topic, if both ids are known; else True."""
     return topic_id is None or log.topic_id in (None, topic_id)
 
 

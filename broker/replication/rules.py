@@ -81,8 +81,8 @@ def after_election(
 ) -> FollowerState:
     """The follower at the start of a leader epoch.
 
-    A leader that led in the epoch before knows its log end offset; any other knows nothing of it. A member
-    of the ISR gets the whole allowed lag to show itself.
+    A leader that also led the epoch before knows the follower's log end offset; another leader does not. A
+    member of the ISR gets the whole allowed lag for its first fetch.
     """
     caught_up_ms = now_ms if is_in_sync else NEVER_MS
     if not knows_ends or follower is None:
@@ -171,11 +171,11 @@ def are_witnesses(
     now_ms: float,
     max_lag_ms: float,
 ) -> bool:
-    """Whether a leader that does not hear of ZooKeeper may go on with acks=all.
+    """Whether a leader without ZooKeeper may continue with acks=all.
 
-    ``fetched_ms`` says when each follower last fetched in this very leader epoch. Who is elected in its place
-    is one of the others that may be in sync, and stops fetching in this epoch; so while all of them fetch,
-    nobody leads. A leader that is alone has no witness.
+    ``fetched_ms`` is when each follower last fetched in this very leader epoch. A new leader would be one of
+    the other replicas that may be in sync, and it would stop fetching in this epoch. So while all of them
+    fetch, there is no other leader. A leader that is alone has no witness.
     """
     others = maximal_in_sync_replicas - {leader}
     return bool(others) and all(
