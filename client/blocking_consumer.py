@@ -11,7 +11,6 @@ import asyncio
 import concurrent.futures
 import queue
 import re
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -23,7 +22,7 @@ from barnabas.client.config import ConsumerConfig
 from barnabas.client.errors import ClientClosed
 from barnabas.client.fetched import ConsumerRecord
 from barnabas.client.group_commits import CommitDone
-from barnabas.client.loop_thread import LoopThread, start_on
+from barnabas.client.loop_thread import Handover, LoopThread, start_on
 from barnabas.client.metadata import PartitionInfo
 from barnabas.client.offsets import ListedOffset
 from barnabas.client.subscription import RebalanceListener
@@ -161,16 +160,16 @@ class Consumer:
         if self._left:
             limit = self.config.max_poll_records if max_records is None else max_records
             return [self._left.popleft() for _ in range(min(limit, len(self._left)))]
-        polled = _Polled()
+        polled: Handover[list[ConsumerRecord]] = Handover([])
 
         async def poll() -> None:
             records = await self._consumer.poll(timeout_ms, max_records)
-            if not polled.take(records):
+            if not polled.offer(records):
                 self._consumer._rewind(_first_offsets(records))
 
         try:
             self._serve(poll)
-            return polled.records
+            return polled.outcome
         except BaseException as error:
             # Interrupted: what has come already is for the next poll, and what comes late is fetched again.
             self._left.extend(polled.give_up())
@@ -294,28 +293,6 @@ def _first_offsets(records: Sequence[ConsumerRecord]) -> dict[TopicPartition, in
     return {
         TopicPartition(record.topic, record.partition): int(record.offset) for record in reversed(records)
     }
-
-
-class _Polled:
-    """The outcome of one poll, between the thread that polls and the one that waits and may stop waiting."""
-
-    def __init__(self) -> None:
-        self.records: list[ConsumerRecord] = []
-        self._is_wanted = True
-        self._lock = threading.Lock()
-
-    def take(self, records: list[ConsumerRecord]) -> bool:
-        """Hand them over; False when nobody waits any more."""
-        with self._lock:
-            if self._is_wanted:
-                self.records = records
-            return self._is_wanted
-
-    def give_up(self) -> list[ConsumerRecord]:
-        """Wait no more; what came before that."""
-        with self._lock:
-            self._is_wanted = False
-            return self.records
 
 
 class _Desk:

@@ -26,7 +26,7 @@ from barnabas.client import producer as _producer
 from barnabas.client import producer_batch as _batch
 from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import ClientClosed
-from barnabas.client.loop_thread import LoopThread, start_on
+from barnabas.client.loop_thread import Handover, LoopThread, start_on
 from barnabas.client.metadata import PartitionInfo
 from barnabas.client.producer_batch import DeliveryCallback, RecordMetadata, now
 from barnabas.protocol.schema import Buffer
@@ -202,13 +202,19 @@ class Producer:
             await self._producer.flush()
 
     def _wait_for_memory(self, missing: int, deadline: float) -> int:
-        waiting = self._thread.begin(lambda: self._accumulator.wait_for_memory(missing, deadline))
+        granted = Handover(0)
+
+        async def wait() -> None:
+            size = await self._accumulator.wait_for_memory(missing, deadline)
+            if not granted.offer(size):
+                self._accumulator.give_back(size)
+
         try:
-            return self._thread.outcome(waiting)
+            self._thread.call(wait)
+            return granted.outcome
         except BaseException:
-            # Interrupted in the moment that the memory was granted: nobody else would ever give it back.
-            if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
-                self._accumulator.give_back(waiting.result())
+            # Interrupted in the moment that the memory was granted.
+            self._accumulator.give_back(granted.give_up())
             raise
 
 

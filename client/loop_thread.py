@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from barnabas.client.errors import ClientClosed
 
@@ -91,6 +91,28 @@ class LoopThread:
         finally:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(_STOP_TIMEOUT_S)
+
+
+class Handover(Generic[T]):
+    """An outcome on its way from the loop to a thread that may stop waiting; it gets to one of the two."""
+
+    def __init__(self, nothing: T) -> None:
+        self.outcome = nothing
+        self._is_wanted = True
+        self._lock = threading.Lock()
+
+    def offer(self, outcome: T) -> bool:
+        """Hand it over; False if nobody waits any more: the caller keeps it."""
+        with self._lock:
+            if self._is_wanted:
+                self.outcome = outcome
+            return self._is_wanted
+
+    def give_up(self) -> T:
+        """Wait no more; returns what came before that."""
+        with self._lock:
+            self._is_wanted = False
+            return self.outcome
 
 
 _threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()

@@ -22,7 +22,7 @@ from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import wait_for
+from tests.waiting import DEADLINE_S, wait_for
 
 from .fake_broker import FakeCluster
 
@@ -136,6 +136,45 @@ def test_a_full_buffer_blocks_and_then_refuses(cluster: ThreadedCluster) -> None
         cluster.do(lambda: [gate.set() for gate in gates])
         producer.flush()
         assert producer.send_and_wait("t", b"goes on").offset > 0
+
+
+def test_an_interrupted_wait_for_memory_gives_back_what_it_was_granted(
+    cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.do(lambda: cluster.fake.add_topic("t"))
+    gates = cluster.do(lambda: [broker.gate(ApiKey.PRODUCE) for broker in cluster.fake.brokers.values()])
+    settings: dict[str, Any] = {"batch_size": 1_000, "buffer_memory": 2_000}
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+        become_known(producer, "t")
+        accumulator = producer._accumulator
+        wait_for_memory = accumulator.wait_for_memory
+        is_granted, goes_on = threading.Event(), threading.Event()
+
+        async def ends_late(size: int, deadline: float) -> int:
+            granted = await wait_for_memory(size, deadline)
+            is_granted.set()
+            goes_on.wait(DEADLINE_S)
+            return granted
+
+        def interrupted(future: Any) -> Any:
+            cluster.do(lambda: [gate.set() for gate in gates])
+            assert is_granted.wait(DEADLINE_S)
+            # As `outcome` does, in the moment before the outcome reaches it.
+            future.cancel()
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        for _ in range(2):
+            producer.send("t", bytes(900))
+        monkeypatch.setattr(accumulator, "wait_for_memory", ends_late)
+        monkeypatch.setattr(producer._thread, "outcome", interrupted)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                producer.send("t", bytes(900))
+        finally:
+            goes_on.set()
+        producer.flush()
+        wait_for(lambda: accumulator.available_bytes == 2_000, "all of the memory")
 
 
 def test_arguments_of_a_wrong_type_are_named(cluster: ThreadedCluster) -> None:
