@@ -9,11 +9,11 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 _HIGHEST: Final = 1 << 20
-"""What the kernel allows at most (fs.nr_open) where the hard limit is "unlimited"."""
+"""The kernel's maximum (fs.nr_open), used if the hard limit is "unlimited"."""
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit to the hard one and say so; returns what holds now."""
+    """Raise the soft limit to the hard one and log it; returns the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _HIGHEST if hard == resource.RLIM_INFINITY else hard
     if soft == resource.RLIM_INFINITY or soft >= wanted:

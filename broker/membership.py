@@ -1,11 +1,11 @@
-"""Keeps a broker registered over all sessions in ZooKeeper, and fences it while it is not.
+"""Keeps a broker registered across ZooKeeper sessions, and fences it while it is not.
 
-Part of the composition root. `join` is called once, by whoever starts the broker; `session_changed` on the
-session's thread. After a session has ended the broker stays fenced until the controller has told the new
-life what it leads, so each life must have an epoch of its own: see `_register`.
+Part of the composition root. `join` is called once, on the thread that starts the broker; `session_changed`
+on the session's thread. After a session has ended, the broker stays fenced until the controller has sent the
+new registration its roles, so each registration needs a broker epoch of its own: see `_register`.
 
-A thread looks whether the registration is still there whenever its node changes. One that was deleted by hand
-ends that life, as the end of the session does, and the session's thread registers the broker again.
+A thread checks the registration whenever its node changes. A registration that was deleted by hand fences the
+broker as the end of the session does, and the session's thread registers it again.
 """
 
 from __future__ import annotations
@@ -28,18 +28,16 @@ _RETRY_S: Final = 1.0
 
 
 class Membership:
-    """See the module."""
-
     def __init__(self, store: ClusterStore, replicas: ReplicaManager) -> None:
         self._store = store
         self._replicas = replicas
         self._registration: BrokerRegistration | None = None
         self._stopping = False
         self._wake = threading.Event()
-        # The registration is gone, most often with its session; belongs to the session thread.
+        # The registration is gone, usually with its session; used by the session thread only.
         self._must_register = False
         self._ended_epoch = NO_BROKER_EPOCH
-        # Of the present registration; written by the session thread, and before that by `join`.
+        # The epoch of the present registration; written by `join`, then by the session thread only.
         self._epoch = NO_BROKER_EPOCH
         self._look = threading.Event()
         self._thread = threading.Thread(target=self._keep_looking, name="registration", daemon=True)
@@ -51,24 +49,24 @@ class Membership:
         self._store.session.threads.start(self._thread)
 
     def stop(self) -> None:
-        """Let no event of the session change anything any more."""
+        """Ignore all later events of the session."""
         self._stopping = True
         self._wake.set()
         self._look.set()
 
     def session_changed(self, event: SessionEvent) -> None:
-        """Without a session others may take this broker for dead."""
+        """Fence this broker without a session, since the others may count it as dead."""
         logger.info("ZooKeeper session: %s", event.name)
         if self._stopping:
             return
         if event is SessionEvent.SILENT:
-            self._replicas.fence.silent("ZooKeeper has not been heard of for a session timeout")
+            self._replicas.fence.silent("ZooKeeper has not answered for a session timeout")
         elif event is SessionEvent.EXPIRED:
             self._end_life("the ZooKeeper session has expired")
         elif event in (SessionEvent.RENEWED, SessionEvent.RESUMED):
             self._replicas.fence.heard()
             if self._must_register:
-                # Still fenced: the controller first says anew what this broker leads.
+                # Still fenced, until the controller has sent the roles again.
                 self._register_again()
 
     def _end_life(self, reason: str) -> None:
@@ -87,10 +85,10 @@ class Membership:
             try:
                 is_there = self._store.is_registered(registration.broker_id, epoch, self._changed)
             except SessionLost:
-                # What registers in the next session has this thread look again.
+                # The registration in the next session wakes this thread again.
                 continue
             except Exception:
-                logger.warning("not known whether this broker is registered", exc_info=True)
+                logger.warning("cannot tell whether this broker is registered", exc_info=True)
                 self._wake.wait(_RETRY_S)
                 self._look.set()
                 continue
@@ -101,7 +99,7 @@ class Membership:
         self._look.set()
 
     def _registration_gone(self, registration: BrokerRegistration, epoch: BrokerEpoch) -> None:
-        """On the session's thread: nothing to do where the session has ended, or another life has begun."""
+        """On the session's thread; does nothing if the session has ended or the broker registered again."""
         if self._stopping or self._must_register or epoch != self._epoch:
             return
         path = broker_id(registration.broker_id)
@@ -110,7 +108,7 @@ class Membership:
         self._register_again()
 
     def _register_again(self) -> None:
-        """Register in a new session. When that fails, the next event of the session comes back here."""
+        """Register in a new session. If that fails, the session's next event calls this again."""
         while not self._stopping and self._registration is not None:
             try:
                 self._register(self._registration)
@@ -122,23 +120,23 @@ class Membership:
                 if not self._store.session.is_connected:
                     return
             except Exception:
-                # Such as a node that cannot be read: that passes, and until then this broker leads nothing.
-                logger.critical("not registered; again in %.0f s", _RETRY_S, exc_info=True)
+                # An unreadable node, for instance: that passes, and until then this broker leads nothing.
+                logger.critical("not registered; retry in %.0f s", _RETRY_S, exc_info=True)
                 self._wake.wait(_RETRY_S)
             else:
                 break
         self._must_register = False
 
     def _register(self, registration: BrokerRegistration) -> None:
-        """Begin a life.
+        """Register, with a new broker epoch.
 
-        A registration is carried over into the next session when its own ends meanwhile, and the end of the
-        session before is heard after that: the node is there, but its life has been ended here. Another one
-        then takes its place, for the controller says nothing more to the one that it has told.
+        If the session ends during a registration, the request is sent again in the next session, and the end
+        of the former session is reported only after that. The node then exists, but this broker has fenced
+        that registration, and the controller does not send it roles twice. So a new registration replaces it.
         """
         broker_epoch = self._store.register_broker(registration, newer_than=self._ended_epoch)
         self._epoch = broker_epoch
-        # Read after the registration: nobody who was controller before may tell this life anything.
+        # Read after the registration: requests of earlier controllers to it are refused.
         self._replicas.begin_life(broker_epoch, self._controller_epoch())
         self._look.set()
 
@@ -146,5 +144,5 @@ class Membership:
         try:
             return self._store.controller_epoch()
         except MalformedZnode as error:
-            logger.error("whoever is controller is believed: %s", error)
+            logger.error("the first controller that sends a request is accepted: %s", error)
             return NO_CONTROLLER_EPOCH

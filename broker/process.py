@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 EXIT_FATAL: Final = 70
 SWITCH_INTERVAL_S: Final = 0.001
-"""After how long a thread that computes gives the interpreter to one that waits. Python's 5 ms would be added
-to each request that comes meanwhile, often twice."""
+"""How long a computing thread may keep the interpreter lock from a waiting one. Python's default of 5 ms
+would be added to each request in the meantime, often twice."""
 
 
 def _die(error: BaseException) -> NoReturn:

@@ -1,7 +1,7 @@
-"""The order of the controller's requests, of which a copy may come late: it was sent again meanwhile.
+"""Detects late copies of the controller's requests, which occur because requests are resent.
 
-Each request of a controller has a number, and those to one broker come in its order. So one with a lower
-number than the last that was done is an old copy; what it said was done, or replaced by what came after it.
+A controller numbers its requests and sends them to each broker in that order. So a request with a lower
+number than the last one handled is a late copy: its content was applied, or replaced by a later request.
 Guarded by the lock of its owner.
 """
 
@@ -11,16 +11,16 @@ from barnabas.protocol.ids import NO_CONTROLLER_EPOCH, ControllerEpoch
 
 
 class RequestOrder:
-    """What was done last of one controller; another controller's numbers are its own."""
+    """The last request handled of one controller; each controller has its own numbers."""
 
     def __init__(self) -> None:
         self._controller_epoch = NO_CONTROLLER_EPOCH
         self._last = -1
 
     def is_late(self, controller_epoch: int, sequence: int) -> bool:
-        """Whether a request of a controller that is not older comes after a later one; else it is noted.
+        """Whether a later request was handled already; if not, this one is recorded.
 
-        One without a number (-1) is never late.
+        The caller refuses older controllers first. A request without a number (-1) is never late.
         """
         if controller_epoch != self._controller_epoch:
             self._controller_epoch, self._last = ControllerEpoch(controller_epoch), sequence

@@ -5,10 +5,10 @@ that is made at once and kept, and batches that are sent in order, one request a
 while the broker is registered. What waits is merged (see `barnabas.controller.request_batch`), so a stopped
 broker costs bounded memory.
 
-A broker is suspected when it cannot be connected to and `PeerLives` declares its life dead, whatever its
-session in ZooKeeper says; one that the reign holds for dead already, such as the controller that was, is
-suspected from the beginning. A suspected broker is asked on until it answers a LeaderAndIsr for its very
-registration; another process at its address refuses that as a stale broker epoch, and does not count.
+A broker becomes suspect when connecting fails and `PeerLives` declares it dead, even if its ZooKeeper session
+is alive. A broker that the reign already counts as dead, such as the former controller, begins as suspect.
+The link probes a suspect broker until it answers a LeaderAndIsr for its registration; another process at its
+address refuses that with a stale broker epoch.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ControllerChannels:
         self._report = report
         self._links: dict[BrokerId, _BrokerLink] = {}
         self.sequences = itertools.count()
-        """Of all links together, so that a new link to a broker goes on behind the one before."""
+        """Shared by all links, so that a new link to a broker continues after the former one's numbers."""
         self._loop = _new_loop()
         self._ending: asyncio.Task[None] | None = None
         self._telling: set[asyncio.Task[None]] = set()
@@ -105,9 +105,9 @@ class ControllerChannels:
     def add_broker(
         self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint, *, is_suspected: bool
     ) -> None:
-        """Connect to a registered broker; a link to an earlier life of it is closed.
+        """Connect to a registered broker; a link to an earlier registration is closed.
 
-        Whether it is suspected the caller says: both must think the same, or it is never told anything.
+        The caller says whether it is suspect: if reign and link disagreed, it would never get a request.
         """
         self._on_loop(self._add, broker, broker_epoch, endpoint, is_suspected)
 
@@ -141,8 +141,8 @@ class ControllerChannels:
         def run() -> None:
             try:
                 call(*arguments)
-            except Exception as error:  # noqa: BLE001 - whatever it is ends the reign, loudly
-                # The loop would only log it, and a broker would never be told what it must know.
+            except Exception as error:  # noqa: BLE001 - any error ends the reign, loudly
+                # The loop would only log it, and a broker would never get a request that it needs.
                 self._report(ChannelsFailed(self._epoch, error))
 
         try:
@@ -206,14 +206,14 @@ class ControllerChannels:
         self._loop.stop()
 
     def task_ended(self, task: asyncio.Task[None]) -> None:
-        """A link's task ends by being cancelled; any other end is a bug that ends the reign."""
+        """A link's task only ends by cancellation; any other end is a bug and ends the reign."""
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._report(ChannelsFailed(self._epoch, error))
 
 
 class _BrokerLink:
-    """The link to one life of one broker; lives on the channels' loop."""
+    """The link to one registration of one broker; runs on the channels' loop."""
 
     def __init__(
         self,
@@ -229,12 +229,12 @@ class _BrokerLink:
         self._endpoint = endpoint
         self._waiting: deque[BrokerBatch] = deque()
         self._wake = asyncio.Event()
-        # Nothing waits, nothing is under way, or nobody is there to be told.
+        # Set when no request waits or is in flight, or when the broker is suspect.
         self.idle = asyncio.Event()
         self.idle.set()
         self._is_suspected = is_suspected
         self._is_repeating = False
-        # Unforeseen errors since a batch was last sent whole.
+        # Unforeseen errors since the last completely sent batch.
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self._channel = Channel(
@@ -273,7 +273,7 @@ class _BrokerLink:
         while True:
             try:
                 await self._serve_once()
-            except Exception as error:  # noqa: BLE001 - whatever it is costs this link a rest, loudly
+            except Exception as error:  # noqa: BLE001 - any error pauses this link, loudly
                 await self._rest(error)
 
     async def _serve_once(self) -> None:
@@ -290,11 +290,11 @@ class _BrokerLink:
             await self._wake.wait()
 
     async def _rest(self, error: Exception) -> None:
-        """Nobody foresaw this error: say nothing for a while, and then have the broker told everything."""
+        """After an unforeseen error: pause, then have the controller resend everything to the broker."""
         rest_s = min(_RETRY_S * 2.0**self._failures, _LONGEST_REST_S)
         self._failures += 1
         log.critical(
-            "the link to %s failed and rests for %.1f s; then the broker is told everything: %r",
+            "the link to %s failed and pauses for %.1f s; then everything is sent again: %r",
             self,
             rest_s,
             error,
@@ -311,7 +311,7 @@ class _BrokerLink:
         try:
             await self._channel.connect()
         except ConnectionClosed:
-            # The channel may only have said that its back-off has not passed: we ask for ourselves, at once.
+            # The channel may only be in its back-off: probe the address directly.
             sign = await look(self._endpoint, lives.address(*life))
             if lives.seen(*life, sign):
                 self._suspect(sign)
@@ -321,7 +321,7 @@ class _BrokerLink:
             lives.reached(*life, self._channel.peer_address)
 
     def _suspect(self, sign: Sign) -> None:
-        log.warning("%s is suspected: it %s", self, sign.value)
+        log.warning("%s is suspect: it %s", self, sign.value)
         self._is_suspected = True
         self._waiting.clear()
         self.idle.set()
@@ -351,7 +351,7 @@ class _BrokerLink:
 
     async def _send_batch(self, batch: BrokerBatch) -> None:
         for request in batch.requests(self._owner._broker_id, self._owner._epoch, self._broker_epoch):
-            # The same when it is sent again: the broker tells old copies by it.
+            # A resent request keeps its number: the broker recognises late copies by it.
             request.sequence = next(self._owner.sequences)
             while not await self._send_request(request):
                 if self._is_suspected:

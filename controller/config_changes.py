@@ -134,9 +134,9 @@ class ConfigChanges:
                 self._condition.wait_for(lambda: self._stopping or self._must_look, _RETRY_S)
             self._wake(reload=reload)
         except Exception:
-            # Settings that are late are worth a loud word, but no broker.
+            # Late settings must not end the broker.
             self._rest_s = min(max(self._rest_s * 2, _RETRY_S), _LONGEST_REST_S)
-            log.critical("changed settings were not taken; again in %.0f s", self._rest_s, exc_info=True)
+            log.critical("changed settings were not applied; retry in %.0f s", self._rest_s, exc_info=True)
             with self._condition:
                 self._condition.wait_for(lambda: self._stopping, self._rest_s)
             self._wake(reload=True)

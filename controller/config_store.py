@@ -69,10 +69,10 @@ class ConfigStore:
         self.session = session
 
     def read(self, entities: Iterable[Entity]) -> dict[Entity, StoredConfig]:
-        """What stands there now; an entity without a node has no settings.
+        """The present settings; an entity without a node has none.
 
-        For one that cannot be read nothing may be deleted that might be wanted: it has no limits of
-        retention, and a zxid lower than any, so that whoever knows what stood there before goes by that.
+        An unreadable node must not delete records: its settings have no retention limits, and a zxid lower
+        than any other, so that a caller that knows the former settings keeps those.
         """
         wanted = list(entities)
         outcomes = self.session.run_all([_get(entity.path) for entity in wanted])
@@ -131,7 +131,7 @@ class ConfigStore:
         return sorted(children(self.session, paths.CONFIG_CHANGES, watch))
 
     def read_notices(self, names: Sequence[str]) -> dict[str, ChangeNotice]:
-        """By name; those that are gone already are left out."""
+        """By name; notifications that are gone already are omitted."""
         outcomes = self.session.run_all([_get(paths.config_change(name)) for name in names])
         found = {}
         for name, outcome in zip(names, outcomes, strict=True):
@@ -144,8 +144,8 @@ class ConfigStore:
         """Remove old ones; another broker may do the same at the same time."""
         for outcome in self.session.run_all([_delete(paths.config_change(name)) for name in names]):
             if isinstance(outcome.error, NotEmptyError):
-                # Nothing of ours has children; it does no harm where it is.
-                log.error("an old notification has children and is left: %s", outcome.error)
+                # No broker creates children there, and the node does no harm.
+                log.error("an old notification has children and is not deleted: %s", outcome.error)
             elif outcome.error is not None and not isinstance(outcome.error, NoNodeError):
                 raise outcome.error
 
@@ -154,7 +154,7 @@ def _readable(entity: Entity, data: bytes, stat: Any) -> StoredConfig:
     try:
         return StoredConfig(znodes.decode_config(entity.path, data), stat.mzxid, stat.version)
     except MalformedZnode as error:
-        log.error("what was read there before stays in force: %s", error)
+        log.error("the settings that were read before stay in force: %s", error)
         kept = _WHILE_UNREADABLE if entity.kind is EntityKind.TOPIC else {}
         return StoredConfig(kept, 0, stat.version, is_readable=False)
 

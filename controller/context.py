@@ -100,7 +100,7 @@ class ControllerContext:
         return {broker for broker in brokers if Replica(tp, broker) not in self.failed_replicas}
 
     def bounced(self, state: LeadershipState) -> set[BrokerId]:
-        """Members of an ISR that live another life by now than the one in which they got into it."""
+        """Members of an ISR that have registered again since they joined it."""
         return {
             broker
             for broker, epoch in state.broker_epochs.items()
@@ -110,7 +110,7 @@ class ControllerContext:
     def broker_epochs(
         self, state: LeadershipState, leader: BrokerId, isr: Collection[BrokerId]
     ) -> dict[BrokerId, BrokerEpoch]:
-        """The lives to be stored with the ISR that follows a state; a new leader is in its present one."""
+        """The broker epochs to store with the next ISR: as in `state`, but the leader's present one."""
         found = {broker: state.broker_epochs.get(broker, self.broker_epoch(broker)) for broker in isr}
         if self.broker_epoch(leader) != NO_BROKER_EPOCH:
             found[leader] = self.broker_epoch(leader)

@@ -3,9 +3,9 @@
 One thread takes events from one queue; nothing else changes the controller's state. While this broker is the
 controller, a `Reign` handles them. The reign ends, without a trace left in memory, when ``/controller`` is no
 longer ours, when a write finds another controller epoch, when the ZooKeeper session expires or when ZooKeeper
-cannot be reached; we then stand for election again as soon as that makes sense. An error that nobody foresaw
-ends the reign too, and no more than that: ``/controller`` is given back for others to try, and we rest before
-we stand again, longer each time.
+cannot be reached; this broker then stands for election again as soon as that makes sense. An unforeseen error
+also ends the reign, but not the broker: it deletes ``/controller``, so that another broker can be elected,
+and pauses before it stands again, longer each time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("barnabas.controller")
 _RETRY_S: Final = 1.0
 _LONGEST_REST_S: Final = 30.0
 _FORGET_FAILURES_S: Final = 120.0
-"""After so long without an unforeseen error the next one is the first again."""
+"""After this time without an unforeseen error, the pauses start again at the shortest."""
 
 
 class ChannelsFactory(Protocol):
@@ -48,9 +48,9 @@ class ChannelsFactory(Protocol):
 
 
 class Controller:
-    """See the module. `on_fatal` is called from the event thread or the sentinel's.
+    """`on_fatal` is called from the event thread or the sentinel's.
 
-    ``was_reached`` says whether this process has been connected to a life of a broker (see `PeerLives`).
+    ``was_reached``: whether this process has been connected to a registration of a broker (see `PeerLives`).
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Controller:
         self._must_retry = False
         self._is_registered = True
         self._threads = threads or Threads()
-        # Unforeseen errors in a row, when the last was, and until when we leave ``/controller`` to others.
+        # Unforeseen errors in a row, the time of the last one, and the end of the pause before an election.
         self._failures = 0
         self._failed_at_s = -_FORGET_FAILURES_S
         self._rests_until_s = 0.0
@@ -194,7 +194,7 @@ class Controller:
     def step(self, timeout_s: float | None) -> bool:
         """Wait for an event and handle it, or stand for election again; False if there was nothing to do.
 
-        The event thread's own work; for whoever drives the controller without the thread.
+        The event thread runs this; a simulation calls it without the thread.
         """
         event = self._queue.take(timeout_s)
         if event is None and self._must_retry and not self._queue.is_closed:
@@ -219,7 +219,7 @@ class Controller:
         except Exception as error:
             rest_s = self._note_failure()
             log.critical(
-                "%s ends the reign by an error that nobody foresaw, the %d. in a row; back in %.0f s: %r",
+                "%s ends the reign by an unforeseen error (number %d in a row); pausing for %.0f s: %r",
                 type(event).__name__,
                 self._failures,
                 rest_s,
@@ -231,7 +231,7 @@ class Controller:
             self._must_retry = True
 
     def _note_failure(self) -> float:
-        """Rest, twice as long each time; returns how long."""
+        """Set the pause before the next election, twice as long each time; returns it."""
         now_s = self._threads.now_s()
         if now_s - self._failed_at_s > _FORGET_FAILURES_S:
             self._failures = 0
@@ -248,7 +248,7 @@ class Controller:
                 self._take_over_from(event.node)
             case events.SessionExpired():
                 self._resign("the ZooKeeper session has expired")
-                # It may be heard late, after we have won again in the next session: see whose the node is.
+                # This event may come late, after an election won in the next session: read ``/controller``.
                 self._queue.put(events.ControllerChange())
             case events.ControlledShutdown() if self._reign is None:
                 self._refuse(event)
@@ -266,7 +266,7 @@ class Controller:
 
     def _check_controller(self) -> None:
         self._must_retry = False
-        # One and the same watch each time, so that they do not add up while nothing happens.
+        # The same watch object each time, so that watches do not accumulate while nothing happens.
         node = self._store.controller(self._controller_changed)
         self._active_broker_id = NO_BROKER if node is None else node.broker_id
         is_ours = node is not None and node.session_id == self._store.session.session_id
@@ -275,9 +275,9 @@ class Controller:
                 "/controller was deleted" if node is None else f"broker {node.broker_id} is the controller"
             )
         if self._reign is not None and self._writer is not None:
-            # The node is ours, but is the epoch? It may have been deleted or written by hand.
+            # The node is ours, but the epoch may have been deleted or written by hand.
             self._writer.check()
-        self._sentinel.watch(None if node is None or is_ours else self._whom_to_watch(node))
+        self._sentinel.watch(None if node is None or is_ours else self._watch_target(node))
         if self._reign is None and (node is None or is_ours) and self._may_stand():
             self._stand_for_election()
 
@@ -288,9 +288,9 @@ class Controller:
         return self._is_registered
 
     def _take_over_from(self, dead: ControllerNode) -> None:
-        """The sentinel says that the controller is dead: take its place, unless another was faster.
+        """The sentinel reports a dead controller: take its place, unless another broker was faster.
 
-        In one step, so that whoever reigns next is one that has seen it; see `Reign.start`.
+        In one transaction, so that the next controller is one that has seen the death; see `Reign.start`.
         """
         if self._reign is not None or not self._may_stand():
             return
@@ -298,16 +298,16 @@ class Controller:
         if writer is None:
             self._check_controller()
             return
-        log.warning("/controller was taken from broker %d, which is dead", dead.broker_id)
+        log.warning("/controller was taken over from broker %d, which is dead", dead.broker_id)
         self._begin_reign(writer)
-        # The watch was on the node of the dead.
+        # The watch was on the dead controller's node.
         self._queue.put(events.ControllerChange())
 
     def _controller_changed(self, _: object) -> None:
         self._queue.put(events.ControllerChange())
 
-    def _whom_to_watch(self, node: ControllerNode) -> Target | None:
-        """The controller's process, when its address is known."""
+    def _watch_target(self, node: ControllerNode) -> Target | None:
+        """The controller's process, or None if its address is unknown."""
         registration = self._store.brokers().get(node.broker_id)
         if registration is None:
             return None
@@ -317,7 +317,7 @@ class Controller:
     def _stand_for_election(self) -> None:
         writer = self._store.become_controller(self.broker_id)
         if writer is None:
-            # Whoever won has set off our watch, which brings us back here.
+            # The winner's node has fired our watch, which leads back here.
             return
         self._begin_reign(writer)
 

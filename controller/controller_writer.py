@@ -37,7 +37,7 @@ log = logging.getLogger("barnabas.controller")
 _TREE_ROUNDS: Final = 10
 
 AddOperations = Callable[[Any], None]
-"""Adds operations to a transaction behind the epoch check."""
+"""Adds operations to a transaction after the epoch check."""
 
 
 class ControllerMoved(LocalError):
@@ -137,7 +137,7 @@ class ControllerWriter:
         return found.error is None and found.value[0] == topic_data
 
     def set_topic_assignment(self, name: str, topic: TopicAssignment) -> bool:
-        """Replace what stands under ``/brokers/topics/<name>``; False when it has changed meanwhile."""
+        """Replace the data of ``/brokers/topics/<name>``; False if it has changed meanwhile."""
         path, data = paths.topic(name), znodes.encode_topic(topic)
         outcome = self._fenced(lambda transaction: transaction.set_data(path, data, topic.version))
         if isinstance(outcome.error, BadVersionError | NoNodeError):
@@ -185,7 +185,7 @@ class ControllerWriter:
         self._delete([paths.log_dir_event(sequence) for sequence in sequences])
 
     def check(self) -> None:
-        """Raises ControllerMoved once nothing that is written by this right gets through any more."""
+        """Raises ControllerMoved if the epoch has moved on, so that later writes would be refused."""
         self._fenced(lambda transaction: None)
 
     def resign(self) -> None:
@@ -199,7 +199,7 @@ class ControllerWriter:
         raise ZooKeeperUnavailable(f"{root} gets new children faster than they can be removed")
 
     def _delete_listed(self, root: str) -> bool:
-        """Remove what is there now; False when somebody put more under it meanwhile."""
+        """Remove the nodes that are listed now; False if others were added meanwhile."""
         levels = [[root]]
         while levels[-1]:
             listed = self._session.run_all([_list(path) for path in levels[-1]])
@@ -215,12 +215,12 @@ class ControllerWriter:
 
     def _delete(self, paths_to_delete: Sequence[str]) -> None:
         for path in self._delete_each(paths_to_delete):
-            # Made by hand: nothing of ours has children there.
-            log.warning("%s has children, which go with it", path)
+            # Made by hand: no broker creates children there.
+            log.warning("%s has children, which are deleted too", path)
             self._delete_tree(path)
 
     def _delete_each(self, paths_to_delete: Sequence[str]) -> list[str]:
-        """Remove these nodes; those that are left because they have children."""
+        """Remove these nodes; returns those that remain because they have children."""
         left = []
         outcomes = self._fenced_all([_delete(path) for path in paths_to_delete])
         for path, outcome in zip(paths_to_delete, outcomes, strict=True):
@@ -245,7 +245,7 @@ class ControllerWriter:
         return self._fenced_all([add])[0]
 
     def _fenced_under(self, parents: Sequence[str], add: AddOperations) -> FencedOutcome:
-        """As `_fenced`, for what stands under nodes that every cluster has."""
+        """As `_fenced`, for a write under nodes that every cluster has."""
         outcome = self._fenced(add)
         if isinstance(outcome.error, NoNodeError):
             make_again(self._session, parents)

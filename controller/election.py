@@ -37,9 +37,9 @@ def elect_offline(
 ) -> Election | None:
     """For a partition whose leader is gone: the first live replica of the ISR.
 
-    Those that have `bounced` are in another life than the one in which they got into the ISR, and what they
-    had then may be gone with their disk. Such a one leads when no other member of the ISR lives, alone: the
-    others join again by what they have. With `allow_unclean` any live replica may lead after that.
+    The `bounced` replicas have registered again since they joined the ISR, so a disk may have been lost. One
+    of them leads only if no other member of the ISR is alive, and then as the only member: the others rejoin
+    after they have fetched. Failing that, `allow_unclean` lets any live replica lead.
     """
     trusted = [member for member in isr if member in live and member not in bounced]
     for replica in replicas:
@@ -71,10 +71,10 @@ def elect_for_controlled_shutdown(
 def without_replicas(
     replicas: Collection[BrokerId], leader: BrokerId, isr: Sequence[BrokerId], no_leader: BrokerId
 ) -> tuple[BrokerId, tuple[BrokerId, ...]]:
-    """Leader and ISR once `replicas` are offline, all at the same time.
+    """Leader and ISR after `replicas` go offline, all at the same time.
 
-    When no member would be left, the whole ISR stays: each of them has all that was acknowledged, so any may
-    lead when it returns, and nobody else before. Kafka keeps one of them, whichever it is.
+    If no member would remain, the whole ISR stays: each member has every acknowledged record, so any of them
+    may lead when it returns, and no other replica before. Kafka keeps an arbitrary one of them.
     """
     left = tuple(member for member in isr if member not in replicas)
     return (no_leader if leader in replicas else leader), (left or tuple(isr))

@@ -113,7 +113,7 @@ class BrokerReturned:
 
 @dataclass(frozen=True, slots=True)
 class LinkFailed:
-    """The link to a broker met an unforeseen error and dropped what it was to tell: tell it everything."""
+    """The link to a broker had an unforeseen error and dropped its requests: send everything again."""
 
     controller_epoch: ControllerEpoch
     broker: BrokerId
@@ -122,7 +122,7 @@ class LinkFailed:
 
 @dataclass(frozen=True, slots=True)
 class ChannelsFailed:
-    """The channels met an unforeseen error beyond one link: the reign has to end."""
+    """The channels had an unforeseen error outside a single link: the reign has to end."""
 
     controller_epoch: ControllerEpoch
     error: Exception

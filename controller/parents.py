@@ -1,7 +1,7 @@
-"""The nodes that every cluster has, such as ``/admin/delete_topics``, should somebody have deleted them.
+"""Recreates the nodes that every cluster has, such as ``/admin/delete_topics``, if somebody deleted them.
 
-A missing one reads as empty and is made again, loudly: what stood under it is gone, but the next request
-under it must not fail, and no broker may go down for it. Blocks; raises as the session does.
+A missing node reads as empty and is recreated with an error in the log: its children are lost, but the next
+request under it must not fail, and no broker may die of it. Blocks; raises as the session does.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def children(session: ZooKeeperSession, path: str, watch: Callable[[Any], None] 
 
 
 def make_again(session: ZooKeeperSession, paths: Iterable[str]) -> None:
-    """Make those of the nodes that are missing; nodes that are there stay as they are."""
+    """Create the missing ones of these nodes; existing nodes stay as they are."""
     wanted = list(paths)
     there = session.run_all([_exists(path) for path in wanted])
     missing = [path for path, found in zip(wanted, there, strict=True) if found.get() is None]
     for path in missing:
-        log.error("%s was missing in ZooKeeper: taken for empty, and made again", path)
+        log.error("%s was missing in ZooKeeper: counted as empty and recreated", path)
     for made in session.run_all([_ensure(path) for path in missing]):
         made.get()
 

@@ -91,7 +91,7 @@ class PartitionStateMachine:
             if state is None:
                 found = PartitionState.NEW
             else:
-                # One that leads in another life than it was elected in may have lost what it led with.
+                # A leader that has registered again since its election may have lost its log.
                 leads = state.leader in live and state.leader not in self._context.bounced(state)
                 found = PartitionState.ONLINE if leads else PartitionState.OFFLINE
             self._context.partition_states[tp] = found

@@ -1,14 +1,14 @@
-"""Who may be declared dead before its session ends: what this process has seen of each broker's present life.
+"""Decides which brokers are dead before their ZooKeeper sessions end, from attempts to connect to them.
 
-A life is a registration, named by its broker epoch. It is declared dead when a connection to this very life
-was up, and now its port refuses; or for a while nothing leads there any more: no route to the host, or its
-name is gone and its last address does not answer, as when a container or a machine vanishes. A time-out is
-never a sign. To err is safe, for whoever is wrongly deposed is fenced by its epochs; but it costs a failover.
-So a life that was declared dead in error has to be silent for longer the next time, and after a few errors
-its session decides.
+A life is one registration of a broker, named by its broker epoch. It is declared dead if a connection to it
+was up before, and now its port refuses, or for a while it cannot be reached: no route to the host, or its
+name is gone and its last address does not answer, as when a container or a machine vanishes. A timeout is
+never a sign. An error is safe, since epochs fence a broker that was wrongly declared dead, but it costs a
+failover. So after an error the signs must last longer the next time, and after a few errors only the session
+decides.
 
-One per process, shared by the sentinel and the channels of every reign, so that what one saw the other knows.
-Any thread; the lock is held for moments.
+One object per process, shared by the sentinel and the channels of every reign. Any thread; the lock is held
+for moments.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ UNREACHABLE_S: Final = 2.0
 VANISHED_S: Final = 0.5
 FIRST_HOLD_S: Final = 10.0
 FRESH_S: Final = 10.0
-"""For how long a declaration counts after the last sign: nobody may have looked since."""
+"""How long a declaration counts after the last sign, since there may have been no attempt since."""
 MOST_ERRORS: Final = 5
-"""After so many errors a life is never declared dead again."""
+"""After this many errors a life is never declared dead again."""
 
 _NO_ROUTE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENONET})
 
 Address = tuple[Any, ...]
-"""As a socket's `getpeername` gives it."""
+"""As `socket.getpeername` returns it."""
 
 
 class Sign(Enum):
-    """What an attempt to connect has come to."""
+    """The result of an attempt to connect."""
 
     ANSWERS = "takes connections"
     REFUSES = "refuses connections"
-    UNREACHABLE = "has no route to it"
-    VANISHED = "has no name any more, and its last address does not answer"
+    UNREACHABLE = "cannot be reached: no route to the host"
+    VANISHED = "has vanished: its name does not resolve and its last address does not answer"
     SILENT = "does not answer"
 
 
@@ -51,7 +51,7 @@ _NEEDED_S: Final = {Sign.REFUSES: 0.0, Sign.UNREACHABLE: UNREACHABLE_S, Sign.VAN
 
 
 def sign_of(error: OSError) -> Sign:
-    """What the failure of one attempt to connect says; of a name that does not resolve alone, nothing."""
+    """The sign of a failed attempt to connect; an unresolved name alone is SILENT."""
     if isinstance(error, ConnectionRefusedError):
         return Sign.REFUSES
     if not isinstance(error, socket.gaierror) and error.errno in _NO_ROUTE:
@@ -60,7 +60,7 @@ def sign_of(error: OSError) -> Sign:
 
 
 def of_all_addresses(signs: list[Sign]) -> Sign:
-    """Of a host with several addresses: the weakest of the signs."""
+    """The sign of a host with several addresses: the weakest one."""
     for sign in (Sign.ANSWERS, Sign.SILENT, Sign.UNREACHABLE, Sign.REFUSES):
         if sign in signs:
             return sign
@@ -74,9 +74,9 @@ class _Life:
         self.broker_epoch = broker_epoch
         self.was_reached = False
         self.address: Address | None = None
-        # Since when it has given signs of death and no other.
+        # When the present series of signs of death began.
         self.since_s: float | None = None
-        # When it gave the last sign of death.
+        # The time of the last sign of death.
         self.seen_s = 0.0
         self.is_dead = False
         self.errors = 0
@@ -89,7 +89,7 @@ class _Life:
 
 
 class PeerLives:
-    """See the module. ``was_reached`` says whether others in this process have had a connection to a life."""
+    """``was_reached``: whether another part of this process has had a connection to a life."""
 
     def __init__(
         self,
@@ -110,12 +110,12 @@ class PeerLives:
             self._is_alive(life)
 
     def acted(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:
-        """This life did something after it was declared dead, such as to become controller."""
+        """This life acted after it was declared dead, for instance became controller."""
         with self._lock:
             self._is_alive(self._life(broker, broker_epoch))
 
     def seen(self, broker: BrokerId, broker_epoch: BrokerEpoch, sign: Sign) -> bool:
-        """Take note of an attempt to connect; whether the life is declared dead now."""
+        """Record an attempt to connect; returns whether the life is now declared dead."""
         with self._lock:
             life = self._life(broker, broker_epoch)
             now_s = self._now_s()
@@ -139,7 +139,7 @@ class PeerLives:
             return self._is_dead_now(self._life(broker, broker_epoch), self._now_s())
 
     def address(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> Address | None:
-        """Where it was reached last."""
+        """The last address at which it was reached."""
         with self._lock:
             return self._life(broker, broker_epoch).address
 
@@ -152,7 +152,7 @@ class PeerLives:
         life.is_dead, life.since_s = False, None
 
     def _life(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> _Life:
-        """That of this epoch; of an earlier one nothing is known, nor kept."""
+        """The life with this epoch; an earlier one is empty and not kept."""
         known = self._lives.get(broker)
         if known is None or known.broker_epoch < broker_epoch:
             known = self._lives[broker] = _Life(broker_epoch)

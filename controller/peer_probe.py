@@ -1,6 +1,6 @@
-"""Attempts to connect to a broker, and the `Sign` that each comes to: one that blocks, and one for a loop.
+"""Attempts to connect to a broker, each with a `Sign` as result: one that blocks, and one for a loop.
 
-When the name of a broker does not resolve, its last address is asked: the resolver may be what is gone.
+If a broker's name does not resolve, its last address is tried: only the resolver may be gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LAST_ADDRESS_TIMEOUT_S: Final = 0.5
 
 
 def connect(endpoint: Endpoint, last: Address | None) -> tuple[Sign, socket.socket | None]:
-    """Blocks for at most a second for each address; the connection if there is one."""
+    """Blocks for at most a second per address; returns the connection if there is one."""
     try:
         return Sign.ANSWERS, socket.create_connection(endpoint, _CONNECT_TIMEOUT_S, all_errors=True)
     except socket.gaierror as error:
@@ -38,7 +38,7 @@ def connect(endpoint: Endpoint, last: Address | None) -> tuple[Sign, socket.sock
 
 
 async def look(endpoint: Endpoint, last: Address | None) -> Sign:
-    """As `connect`, but whatever answers is let go at once."""
+    """As `connect`, but closes the connection at once."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)

@@ -3,11 +3,14 @@
 Every registration also raises the version of ``/brokers/ids`` itself, in the same transaction. So a write can
 be bound to nobody having registered since its writer looked: see `ClusterStore.update_isr`.
 
-When the node is there already, four things may be true. It is ours, from a call whose answer was lost: fine.
-Another broker answers ApiVersions at an address that is not ours: refused at once. It is left over from our
-own earlier life, whose session has not timed out yet: it names a log dir whose lock this process holds, so
-that life is over, and the node is removed. Or it belongs to another process: then we wait for it to vanish,
-for at most a session timeout and two seconds. Equal addresses prove nothing, for they may be those of a NAT.
+If the node exists already, there are four cases:
+
+- It is ours, from a call whose answer was lost: done.
+- Another broker answers ApiVersions at an address that is not ours: the registration is refused at once.
+- It is from an earlier run of this broker whose session has not expired: it names a log dir whose lock this
+  process holds, so that run is over, and the node is removed.
+- It belongs to another process: this broker waits until it vanishes, for at most a session timeout and two
+  seconds. Equal addresses prove nothing, since they may be those of a NAT.
 
 Blocks; any thread that runs no event loop.
 """
@@ -145,9 +148,9 @@ def _watched(path: str, changed: threading.Event) -> Start:
 def _is_our_earlier_life(
     other: BrokerRegistration, ours: BrokerRegistration, newer_than: BrokerEpoch
 ) -> bool:
-    """Whether it names a log dir that this process has locked: who registered it is dead.
+    """Whether it names a log dir that this process has locked, so that its own process is dead.
 
-    Unless that was after us, which only a broker on a copy of the folder can do.
+    A registration newer than ours does not count: only a broker on a copy of the folder can make one.
     """
     is_earlier = newer_than == NO_BROKER_EPOCH or other.broker_epoch <= newer_than
     return is_earlier and not set(ours.directories).isdisjoint(other.directories)

@@ -44,9 +44,9 @@ class ControllerSettings:
 
 
 class Reign:
-    """See the module. `put` hands an event to the controller's queue, from any thread.
+    """`put` hands an event to the controller's queue, from any thread.
 
-    ``is_dead`` says which registered lives this broker knows to be dead already.
+    ``is_dead``: whether this broker already knows a registered broker to be dead.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Reign:
         Reassignments and preferred elections under way will be resumed here too, before the deletions.
         """
         self.context.registrations = self._store.brokers(self._watch(events.BrokerChange()))
-        # The controller that was is registered still, though its death is what this reign begins with.
+        # The former controller may still be registered, although this reign began with its death.
         self.context.suspected = {
             broker
             for broker, registration in self.context.registrations.items()
@@ -119,12 +119,12 @@ class Reign:
         live = self.context.live_or_shutting_down
         self._batch.add_metadata(live, [])
         self._flush()
-        # All of them as if they had just come: a broker may host what nobody told it to give up meanwhile,
-        # or host nothing and wait for a word to its new registration.
+        # Treat all brokers as new: one may still host replicas that it was never told to give up, or wait for
+        # the first request to its new registration.
         self._bring_up(live)
         kept = self._kept(self.context.replicas())
         self._replicas.move([one for one in kept if one.broker not in live], ReplicaState.OFFLINE)
-        # Those that came back while nobody was controller join again by what they have.
+        # Brokers that restarted while there was no controller leave the ISRs, and rejoin by fetching.
         bounced = self._kept(
             Replica(tp, broker)
             for tp, state in self.context.leadership.items()
@@ -233,13 +233,13 @@ class Reign:
         broker = event.broker
         if self.context.broker_epoch(broker) != event.broker_epoch or broker in self.context.suspected:
             return
-        # What was to be deleted there was perhaps not sent: to be asked for again, as everything else.
+        # Deletions may not have been sent: they are retried, as all other requests.
         deleted = [one for one in self.context.replicas_on({broker}) if self._is_deleted(one)]
         self._deletion.replicas_failed(deleted)
         self._bring_up({broker})
 
     def _bring_down(self, brokers: Collection[BrokerId]) -> None:
-        """Move what these brokers led, and take them out of the ISRs: leaders first, and told at once."""
+        """Elect and announce leaders in place of these brokers, then remove the brokers from the ISRs."""
         leaderless = [
             tp
             for tp, state in self.context.leadership.items()
@@ -316,14 +316,14 @@ class Reign:
         self._channels.when_told(lambda: event.done(ErrorCode.NONE, remaining))
 
     def _endpoint(self, broker: BrokerId) -> Endpoint | None:
-        """Where a registered broker is told; None for one that has no such listener and can lead nothing."""
+        """The address for requests to a registered broker; None without such a listener: it may not lead."""
         return self.context.registrations[broker].endpoint(self._settings.inter_broker_listener_name)
 
     def _connect(self, broker: BrokerId) -> None:
         registration, endpoint = self.context.registrations[broker], self._endpoint(broker)
         if endpoint is None:
             log.error(
-                "broker %d has no listener %s and cannot be told anything: it may not lead",
+                "broker %d has no listener %s and cannot be reached: it may not lead",
                 broker,
                 self._settings.inter_broker_listener_name,
             )
@@ -369,12 +369,12 @@ class Reign:
         self._tell_all_if_readable(were_all_readable)
 
     def _tell_all_if_readable(self, were_all_readable: bool) -> None:
-        """Say that this is all to those that came while it was not known; see `_knows_all_of`."""
+        """Once all topics are readable, send full requests; see `_knows_all_of`."""
         if not were_all_readable and not self.context.unreadable_topics:
             self._bring_up(self.context.live_or_shutting_down)
 
     def _topic_configs_changed(self, topics: Collection[str]) -> None:
-        """Brokers hear of them by themselves; what matters here is who may lead from now on."""
+        """Brokers read the settings themselves; the controller needs those that affect elections."""
         self._topics.load_configs(topics)
         self._elect_leaderless()
 
@@ -444,7 +444,7 @@ class Reign:
             self._put(events.ControllerChange())
             return
         if code == ErrorCode.STALE_BROKER_EPOCH:
-            # It has another registration, or soon will: whatever watch should have said so, look.
+            # It has another registration, or soon will; read the brokers again in case a watch was missed.
             self._put(events.BrokerChange())
             return
         if self.context.broker_epoch(event.broker) != event.broker_epoch:
@@ -466,17 +466,17 @@ class Reign:
             self._replicas_failed(failed)
 
     def _log_dirs_failed(self) -> None:
-        """Ask brokers about all their replicas, failed ones too; their answers name those that are lost.
+        """Resend their roles to brokers that reported a failure; the answers name the lost replicas.
 
-        They have lost a log dir, or could not take a role for want of descriptors or memory and may be able
-        to now.
+        Such a broker has lost a log dir, or could not take a role for lack of descriptors or memory, which
+        may succeed now. Failed replicas are included.
         """
         failures = self._store.log_dir_failures(self._watch(events.LogDirFailureNotified()))
         live = self.context.live_or_shutting_down
         brokers = {broker for broker in failures.values() if broker in live}
         if brokers:
             log.warning(
-                "[controller epoch %d] brokers %s are asked which replicas they have",
+                "[controller epoch %d] brokers %s reported failed replicas; sending all roles again",
                 self.epoch,
                 sorted(brokers),
             )

@@ -1,9 +1,8 @@
 """The replica state machine: which replicas are up, and the steps of their deletion.
 
 The moves are a table; an illegal one raises before anything is changed. A replica that goes offline leaves
-the ISR of its partition, so that the high watermark no longer waits for it; an ISR of which nobody is left
-stays as it was.
-Runs on the controller's event thread.
+the ISR of its partition, so that the high watermark no longer waits for it; an ISR that would become empty
+stays as it was. Runs on the controller's event thread.
 """
 
 from __future__ import annotations
@@ -94,10 +93,10 @@ class ReplicaStateMachine:
                 self._batch.add_leader_and_isr([replica.broker], replica.tp)
 
     def leave_isr(self, replicas: Collection[Replica]) -> None:
-        """Take the replicas out of the ISRs that they are in; what the replicas themselves are stays."""
+        """Remove the replicas from their ISRs; their own states stay."""
         leaving: dict[TopicPartition, set[BrokerId]] = {}
         for replica in replicas:
-            # Of a topic that goes away nobody needs an ISR any more.
+            # A topic that is being deleted needs no ISR.
             if not self._context.is_to_be_deleted(replica.tp.topic):
                 leaving.setdefault(replica.tp, set()).add(replica.broker)
         # Read anew: leaders change ISRs by themselves, and one may hold a replica that ours does not.

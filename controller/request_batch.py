@@ -93,7 +93,7 @@ class BrokerBatch:
         if later.is_full_metadata:
             self.update_metadata = {}
             self.is_full_metadata = True
-        # What was to be said of an earlier topic of that name goes with it: the new id tells it all.
+        # Drop the states of an earlier topic of that name: those of the new id replace them.
         another = {topic for topic in later.topics if self._is_another(topic, later)}
         if another:
             earlier_states = self.update_metadata.items()
@@ -113,7 +113,7 @@ class BrokerBatch:
         return True
 
     def _is_another(self, topic: str, later: BrokerBatch) -> bool:
-        """Whether a later batch speaks of a topic of the same name with another id."""
+        """Whether a later batch has another id for a topic of this name."""
         known, told = self.topics.get(topic), later.topics.get(topic)
         return known is not None and told is not None and known.topic_id != told.topic_id
 

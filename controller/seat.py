@@ -1,7 +1,7 @@
 """The controller's seat: the ephemeral ``/controller``, and ``/controller_epoch``, raised by each election.
 
-Both change in one transaction, so that whoever holds the seat has an epoch that nobody had before, also where
-somebody has deleted or spoilt the epoch by hand. Blocks; any thread; raises as the session does.
+Both change in one transaction, so that each controller has an epoch that no earlier one had, even if somebody
+deleted or corrupted the epoch by hand. Blocks; any thread; raises as the session does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROUNDS: Final = 10
 
 
 class Seat:
-    """See the module. ``highest_written`` reads the highest epoch that a partition's state names."""
+    """``highest_written`` reads the highest controller epoch in the states of all partitions."""
 
     def __init__(self, session: ZooKeeperSession, highest_written: Callable[[], ControllerEpoch]) -> None:
         self._session = session
@@ -35,9 +35,9 @@ class Seat:
         self._highest_seen = ControllerEpoch(0)
 
     def holder(self, watch: Watch | None = None) -> ControllerNode | None:
-        """Who is the controller. The watch is on its node and on the epoch's, also while there are none.
+        """The controller's node. The watch covers it and the epoch's node, even while they do not exist.
 
-        A node that cannot be read names no broker, but it is still the node of the session that made it.
+        An unreadable node names no broker, but still belongs to the session that created it.
         """
         both = (paths.CONTROLLER, paths.CONTROLLER_EPOCH)
         for outcome in self._session.run_all([_exists(path, watch) for path in both]):
@@ -62,11 +62,11 @@ class Seat:
         return znodes.decode_epoch(paths.CONTROLLER_EPOCH, found.get()[0])
 
     def _see(self, data: bytes) -> ControllerEpoch | None:
-        """Remember the highest epoch that ever stood there; None for what is no epoch."""
+        """Decode the epoch and remember the highest one; None if the data is no epoch."""
         try:
             epoch = znodes.decode_epoch(paths.CONTROLLER_EPOCH, data)
         except MalformedZnode as error:
-            log.error("%s; the next controller goes on from the highest epoch that is known", error)
+            log.error("%s; the next controller continues from the highest known epoch", error)
             return None
         self._highest_seen = max(self._highest_seen, epoch)
         return epoch
@@ -94,9 +94,9 @@ class Seat:
         return None
 
     def take_from(self, seen: ControllerNode, broker: BrokerId) -> ControllerWriter | None:
-        """Take the seat from a dead process in one transaction; None when its node is no longer there.
+        """Take the seat from a dead process in one transaction; None if its node is gone.
 
-        The check of the epoch's version makes sure that no later controller's node is hit.
+        The check of the epoch's version ensures that no later controller's node is deleted.
         """
         epoch, version = self._epoch_and_version()
         fresh = ControllerEpoch(epoch + 1)
@@ -136,17 +136,17 @@ class Seat:
                 return self._highest_known() if epoch is None else epoch, stat.version
             first = self._highest_known()
             if first > 0:
-                log.error("%s was missing: made again with epoch %d", paths.CONTROLLER_EPOCH, first)
+                log.error("%s was missing: recreated with epoch %d", paths.CONTROLLER_EPOCH, first)
             self._session.attempt(_create_epoch(first))
         raise ZooKeeperUnavailable(f"{paths.CONTROLLER_EPOCH} is deleted again and again")
 
     def _highest_known(self) -> ControllerEpoch:
-        """Brokers refuse a controller with an epoch below the last one's, so it must never fall back."""
+        """The epoch must never fall: brokers refuse a controller with a lower one than the last."""
         return max(self._highest_seen, self._highest_written())
 
 
 def _now_ms() -> int:
-    """Wall time, for a timestamp in a znode by which nothing is decided."""
+    """Wall time, for a timestamp in a znode that only people read."""
     return int(time.time() * 1000)
 
 

@@ -1,10 +1,10 @@
 """Watches the process of the broker that is the controller, so that its death is seen at once.
 
 Every other broker keeps one idle connection to the controller's broker. When that process dies, its sockets
-are reset and its port refuses, or its host is gone; the sentinel says so within milliseconds or half a
-second, where the session in ZooKeeper takes long to expire. What counts as death is for `PeerLives` to say.
-What follows is safe even if it errs: whoever takes ``/controller`` away does so for that very node only, the
-next controller raises the epoch, and all that the old one still writes or says is fenced by it.
+are reset and its port refuses, or its host is gone. The sentinel reports that within milliseconds or half a
+second, long before the ZooKeeper session expires. `PeerLives` decides what counts as death. An error is safe:
+only that very ``/controller`` node is deleted, the next controller raises the epoch, and the epoch fences all
+later writes and requests of the old one.
 
 One thread per broker, blocked in a read most of its life. A lost connection that can be made again (an idle
 close, a restart of the acceptor) means nothing.
@@ -32,7 +32,7 @@ _SIGN_RETRY_S: Final = 0.1
 
 
 class Target(NamedTuple):
-    """A controller, and the life of its broker."""
+    """A controller, with the epoch and address of its broker."""
 
     node: ControllerNode
     broker_epoch: BrokerEpoch
@@ -56,7 +56,7 @@ class ControllerSentinel:
         self._on_fatal = on_fatal
         self._changed = threading.Condition()
         self._target: Target | None = None
-        # The controller that was declared dead last; its node stays until somebody takes it away.
+        # The controller that was declared dead last; its node stays until a broker deletes it.
         self._gone: ControllerNode | None = None
         self._socket: socket.socket | None = None
         self._is_stopping = False
@@ -66,12 +66,12 @@ class ControllerSentinel:
         self._threads.start(self._thread)
 
     def watch(self, target: Target | None) -> None:
-        """Watch the process behind a controller from now on, or nobody. From any thread."""
+        """Watch this controller's process from now on, or none. From any thread."""
         with self._changed:
             if target == self._target:
                 return
             if target is not None and target.node != self._gone:
-                # The dead do not become controllers.
+                # A dead process does not become controller.
                 self._lives.acted(target.node.broker_id, target.broker_epoch)
             self._target = target
             self._interrupt()
@@ -145,7 +145,7 @@ class ControllerSentinel:
                 is_news, self._gone = self._gone != node, node
             log.log(
                 logging.WARNING if is_news else logging.DEBUG,
-                "controller %d at %s is taken for dead: it %s",
+                "controller %d at %s is declared dead: it %s",
                 node.broker_id,
                 target.endpoint,
                 sign.value,

@@ -124,7 +124,7 @@ class ClusterStore:
         )
         self.configs = ConfigStore(self.session)
         self._seat = Seat(self.session, self._highest_written_epoch)
-        # As last read, for one whose node was spoilt by hand afterwards.
+        # The last readable registrations, in case a node is corrupted by hand later.
         self._registrations: dict[BrokerId, BrokerRegistration] = {}
         if on_session_event is not None:
             self.session.add_listener(on_session_event)
@@ -167,12 +167,12 @@ class ClusterStore:
         return register_broker(self.session, registration, newer_than=newer_than)
 
     def is_registered(self, broker: BrokerId, broker_epoch: BrokerEpoch, watch: Watch) -> bool:
-        """Whether the registration with this epoch is there; its node is watched in either case."""
+        """Whether the registration with this epoch exists; its node is watched in either case."""
         stat = self.session.run(lambda zk: zk.exists_async(paths.broker_id(broker), watch))
         return stat is not None and stat.czxid == broker_epoch
 
     def brokers(self, watch: Watch | None = None) -> dict[BrokerId, BrokerRegistration]:
-        """All brokers with a readable registration, or one that was readable when we saw it before."""
+        """All brokers whose registration is readable, or was readable before."""
         ids = [BrokerId(int(name)) for name in self._children(paths.BROKER_IDS, watch) if name.isdecimal()]
         by_path = {paths.broker_id(broker): broker for broker in ids}
         registrations = {}
@@ -185,8 +185,8 @@ class ClusterStore:
                 if known is None or known.broker_epoch != stat.czxid:
                     log.error("ignored: %s", error)
                     continue
-                # The same node, and so the same process: only its data was changed.
-                log.error("taken as it was before: %s", error)
+                # The same node, so the same process: only its data was changed.
+                log.error("the registration that was read before stays in force: %s", error)
                 registrations[broker] = known
         self._registrations = registrations
         return dict(registrations)
@@ -250,15 +250,15 @@ class ClusterStore:
         Raises PartitionStateConflict when the version differs, unless what stands there is this very write,
         done before by a call whose answer was lost: calling again after ZooKeeperUnavailable is safe.
 
-        Those ``joining`` must be registered with these epochs at the moment of the write (KIP-903), else
-        ReplicaNotRegistered is raised. An earlier attempt can then not go in any more either: it was bound to
-        the same registrations, and a life that is over does not come back.
+        The ``joining`` replicas must be registered with these epochs at the moment of the write (KIP-903),
+        else ReplicaNotRegistered is raised. Then no earlier attempt can succeed later either: it required the
+        same registrations, and an ended registration does not come back.
 
-        With `broker_epoch` the leader itself must be registered so, else SessionLost is raised: a request may
-        be carried over into the next session, and a leader whose registration is gone may be dead to the
-        controller, which needs those that it would put out of the ISR.
+        With `broker_epoch` the leader itself must be registered with it, else SessionLost is raised. A
+        request may be sent again in the next session, and the controller may by then count the leader as dead
+        and need the replicas that the leader would remove from the ISR.
         """
-        # Of the state that is replaced, or the compare-and-set fails.
+        # Of the state that is replaced; if that changes, the compare-and-set fails.
         before = self.partition_states([tp]).get(tp)
         known = {} if before is None else before.broker_epochs
         state = LeadershipState(
@@ -295,20 +295,20 @@ class ClusterStore:
         if current == replace(state, partition_epoch=state.partition_epoch + 1):
             return current.partition_epoch
         if missing and current is not None and current.partition_epoch == state.partition_epoch:
-            gone = f"{tp}: brokers {sorted(missing)} are no longer registered in the life that was seen"
+            gone = f"{tp}: brokers {sorted(missing)} are no longer registered with the expected epochs"
             raise SessionLost(gone) if state.leader in missing else ReplicaNotRegistered(gone)
         raise PartitionStateConflict(tp, state.partition_epoch, current)
 
     def _registrations_version(
         self, expected: Mapping[BrokerId, BrokerEpoch]
     ) -> tuple[int | None, set[BrokerId]]:
-        """The version that all registrations had while these brokers had these epochs, and who has not.
+        """The version of ``/brokers/ids`` at which these brokers had these epochs, and the brokers without.
 
-        Read first, for then a registration that comes between raises it.
+        The version is read first: a registration in between raises it.
         """
         parent = self.session.run(lambda zk: zk.exists_async(paths.BROKER_IDS))
         if parent is None:
-            # Deleted by hand, and with it all registrations.
+            # Deleted by hand, with all registrations.
             return None, set(expected)
         found = self._read([paths.broker_id(broker) for broker in expected])
         missing = set()
@@ -367,7 +367,7 @@ class ClusterStore:
     # The controller
 
     def controller(self, watch: Watch | None = None) -> ControllerNode | None:
-        """Who is the controller; see `Seat.holder`."""
+        """The controller's node; see `Seat.holder`."""
         return self._seat.holder(watch)
 
     def controller_epoch(self) -> ControllerEpoch:
@@ -379,7 +379,7 @@ class ClusterStore:
         return self._seat.take(broker)
 
     def depose_controller(self, seen: ControllerNode, broker: BrokerId) -> ControllerWriter | None:
-        """Become controller in the place of a dead process; None when its node is no longer there."""
+        """Become controller in place of a dead process; None if its node is gone."""
         return self._seat.take_from(seen, broker)
 
     def _highest_written_epoch(self) -> ControllerEpoch:
@@ -422,7 +422,7 @@ def _naming(watch: Callable[[str], None], name: str) -> Watch:
 def _set_state(
     path: str, data: bytes, version: int, registered: Iterable[BrokerId], registrations_version: int | None
 ) -> Start:
-    """Compare-and-set, bound to nobody having registered since that version and these living still."""
+    """Compare-and-set that fails if a broker has registered since that version, or one of these is gone."""
 
     def start(zk: Any) -> Any:
         transaction = zk.transaction()

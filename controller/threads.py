@@ -1,6 +1,6 @@
-"""How this package starts its threads, waits and tells the time.
+"""Starting threads, waiting and reading the clock, for this package.
 
-Handed in, so that a simulation can drive the session and the controller step by step, without threads.
+Injected, so that a simulation can drive the session and the controller step by step, without threads.
 """
 
 from __future__ import annotations

@@ -62,13 +62,13 @@ class TopicLoader:
         return partitions
 
     def load_added(self) -> list[TopicPartition]:
-        """Take what known topics have got since into the context, and topics that were unreadable before.
+        """Load the added partitions of known topics, and topics that have become readable.
 
-        Returns the partitions. Other changes of an assignment are not listened to. Raises ControllerMoved.
+        Returns the new partitions. Other changes of an assignment are ignored. Raises ControllerMoved.
         """
         touched = self._touched.take()
         known = touched & self._context.assignments.keys()
-        # One that could not be read may have been mended.
+        # An unreadable topic may have been repaired.
         fresh = self.load(touched & self._context.unreadable_topics)
         for topic, found in self._store.topic_assignments(known, self._touched.add).items():
             if isinstance(found, MalformedZnode):
@@ -102,7 +102,7 @@ class TopicLoader:
         self._context.leadership.update(states)
 
     def _with_id(self, topic: str, found: TopicAssignment) -> TopicAssignment | None:
-        """None when somebody has changed the topic meanwhile: its watch has it read again."""
+        """The topic with an id; None if it has changed meanwhile, after which its watch reloads it."""
         if found.topic_id != NO_TOPIC_ID:
             return found
         named = replace(found, topic_id=TopicId(random_uuid()))

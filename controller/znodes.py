@@ -88,8 +88,8 @@ class TopicAssignment:
 class LeadershipState:
     """``…/partitions/<p>/state``. `leader` is -1 when there is none, `partition_epoch` the node's version.
 
-    `broker_epochs` says in which life each member of the ISR got there; where one is missing it is not known.
-    They are no part of what the state is, and Kafka ignores them.
+    `broker_epochs` are the epochs with which the members joined the ISR, as far as known. They do not count
+    in comparisons of states, and Kafka ignores them.
     """
 
     leader: BrokerId
@@ -376,7 +376,7 @@ class _reading:
         if isinstance(
             error, KeyError | TypeError | ValueError | AttributeError | OverflowError | RecursionError
         ):
-            # A node that was made without data has none, not even an empty one.
+            # A node that was created without data has None instead of bytes.
             shown = (self._data or b"")[:200]
             expected = next((text for prefix, text in _EXPECTED if self._path.startswith(prefix)), "")
             raise MalformedZnode(
@@ -399,11 +399,11 @@ _EXPECTED: Final = tuple(
         ("/latest_producer_id_block", 'JSON with "block_start" and "block_end"'),
     )
 )
-"""By the beginning of a path, the first that fits: what a decoder looks for there."""
+"""The expected data by the beginning of a path; the first match counts."""
 
 
 def _int32(value: Any, lowest: int = 0) -> int:
-    """A number as our messages carry it. Raises TypeError or ValueError."""
+    """An int32 of at least `lowest`, as messages carry it. Raises TypeError or ValueError."""
     number = int(value)
     if not lowest <= number < 1 << 31:
         raise ValueError(f"{number} is not within {lowest} and {(1 << 31) - 1}")

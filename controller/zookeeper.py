@@ -105,7 +105,7 @@ class ZooKeeperSession:
         self._closing = False
         self._states: queue.SimpleQueue[str | Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        # Of the session thread: what was said last, and until when silence is no news.
+        # Used by the session thread only: the last state, and the time from which silence is reported.
         self._last_state = str(KazooState.CONNECTED)
         self._silent_at_s: float | None = None
 
@@ -128,7 +128,7 @@ class ZooKeeperSession:
             self._listeners.remove(listener)
 
     def call_soon(self, work: Callable[[], None]) -> None:
-        """Have the session thread call this, after the events that came before."""
+        """Call this on the session thread, after the events that came before."""
         self._states.put(work)
 
     def start(self) -> None:
@@ -266,11 +266,9 @@ class ZooKeeperSession:
             self._on_fatal(error)
 
     def deliver_next(self, timeout_s: float | None = None) -> bool:
-        """Wait for the next event of the session and hand it to the listeners; False if there was none.
+        """Wait for the session's next event, or work of `call_soon`, and handle it; False if there was none.
 
-        Or do what `call_soon` was given.
-
-        The thread's own work; for whoever drives the session without the thread.
+        The session thread runs this; a simulation calls it without the thread.
         """
         if self._silent_at_s is not None:
             left_s = max(0.0, self._silent_at_s - self.threads.now_s())
