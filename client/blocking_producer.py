@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import logging
 import threading
 import time
@@ -232,11 +233,23 @@ class _LastWill:
 
     def execute(self) -> None:
         """Deliver what is there, for a bounded time, and end the thread."""
+        closing = self.begin()
+        if closing is not None:
+            self.finish(closing)
+
+    def begin(self) -> concurrent.futures.Future[None] | None:
+        """Begin to close; None if that is done already."""
         accumulator = self._producer._accumulator
         if accumulator is not None and accumulator.incomplete:
             log.warning("a producer was not closed; it delivers what it still holds")
         try:
-            self._thread.call(lambda: self._producer.close(_LAST_CLOSE_MS))
+            return self._thread.begin(lambda: self._producer.close(_LAST_CLOSE_MS))
+        except ClientClosed:
+            return None
+
+    def finish(self, closing: concurrent.futures.Future[None]) -> None:
+        try:
+            self._thread.outcome(closing)
         except ClientClosed:
             pass
         finally:
@@ -247,9 +260,11 @@ _last_wills: weakref.WeakSet[_LastWill] = weakref.WeakSet()
 
 
 def _execute_last_wills() -> None:
-    for last_will in list(_last_wills):
-        if last_will.is_needed:
-            last_will.execute()
+    # All begin before the first is waited for: together they take no longer than one.
+    begun = [(last_will, last_will.begin()) for last_will in list(_last_wills) if last_will.is_needed]
+    for last_will, closing in begun:
+        if closing is not None:
+            last_will.finish(closing)
 
 
 atexit.register(_execute_last_wills)

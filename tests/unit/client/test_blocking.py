@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from barnabas.client import blocking
+from barnabas.client import blocking, blocking_producer
 from barnabas.client.admin import Admin, NewTopic
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed, NoBrokerReachable
@@ -311,6 +312,25 @@ def test_a_producer_that_is_dropped_unclosed_warns_and_loses_nothing(cluster: Th
         lambda: not any(thread.name.startswith("barnabas-producer") for thread in threading.enumerate()),
         "the end of the producer's threads",
     )
+
+
+def test_producers_that_are_open_at_the_end_are_closed_side_by_side(
+    cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may take as long as its brokers are silent; a program with many must end all the same."""
+    monkeypatch.setattr(blocking_producer, "_last_wills", weakref.WeakSet())
+    both_close = threading.Barrier(2)
+    producers = [blocking.Producer(bootstrap_servers=cluster.bootstrap) for _ in range(2)]
+    for producer in producers:
+        close = producer._producer.close
+
+        async def closes(timeout_ms: int, close: Any = close) -> None:
+            both_close.wait(DEADLINE_S)
+            await close(timeout_ms)
+
+        monkeypatch.setattr(producer._producer, "close", closes)
+    blocking_producer._execute_last_wills()
+    assert all(producer._thread.closed_reason for producer in producers)
 
 
 async def test_an_asyncio_client_that_is_dropped_unclosed_warns() -> None:
