@@ -14,8 +14,10 @@ from barnabas.client.errors import (
     CommitFailed,
     ErrorCode,
     InvalidConfiguration,
+    RequestTimedOutLocally,
     SubscriptionConflict,
 )
+from barnabas.client.group_commits import GroupCommits
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.join_group import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from barnabas.protocol.messages.offsets import OffsetCommitResponse
@@ -491,6 +493,30 @@ async def test_a_poll_that_is_cancelled_in_a_rebalance_loses_no_partition(
         await poll_until(
             lambda: shares(consumer) == [6] and coordinator.group("g").state == "Stable", consumer
         )
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+async def test_partitions_that_go_cost_a_poll_one_commit_however_little_time_it_has(
+    coordinator: FakeCoordinator, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And that one at most five seconds, where the coordinator does not answer."""
+    coordinator.cluster.add_topic("other")
+    fill(coordinator.cluster.partition("t"), 0, 10)
+    limits_ms: list[int] = []
+
+    async def times_out(commits: GroupCommits, offsets: object, timeout_ms: int) -> None:
+        limits_ms.append(timeout_ms)
+        raise RequestTimedOutLocally("the coordinator is silent")
+
+    settings = {"partition_assignment_strategy": strategy, "auto_commit_interval_ms": 600_000}
+    async with consumer_of(coordinator, session_timeout_ms=600_000, **settings) as consumer:
+        consumer.subscribe("t")
+        assert await read(consumer, 10) == values(0, 10)
+        monkeypatch.setattr(GroupCommits, "commit", times_out)
+        consumer.subscribe("other")
+        await consumer.poll(0)
+        assert consumer.assignment() == set()
+        assert limits_ms == [5_000]
 
 
 async def test_partitions_assigned_by_hand_begin_at_committed_offsets(coordinator: FakeCoordinator) -> None:
