@@ -125,7 +125,9 @@ def _disown_threads() -> None:
         thread.closed_reason = "the client belongs to the parent process; make another one after a fork"
 
 
-os.register_at_fork(after_in_child=_disown_threads)
+# Windows has no fork.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_threads)
 
 
 async def _cancel_others() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -60,3 +62,23 @@ def test_no_call_slips_in_behind_the_end_and_waits_for_ever() -> None:
     assert ended == ["the end"] * 4
     with pytest.raises(ClientClosed, match="the end"):
         thread.call(nothing)
+
+
+def test_the_clients_work_where_there_is_neither_fork_nor_uvloop() -> None:
+    """As on Windows."""
+    program = """
+import os, sys
+del os.register_at_fork, os.fork
+for name in ("uvloop", "fcntl", "resource"):
+    sys.modules[name] = None
+from barnabas.client import blocking
+from barnabas.client.errors import NoBrokerReachable
+try:
+    blocking.Producer(bootstrap_servers="127.0.0.1:1")
+except NoBrokerReachable:
+    print("asked")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.stdout == "asked\n", done.stderr
