@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from barnabas.protocol.backoff import Backoff
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES
@@ -133,7 +135,11 @@ class ClientConfig:
     bootstrap_servers: tuple[Endpoint, ...] = _declare("localhost:9092", _check_servers)
     client_id: str = text("barnabas")
     wire: str = choice("native", "native", "kafka")
-    """What is spoken: our own protocol, or Kafka's, which Apache Kafka understands too."""
+    """What is spoken: our own protocol, or Kafka's, which Apache Kafka understands too.
+
+    There is no ``isolation_level`` yet: as with Kafka's ``read_uncommitted``, a consumer of Apache Kafka also
+    returns the records of aborted transactions.
+    """
     request_timeout_ms: int = number(30_000, 1)
     connections_max_idle_ms: int = number(540_000, 1)
     reconnect_backoff_ms: int = number(50)
@@ -155,6 +161,10 @@ class ClientConfig:
                 hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
                 raise InvalidConfiguration(f"{name}={value!r}: there is no such setting{hint}")
         return cls(**settings)
+
+    def make_retry_backoff(self) -> Backoff:
+        """The waits between the attempts of one call."""
+        return Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms, random.uniform)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -49,8 +49,7 @@ class GroupCalls:
         """Held while the coordinator is looked for; a lock is fair, so nobody overtakes those who wait."""
 
     def backoff(self) -> Backoff:
-        config = self._cluster.config
-        return Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random.uniform)
+        return self._cluster.config.make_retry_backoff()
 
     async def coordinator(self, timeout_ms: int | None = None) -> BrokerId:
         """Who coordinates the group. Raises what a broker said, ConnectionClosed, RequestTimedOutLocally."""

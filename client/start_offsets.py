@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
@@ -59,12 +60,15 @@ class StartOffsets:
     ) -> None:
         failure: BarnabasError | None = None
         offsets: Committed = {}
+        backoff = self._config.make_retry_backoff()
         while wanted := [state for state, known in generations.items() if state.generation == known]:
             try:
                 offsets = await fetch([state.tp for state in wanted], self._config.default_api_timeout_ms)
             except BarnabasError as error:
                 if error.retriable:
                     log.warning("%s; going on asking", error)
+                    backoff.failed(time.monotonic())
+                    await asyncio.sleep(backoff.remaining(time.monotonic()))
                     continue
                 failure = error
             break
