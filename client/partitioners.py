@@ -46,19 +46,23 @@ def partition_of_key(key: bytes, partition_count: int) -> int:
 class KeyCache:
     """Remembers the partitions of recent keys, for hashing a key in Python costs more than sending it.
 
-    Bounded: when ``max_keys`` are known, all are forgotten.
+    Bounded: when ``max_keys`` are known, or keys of ``max_bytes`` in all, all are forgotten.
     """
 
-    def __init__(self, partition_count: int, max_keys: int = 65_536) -> None:
+    def __init__(self, partition_count: int, max_keys: int = 65_536, max_bytes: int = 4_194_304) -> None:
         self._partition_count = partition_count
         self._max_keys = max_keys
+        self._max_bytes = max_bytes
         self._partitions: dict[bytes, int] = {}
+        self._bytes = 0
 
     def partition(self, key: bytes) -> int:
         found = self._partitions.get(key)
         if found is None:
-            if len(self._partitions) >= self._max_keys:
+            self._bytes += len(key)
+            if len(self._partitions) >= self._max_keys or self._bytes > self._max_bytes:
                 self._partitions.clear()
+                self._bytes = len(key)
             found = self._partitions[bytes(key)] = partition_of_key(key, self._partition_count)
         return found
 

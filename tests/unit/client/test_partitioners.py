@@ -43,6 +43,15 @@ def test_the_cache_gives_the_same_partitions_and_stays_bounded() -> None:
     assert len(cache._partitions) <= 10
 
 
+def test_long_keys_are_remembered_within_a_bound_of_bytes() -> None:
+    cache = KeyCache(7, max_bytes=10_000)
+    keys = [b"%d" % number + bytes(1_000) for number in range(95)]
+    for key in [*keys, bytes(50_000), *keys]:
+        assert cache.partition(key) == partition_of_key(key, 7)
+        assert sum(map(len, cache._partitions)) <= max(10_000, len(key))
+    assert len(cache._partitions) > 1
+
+
 def test_round_robin_takes_turns_whatever_the_key() -> None:
     choose = make_partitioner("round_robin")
     assert choose is not None
