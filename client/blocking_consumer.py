@@ -25,7 +25,7 @@ from barnabas.client.group_commits import CommitDone
 from barnabas.client.loop_thread import Handover, LoopThread, start_on
 from barnabas.client.metadata import PartitionInfo
 from barnabas.client.offsets import ListedOffset
-from barnabas.client.subscription import RebalanceListener
+from barnabas.client.subscription import RebalanceListener, check_listener
 from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import Offset, TopicPartition
 
@@ -93,7 +93,10 @@ class Consumer:
         listener: RebalanceListener | None = None,
     ) -> None:
         """As `barnabas.client.Consumer.subscribe`; the listener is called in the thread that polls."""
-        told = None if listener is None else _InCallersThread(listener, self._desk)
+        told = None
+        if listener is not None:
+            check_listener(listener)
+            told = _InCallersThread(listener, self._desk)
         self._do(lambda: self._consumer.subscribe(topics, pattern=pattern, listener=told))
         self._has_listener = self._has_listener or told is not None
 

@@ -35,6 +35,13 @@ class RebalanceListener:
         return self.on_partitions_revoked(partitions)
 
 
+def check_listener(listener: RebalanceListener) -> None:
+    """Raises ValueError for a listener that lacks a method: it would be missed at the first loss only."""
+    for method in ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"):
+        if not callable(getattr(listener, method, None)):
+            raise ValueError(f"listener={listener!r} has no {method}: derive it from RebalanceListener")
+
+
 class Assigned(Protocol):
     """What the group's session needs of the consumer that it fills."""
 
@@ -89,6 +96,7 @@ def select(
     if (topics is None) == (pattern is None):
         raise ValueError(f"topics={topics!r}, pattern={pattern!r}: expected one of the two")
     found = RebalanceListener() if listener is None else listener
+    check_listener(found)
     if pattern is not None:
         try:
             return TopicSelection(pattern=re.compile(pattern), listener=found)

@@ -281,6 +281,12 @@ def test_a_listener_that_would_wait_for_itself_is_refused(group: Group, act: str
     assert group.coordinator.group("g").members == {}
 
 
+def test_a_listener_without_a_method_is_refused(group: Group) -> None:
+    listener: Any = object()
+    with group.consumer() as consumer, pytest.raises(ValueError, match="has no on_partitions_revoked"):
+        consumer.subscribe("t", listener=listener)
+
+
 def test_a_listener_may_subscribe_with_another_one(group: Group) -> None:
     told: list[str] = []
 

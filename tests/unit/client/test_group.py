@@ -442,6 +442,18 @@ async def test_subscribing_again_replaces_what_was_subscribed(coordinator: FakeC
         consumer.assign([P[0]])
 
 
+async def test_a_listener_that_could_not_be_told_of_a_loss_is_refused(coordinator: FakeCoordinator) -> None:
+    class OfAnotherLibrary:
+        def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None: ...
+        def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None: ...
+
+    listener: Any = OfAnotherLibrary()
+    async with consumer_of(coordinator) as consumer:
+        with pytest.raises(ValueError, match="on_partitions_lost: derive it from RebalanceListener"):
+            consumer.subscribe("t", listener=listener)
+        assert consumer.subscription() == set()
+
+
 async def test_what_a_listener_raises_comes_out_of_poll_and_the_member_goes_on(
     coordinator: FakeCoordinator,
 ) -> None:
