@@ -312,8 +312,9 @@ class _BrokerLink:
             await self._channel.connect()
         except ConnectionClosed:
             # The channel may only be in its back-off: probe the address directly.
+            began_s = lives.now_s()
             sign = await look(self._endpoint, lives.address(*life))
-            if lives.seen(*life, sign):
+            if lives.seen(*life, sign, began_s):
                 self._suspect(sign)
             else:
                 await asyncio.sleep(_RETRY_S)

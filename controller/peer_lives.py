@@ -96,7 +96,7 @@ class PeerLives:
         now_s: Callable[[], float],
         was_reached: Callable[[BrokerId, BrokerEpoch], bool] = lambda broker, broker_epoch: False,
     ) -> None:
-        self._now_s = now_s
+        self.now_s = now_s
         self._reached_elsewhere = was_reached
         self._lock = threading.Lock()
         self._lives: dict[BrokerId, _Life] = {}
@@ -114,11 +114,16 @@ class PeerLives:
         with self._lock:
             self._is_alive(self._life(broker, broker_epoch))
 
-    def seen(self, broker: BrokerId, broker_epoch: BrokerEpoch, sign: Sign) -> bool:
-        """Record an attempt to connect; returns whether the life is now declared dead."""
+    def seen(
+        self, broker: BrokerId, broker_epoch: BrokerEpoch, sign: Sign, began_s: float | None = None
+    ) -> bool:
+        """Record an attempt to connect; returns whether the life is now declared dead.
+
+        `began_s` is when the attempt began, by `now_s`: an attempt without an answer takes a while itself.
+        """
         with self._lock:
             life = self._life(broker, broker_epoch)
-            now_s = self._now_s()
+            now_s = self.now_s()
             if not self._is_dead_now(life, now_s):
                 life.is_dead = False
             if sign not in _NEEDED_S:
@@ -127,8 +132,12 @@ class PeerLives:
             life.seen_s = now_s
             if life.is_dead:
                 return True
+            is_first = life.since_s is None
             if life.since_s is None:
-                life.since_s = now_s
+                life.since_s = now_s if began_s is None else began_s
+            if is_first and _NEEDED_S[sign]:
+                # However long it took: this process may have been stopped meanwhile.
+                return False
             if not life.was_reached and not self._reached_elsewhere(broker, broker_epoch):
                 return False
             life.is_dead = now_s - life.since_s >= max(_NEEDED_S[sign], life.hold_s)
@@ -136,7 +145,7 @@ class PeerLives:
 
     def is_dead(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> bool:
         with self._lock:
-            return self._is_dead_now(self._life(broker, broker_epoch), self._now_s())
+            return self._is_dead_now(self._life(broker, broker_epoch), self.now_s())
 
     def address(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> Address | None:
         """The last address at which it was reached."""

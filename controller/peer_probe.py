@@ -16,7 +16,8 @@ from barnabas.protocol.ids import Endpoint
 log = logging.getLogger("barnabas.controller")
 
 _CONNECT_TIMEOUT_S: Final = 1.0
-_LAST_ADDRESS_TIMEOUT_S: Final = 0.5
+_LAST_ADDRESS_TIMEOUT_S: Final = 0.2
+"""Only the system has to answer, not the process; it takes two such silences to declare one dead."""
 
 
 def connect(endpoint: Endpoint, last: Address | None) -> tuple[Sign, socket.socket | None]:

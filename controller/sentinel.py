@@ -109,9 +109,10 @@ class ControllerSentinel:
     def _watch_once(self, target: Target) -> None:
         """Connect and wait for the connection to end."""
         life = (target.node.broker_id, target.broker_epoch)
+        began_s = self._lives.now_s()
         sign, connection = connect(target.endpoint, self._lives.address(*life))
         if connection is None:
-            self._not_connected(target, sign)
+            self._not_connected(target, sign, began_s)
             return
         with connection:
             connection.settimeout(None)
@@ -138,9 +139,9 @@ class ControllerSentinel:
             # A broker that takes connections only to close them (max.connections) must not keep us spinning.
             self._pause(target)
 
-    def _not_connected(self, target: Target, sign: Sign) -> None:
+    def _not_connected(self, target: Target, sign: Sign, began_s: float) -> None:
         node = target.node
-        if self._lives.seen(node.broker_id, target.broker_epoch, sign):
+        if self._lives.seen(node.broker_id, target.broker_epoch, sign, began_s):
             with self._changed:
                 is_news, self._gone = self._gone != node, node
             log.log(

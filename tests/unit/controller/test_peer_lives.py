@@ -65,6 +65,21 @@ def test_a_host_that_is_gone_counts_after_a_while(desk: Desk, sign: Sign, needed
     assert desk.seen(sign)
 
 
+@pytest.mark.parametrize(
+    ("sign", "needed_s"), [(Sign.UNREACHABLE, UNREACHABLE_S), (Sign.VANISHED, VANISHED_S)]
+)
+def test_the_while_begins_with_the_first_attempt_and_takes_two(
+    desk: Desk, sign: Sign, needed_s: float
+) -> None:
+    """An attempt that nobody answers takes long itself; but this process may have stood still in one."""
+    desk.lives.reached(ONE, LIFE)
+    began_s = desk.now_s
+    desk.now_s += needed_s
+    assert not desk.lives.seen(ONE, LIFE, sign, began_s)
+    desk.now_s += 0.1
+    assert desk.lives.seen(ONE, LIFE, sign, desk.now_s)
+
+
 def test_a_time_out_is_no_sign_and_ends_the_while(desk: Desk) -> None:
     desk.lives.reached(ONE, LIFE)
     assert not desk.seen(Sign.UNREACHABLE)
