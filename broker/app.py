@@ -146,7 +146,7 @@ class Broker:
             background.start()
             self._closing("background work", background.stop)
             self._start_metrics(replicas, groups)
-            # Who still takes this broker for its earlier life is told otherwise from the first request on.
+            # A peer that still knows the earlier registration is refused from the first request on.
             earlier = self._store.brokers().get(config.broker_id)
             if earlier is not None:
                 replicas.begin_life(BrokerEpoch(earlier.broker_epoch + 1))
@@ -305,7 +305,7 @@ class Broker:
         self.metadata.on_update(topics_changed)
 
         def topics_deleted(topics: Mapping[str, object]) -> None:
-            # One that was made again has settings of its own, written later.
+            # A recreated topic has settings of its own, written later.
             for name in topics.keys() - self.metadata.current.topics.keys():
                 topic_settings.forget(name)
 

@@ -1,7 +1,7 @@
-"""What a broker does again and again besides serving requests, and on which threads.
+"""The periodic tasks of a broker, and their threads.
 
-The ISR check has a thread of its own: a leader that is late to notice a hung follower holds up every acks=all
-write, so nothing that waits for a disk may run before it. All that flushes, removes or writes files shares
+The ISR check has a thread of its own: a leader that notices a hung follower late delays every acks=all write,
+so no task that waits for a disk may run before it. The tasks that flush, remove or write files share
 `background.threads` threads.
 """
 
@@ -21,7 +21,7 @@ _LONGEST_INTERVAL_MS: Final = 24 * 3_600_000
 
 
 class ReplicaWork(Protocol):
-    """What the replicas want done; `ReplicaManager` is one."""
+    """The replicas' periodic work; `ReplicaManager` implements it."""
 
     def shrink_isrs(self) -> None: ...
 
@@ -93,6 +93,6 @@ class BackgroundWork:
         self._scheduler.start()
 
     def stop(self) -> None:
-        """End the threads after the tasks that run now."""
+        """End the threads after their current tasks."""
         self._isr_check.stop()
         self._scheduler.stop()

@@ -89,7 +89,7 @@ class BrokerConfig:
         "num.network.threads",
         Integer(1, 64),
         1,
-        "Threads that own connections; with one interpreter lock each further one costs more than it earns.",
+        "Threads that own connections; because of the interpreter lock, more than one makes a broker slower.",
     )
     num_io_threads: int = setting("num.io.threads", Integer(1, 256), 8, "Threads that run the handlers.")
     queued_max_requests: int = setting(
@@ -216,7 +216,7 @@ class BrokerConfig:
     num_replica_fetchers: int = setting(
         "num.replica.fetchers",
         Integer(
-            1, 1, "one connection carries all that is followed at a leader, and one thread serves them all"
+            1, 1, "one connection per leader carries all its partitions, and one thread serves all leaders"
         ),
         1,
         "Fetching connections per source broker.",
@@ -346,7 +346,7 @@ class BrokerConfig:
         "max.producer.ids.per.partition",
         Integer(1),
         100_000,
-        "How many idempotent producers a partition remembers; those that wrote longest ago go first.",
+        "How many idempotent producers a partition remembers; the least recent writers are evicted first.",
     )
     producer_id_expiration_check_interval_ms: int = setting(
         "producer.id.expiration.check.interval.ms",
@@ -400,7 +400,7 @@ class BrokerConfig:
         "offsets.topic.replication.factor",
         Integer(1, 32_767),
         3,
-        "Replicas of that topic; it is not made while fewer brokers are alive.",
+        "Replicas of that topic; it is not created while fewer brokers are alive.",
     )
     offsets_topic_segment_bytes: int = setting(
         "offsets.topic.segment.bytes", _positive, 104_857_600, "Size of that topic's segments."

@@ -1,8 +1,8 @@
-"""Topic settings of Kafka's that have no effect here: taken, checked, stored and shown.
+"""Kafka's topic settings that have no effect here: accepted, checked, stored and shown.
 
-Tools set them without asking (MirrorMaker, Connect, Terraform, kafka-reassign-partitions), and would fail if
-they were refused. A value that would promise what is not done, such as tiered storage, is refused all the
-same. A setting that comes into force moves to `config_settings`. Pure, for any thread.
+Tools set them unasked (MirrorMaker, Connect, Terraform, kafka-reassign-partitions), and would fail if they
+were refused. A value that promises a missing feature, such as tiered storage, is still refused. A setting
+that gets an effect moves to `config_settings`. Pure, for any thread.
 
 Source: org.apache.kafka.common.config.TopicConfig of Apache Kafka 3.9.
 """
@@ -41,14 +41,14 @@ STORED_TOPIC_ROWS: Final[dict[str, Row]] = {
             "min.cleanable.dirty.ratio",
             Ratio(),
             0.5,
-            "The dirty part of a log from which on it is compacted.",
+            "The dirty share of a log above which it is compacted.",
         ),
         _row("min.compaction.lag.ms", _long, 0, "The age below which compaction keeps a record."),
         _row(
             "max.compaction.lag.ms", Integer(1, LONG_MAX), LONG_MAX, "The age at which a record is compacted."
         ),
         _row(
-            "segment.jitter.ms", _long, 0, "How much earlier than segment.ms a segment may roll, by chance."
+            "segment.jitter.ms", _long, 0, "How much earlier than segment.ms a segment may roll, at random."
         ),
         _row("preallocate", Boolean(), False, "Whether a new segment takes its whole size on disk."),
         _row("message.downconversion.enable", Boolean(), True, "Whether old consumers get old formats."),
@@ -72,10 +72,10 @@ STORED_TOPIC_ROWS: Final[dict[str, Row]] = {
             "Followers whose replication is slowed.",
         ),
         _row("remote.storage.enable", _never, False, "Tiered storage, which does not exist here."),
-        _row("remote.log.copy.disable", _never, False, "Whether tiered storage takes no more."),
-        _row("remote.log.delete.on.disable", _never, False, "Whether ending it deletes its data."),
-        _row("local.retention.ms", _local, -2, "With tiered storage: how long segments stay here as well."),
-        _row("local.retention.bytes", _local, -2, "With tiered storage: how much stays here as well."),
+        _row("remote.log.copy.disable", _never, False, "Whether no more segments go to tiered storage."),
+        _row("remote.log.delete.on.disable", _never, False, "Whether disabling it deletes its data."),
+        _row("local.retention.ms", _local, -2, "With tiered storage: how long segments also stay local."),
+        _row("local.retention.bytes", _local, -2, "With tiered storage: how many bytes also stay local."),
     )
 }
 """Topic-level name → row."""

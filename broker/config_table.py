@@ -20,7 +20,7 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
 SettingValue = int | float | bool | str | tuple[str, ...]
-"""What a topic-level setting can hold once it is parsed."""
+"""The type of a parsed topic-level setting."""
 
 
 class Kind(Protocol):
@@ -36,7 +36,7 @@ class Kind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """A whole number within an inclusive range; `because` says why there is only one, where there is."""
+    """A whole number within an inclusive range; `because` is the reason if only one is accepted."""
 
     at_least: int = 0
     at_most: int = INT_MAX

@@ -58,7 +58,7 @@ class ClusterMetadata:
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
     topic_names: Mapping[TopicId, str] = field(default_factory=dict)
     hidden_topics: Mapping[str, TopicId] = field(default_factory=dict)
-    """Topics that the last full update did not name, and that nobody has said to be deleted."""
+    """Topics that the last full update omitted, and whose deletion the controller has not sent."""
 
     def partitions_of(self, topic: str) -> Mapping[int, UpdateMetadataPartition]:
         found = self.topics.get(topic)
@@ -89,7 +89,7 @@ class MetadataCache:
         self._suspects: frozenset[BrokerId] = frozenset()
         self._version = 0
         self._updates = 0
-        # The life in which each peer has answered last.
+        # The broker epoch of each peer at its last answer.
         self._reached: dict[BrokerId, BrokerEpoch] = {}
         self._listeners: list[Callable[[Iterable[str]], None]] = []
         self._deletion_listeners: list[Callable[[Mapping[str, TopicId]], None]] = []
@@ -105,26 +105,26 @@ class MetadataCache:
 
     @property
     def version(self) -> int:
-        """Raised after each change of the picture or the suspicions.
+        """Raised after each change of the metadata or the suspicions.
 
-        What was made between two equal readings is of one picture, and holds for as long as it is that.
+        Data built between two equal readings is consistent, and valid while the version stays.
         """
         return self._version
 
     @property
     def updates(self) -> int:
-        """How many UpdateMetadata were taken: one more says that the controller has spoken since."""
+        """How many UpdateMetadata were applied: a rise shows that the controller has sent one since."""
         return self._updates
 
     def on_update(self, listener: Callable[[Iterable[str]], None]) -> None:
-        """Have a listener called with the names of the topics that an update touched."""
+        """Call this listener with the names of the topics that an update touched."""
         self._listeners.append(listener)
 
     def on_deletion(self, listener: Callable[[Mapping[str, TopicId]], None]) -> None:
-        """Have a listener called with the topics that are deleted, after the update shows.
+        """Call this listener with deleted topics, after the update is visible.
 
-        Deleted is what the controller marks so, or what has another id by now. A topic that a full update
-        does not name is hidden: its znode may be unreadable for a moment.
+        A topic is deleted if the controller marks it so, or if its name has another id now. A topic that a
+        full update omits is only hidden: its znode may be unreadable for a moment.
         """
         self._deletion_listeners.append(listener)
 
@@ -231,7 +231,7 @@ class MetadataCache:
             self._version += 1
 
     def was_reached(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
-        """Whether a peer has answered this broker in the life with this epoch."""
+        """Whether a peer has answered this broker while registered with this epoch."""
         return self._reached.get(broker_id) == broker_epoch
 
     def trust(self, broker_id: BrokerId) -> None:
@@ -270,7 +270,7 @@ class MetadataCache:
 def _hidden(
     before: ClusterMetadata, topics: Container[str], deleted: Container[str]
 ) -> Mapping[str, TopicId]:
-    """What was known or hidden before, and is neither named nor deleted now."""
+    """The topics that were known or hidden before, and are neither named nor deleted now."""
     known = {**before.hidden_topics, **{name: topic.topic_id for name, topic in before.topics.items()}}
     return {name: id_ for name, id_ in known.items() if name not in topics and name not in deleted}
 

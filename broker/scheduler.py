@@ -1,8 +1,7 @@
 """Background work at fixed intervals, on a bounded number of threads: ISR checks, checkpoints, flushes.
 
-A task that raises is reported and runs again at its next turn; only a broken invariant takes the broker
-down. A task never runs beside itself, so it needs no lock against itself; with several threads it may run
-beside any other.
+A task that raises is logged and runs again at its next turn; only a broken invariant ends the broker. A task
+never runs twice at the same time; with several threads it may run at the same time as any other.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ class _Turn:
 
 
 class Scheduler:
-    """Runs named tasks again and again until it is stopped.
+    """Runs named tasks periodically until it is stopped.
 
-    A slow task delays the others only when all threads are busy.
+    A slow task delays the others only if all threads are busy.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Scheduler:
             thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End each thread after the task that it runs now."""
+        """End each thread after its current task."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
@@ -95,7 +94,7 @@ class Scheduler:
                     continue
                 wait = self._turns[0].due - time.monotonic()
                 if wait <= 0:
-                    # Another thread may have waited for this turn alone: it looks at the next one.
+                    # Another thread may wait for this very turn: wake it to wait for the next one.
                     self._condition.notify()
                     return heapq.heappop(self._turns)
                 self._condition.wait(wait)

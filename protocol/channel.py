@@ -133,7 +133,7 @@ class Channel:
 
     @property
     def peer_address(self) -> tuple[Any, ...] | None:
-        """The address of the present connection."""
+        """The peer's address; None without a connection."""
         return None if self._connection is None else self._connection.peer_address
 
     @property

@@ -113,7 +113,7 @@ _spoken: dict[tuple[int, int], _Spoken] = {}
 
 
 def supported_versions(api_key: int) -> tuple[int, int]:
-    """The first and last version that are offered; the empty range 0, -1 for what Kafka's clients lack."""
+    """The first and last offered version; the empty range 0, -1 for an API that Kafka does not have."""
     api = APIS.get(api_key)
     return api.versions if api is not None else NATIVE_ONLY
 
@@ -168,7 +168,7 @@ def encode_response(api_key: int, api_version: int, correlation_id: int, body: A
 
 
 def for_another_request(buffers: list[Buffer], correlation_id: int) -> list[Buffer]:
-    """The same response, as `encode_response` made it, to another request of that version."""
+    """The buffers of `encode_response`, with the correlation id of another request of that version."""
     first = memoryview(buffers[0])
     length, _ = _RESPONSE_START.unpack_from(first)
     return [_RESPONSE_START.pack(length, correlation_id), first[_RESPONSE_START.size :], *buffers[1:]]

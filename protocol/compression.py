@@ -47,9 +47,9 @@ class Compression(IntEnum):
 
 
 MAX_EXPANSION: Final = (1, 1_032, 22, 255, 32_768)
-"""By compression, to how many bytes one can unfold at most: the longest copy over the bytes that name it.
+"""By compression, the largest size that one byte can decompress to: the longest copy per byte of its code.
 
-In deflate 258 in two bits, in snappy 64 in three bytes, in LZ4 255 in one, in zstd 128 KiB in four."""
+Deflate: 258 in two bits; snappy: 64 in three bytes; LZ4: 255 in one; zstd: 128 KiB in four."""
 
 _SNAPPY_HEAD: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _SNAPPY_MAGIC_BYTES: Final = 8

@@ -49,7 +49,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def peer_address(self) -> tuple[Any, ...] | None:
-        """The address that this is connected to, None when it is not."""
+        """The peer's address; None without a connection."""
         return None if self._transport is None else self._transport.get_extra_info("peername")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

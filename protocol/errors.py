@@ -21,10 +21,10 @@ class BarnabasError(Exception):
     retriable: ClassVar[bool] = False
 
     def again(self) -> Self:
-        """A copy to be raised, where one error is raised for many callers.
+        """A copy to raise, for an error that many callers get.
 
-        Each raise adds frames to an exception's traceback, and those keep alive all that was local there: one
-        object for all records of a failed batch would gather thousands of them.
+        Each raise adds frames to an exception's traceback, which keep all their locals alive: one object for
+        all records of a failed batch would collect thousands of frames.
         """
         copied = copy.copy(self)
         copied.__cause__ = self.__cause__

@@ -156,9 +156,9 @@ def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 def check_batch(buffer: Buffer, position: int = 0, *, origin: int = 0) -> BatchHeader:
     """Check that a whole, undamaged batch stands at a position; returns its header.
 
-    `origin` is the byte of a file that the buffer begins with, for what the errors say.
-    Raises CORRUPT_MESSAGE (cut short, impossible length, CRC, unknown attributes),
-    UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0, 1 or unknown) or INVALID_RECORD (counts that do not agree).
+    `origin` is the position of the buffer in its file, for error texts. Raises CORRUPT_MESSAGE (cut short,
+    impossible length, CRC, unknown attributes), UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0, 1 or unknown) or
+    INVALID_RECORD (counts that do not agree).
     """
     header = parse_header(buffer, position)
     _check_frame(header, origin + position)
@@ -189,10 +189,10 @@ def check_batch(buffer: Buffer, position: int = 0, *, origin: int = 0) -> BatchH
 
 
 def check_produced_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """`check_batch` and what a batch fresh from a producer must fulfil besides.
+    """`check_batch`, plus the rules for a batch from a producer.
 
-    It has at least one record, and not more than its bytes can unfold to, its offsets have no gaps, and it is
-    no control batch (the broker alone writes those). Raises as `check_batch`, and INVALID_RECORD for these.
+    It has at least one record, and not more than its bytes can decompress to; its offsets have no gaps; it is
+    no control batch (only brokers write those). Raises as `check_batch`, and INVALID_RECORD for these rules.
     """
     header = check_batch(buffer, position)
     if header.record_count < 1:

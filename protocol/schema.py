@@ -199,7 +199,7 @@ class Api:
     versions: tuple[int, int]
     flexible_since: int | None
     served_to: int
-    """The last version that is understood. Higher than what is offered where some tool does not ask."""
+    """The last version that is understood; higher than the last offered one if some tool does not ask."""
 
     @property
     def is_native_only(self) -> bool:
@@ -252,7 +252,7 @@ def wire_fields(cls: type[Any]) -> list[tuple[str, WireField, Any]]:
 
 
 def native_fields(cls: type[Any]) -> list[tuple[str, WireField, Any]]:
-    """Those of `wire_fields` that the native codec sends."""
+    """The fields of `wire_fields` that the native codec sends."""
     return [field for field in wire_fields(cls) if not field[1].kafka_only]
 
 

@@ -76,20 +76,20 @@ def _buffers(
 
 
 def _behind_gap(view: LogView, tp: TopicPartition, reached: int, end: int, fail_on_data_loss: bool) -> int:
-    """Where to go on after the broker no longer held `reached`.
+    """The offset at which to continue after the broker no longer held `reached`.
 
-    That is the end of the read where the log does not reach so far any more: its topic was deleted and
-    created again, or an unclean election has cut it.
+    It is the end of the read if the log now ends before `reached`: its topic was deleted and recreated, or an
+    unclean election truncated it.
     """
     first = view.log_start_offsets([tp])[tp]
     if first <= reached:
-        text, going_on_at = f"{tp} no longer reaches offset {reached}", end
+        text, next_offset = f"{tp} no longer reaches offset {reached}", end
     else:
-        text, going_on_at = f"{tp} no longer holds offset {reached}, it starts at {first}", first
+        text, next_offset = f"{tp} no longer holds offset {reached}, it starts at {first}", first
     if fail_on_data_loss:
         raise data_loss(text)
-    logger.warning("%s; %d offsets of this read are skipped", text, min(going_on_at, end) - reached)
-    return going_on_at
+    logger.warning("%s; %d offsets of this read are skipped", text, min(next_offset, end) - reached)
+    return next_offset
 
 
 def _freeze_imports_once() -> None:

@@ -1,11 +1,10 @@
 """Which groups this broker coordinates, and where the others are.
 
 A broker coordinates the groups of the partitions of the offsets topic that it leads: one `GroupShard` each.
-It takes a shard up when it comes to lead and closes it when it no longer does; nothing is handed over, for
-everything that counts is in the log. Taking up means to load, on a thread of its own, while requests are told
-COORDINATOR_LOAD_IN_PROGRESS. A broker coordinates what it may write to with acks=all: one that has lost its
-session nothing, for it cannot know who does; one that does not hear of ZooKeeper those whose followers bear
-witness.
+It opens a shard when it becomes leader and closes it when it no longer leads; no state is handed over, since
+all of it is in the log. A shard is loaded on a thread of its own, and requests get
+COORDINATOR_LOAD_IN_PROGRESS meanwhile. A broker coordinates only partitions that it may write with acks=all:
+none after it has lost its session, and without an answer of ZooKeeper those whose followers are witnesses.
 
 The number of partitions decides where a group is, so it is taken for known only when it is certain: when all
 of the partitions that the settings ask for are there, or ZooKeeper confirms another number.
@@ -39,7 +38,7 @@ from barnabas.protocol.ids import NO_BROKER, BrokerId, Endpoint, LeaderEpoch, To
 logger = logging.getLogger(__name__)
 
 TOO_FEW_EVERY_MS: Final = 30_000
-"""How often at most the log says that the offsets topic waits for brokers."""
+"""The shortest interval between warnings that the offsets topic waits for brokers."""
 RETRY_MS: Final = 1_000
 """The pause before a partition that could not be loaded is tried again."""
 _MINUTE_MS: Final = 60_000
@@ -49,7 +48,7 @@ CountPartitions = Callable[[], int | None]
 
 
 class _Deleted(NamedTuple):
-    """Topics that are deleted, and where each partition of the offsets topic ended when that was heard."""
+    """Deleted topics, and the ends of the offsets topic's partitions when the deletion arrived."""
 
     topics: frozenset[str]
     ends: dict[int, int]
@@ -103,10 +102,10 @@ class GroupCoordinator:
         self._deleted: list[_Deleted] = []
         self._checked: dict[str, TopicId] = {}
         self._to_check: set[str] = set()
-        """Topics that have come to be known, and those for which offsets of earlier ones are looked for."""
+        """Known topics, and those whose name may still have offsets of an earlier topic."""
         self._untold: dict[GroupShard, int] = {}
-        """Shards taken up since the last UpdateMetadata, and its number: what is known of topics may be older
-        than what the coordinators before knew."""
+        """Shards opened since the last UpdateMetadata, with its number: this broker's topics may be older
+        than those that the former coordinator knew."""
         self._counted: tuple[TopicId, int] | None = None
         self._must_count = False
         self._said_too_few_ms = -math.inf
@@ -152,7 +151,8 @@ class GroupCoordinator:
         return Found(leader, endpoint)
 
     def have_topic_made(self) -> None:
-        """Begin to make the offsets topic, unless fewer brokers live than its replicas (KIP-115)."""
+        """Begin to create the offsets topic, unless fewer brokers are alive than it has replicas
+        (KIP-115)."""
         too_few = self._too_few()
         if too_few is None:
             self._create_topic()
@@ -163,7 +163,7 @@ class GroupCoordinator:
             logger.warning("%s", too_few)
 
     def _too_few(self) -> str | None:
-        """Why the offsets topic cannot be made now, None when enough brokers live or it is there."""
+        """Why the offsets topic cannot be created now; None if enough brokers are alive or it exists."""
         current, factor = self._metadata.current, self._config.offsets_topic_replication_factor
         if OFFSETS_TOPIC in current.topics or len(current.brokers) >= factor:
             return None
@@ -286,7 +286,7 @@ class GroupCoordinator:
             self._condition.notify()
 
     def topics_changed(self, names: Iterable[str]) -> None:
-        """Of topics that have just come to be known there may be offsets that belong to earlier ones."""
+        """Look for offsets of earlier topics under the names of newly known topics."""
         known = self._metadata.current.topics
         fresh = {
             name: known[name].topic_id
@@ -313,7 +313,7 @@ class GroupCoordinator:
             shard.for_all(lambda group, now: group.expire_offsets(now, self._retention_ms))
 
     def _serving(self) -> list[GroupShard]:
-        """Those that this broker may act for: what others forget could not be taken out of the log."""
+        """The shards that this broker may write to: in others a removal could not be logged."""
         return [shard for shard in self._undoubted() if shard.state is ShardState.SERVING]
 
     def _undoubted(self) -> list[GroupShard]:
@@ -386,8 +386,8 @@ class GroupCoordinator:
                     self._to_load.append(shard)
                     self._condition.wait(RETRY_MS / 1000)
             return
-        except Exception as error:  # noqa: BLE001 - whatever it is costs this partition's groups alone
-            # The same bytes would end the next coordinator too.
+        except Exception as error:  # noqa: BLE001 - any error fails only this partition's groups
+            # The next coordinator would fail at the same bytes.
             self._replicas.failed.note(shard.partition, error, "loading its groups")
             shard.fail()
             return
@@ -414,21 +414,21 @@ class GroupCoordinator:
         known = {name: topic.topic_id for name, topic in topics.items()} if is_told else {}
         if not shard.load(groups_of(records, shard.partition, known)):
             return None
-        # What has come to be known meanwhile found the shard not yet serving.
+        # Topics that became known meanwhile were checked before this shard served.
         with self._condition:
             self._to_check |= self._checked.keys()
         return len(records)
 
     def _forget_topics(self, deleted: _Deleted) -> None:
-        """A topic that has been made anew meanwhile keeps what was committed since."""
+        """A topic that was recreated meanwhile keeps the offsets committed since."""
         for index, shard in list(self._shards.items()):
             if shard in self._serving() and shard not in self._untold:
                 shard.for_all(partial(self._forget, deleted.topics, deleted.ends.get(index, 0)))
 
     def _forget_others(self, names: Collection[str]) -> None:
-        """Remove offsets of topics that had these names before, as those deleted while nobody looked."""
+        """Remove offsets of earlier topics with these names, such as topics deleted without a coordinator."""
         told = [shard for shard in self._serving() if shard not in self._untold]
-        # Read after that: no coordinator of one of these shards has known later topics.
+        # Read after that: no former coordinator of these shards has known newer topics.
         known = self._metadata.current.topics
         topic_ids = {name: known[name].topic_id for name in names if name in known}
 
@@ -439,9 +439,9 @@ class GroupCoordinator:
             shard.for_all(forget)
 
     def _forget(self, topics: frozenset[str], end: int, group: Group, now: Moment) -> Effects:
-        # Under the group's lock: nobody can commit for a topic that is not known, so all of that is old.
+        # Under the group's lock: no client can commit for an unknown topic, so all its offsets are old.
         current = self._metadata.current
         known = {**current.hidden_topics, **{name: topic.topic_id for name, topic in current.topics.items()}}
-        made_anew = {name: known[name] for name in topics if name in known}
-        gone = topics - made_anew.keys()
-        return group.remove_offsets(group.offsets.of_topics(gone, made_anew, end), now)
+        recreated = {name: known[name] for name in topics if name in known}
+        gone = topics - recreated.keys()
+        return group.remove_offsets(group.offsets.of_topics(gone, recreated, end), now)

@@ -105,7 +105,7 @@ def groups_of(
     partition: TopicPartition,
     topic_ids: Mapping[str, TopicId] = MappingProxyType({}),
 ) -> dict[str, LoadedGroup]:
-    """The groups that these records tell of, without offsets of earlier topics of the names given."""
+    """The groups in these records, without offsets of earlier topics with the names in ``topic_ids``."""
     found: dict[str, LoadedGroup] = {}
     unreadable = 0
     for key, (offset, value) in records.items():

@@ -16,7 +16,8 @@ class OffsetAndMetadata:
     """How far a partition was read: ``committed_offset`` is the next to read.
 
     ``expire_timestamp_ms`` is None unless the client chose the retention itself, as old versions could.
-    ``topic_id`` is that of the topic at the time, None where a record does not say; no part of the commit.
+    ``topic_id`` is the topic's id at the commit, None if the record has none; it does not count in
+    comparisons.
     """
 
     committed_offset: int

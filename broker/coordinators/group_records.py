@@ -46,9 +46,9 @@ _COMMON_OFFSET: Final = struct.Struct(">hqih")
 """Of version 3: version, offset, leader epoch and the length of the metadata."""
 _COMMON_OFFSET_BYTES: Final = _COMMON_OFFSET.size + 8
 _TAGGED_OFFSET: Final = struct.Struct(">hqiB")
-"""Of version 4: version, offset, leader epoch and one more than the length of short metadata."""
+"""The start of version 4: version, offset, leader epoch and one more than the length of short metadata."""
 _TOPIC_ID_TAG: Final = b"\x01\x00\x10"
-"""One tagged field, of tag 0 and 16 bytes."""
+"""One tagged field, with tag 0 and 16 bytes."""
 _TAGGED_OFFSET_BYTES: Final = _TAGGED_OFFSET.size + 8 + len(_TOPIC_ID_TAG) + 16
 _LONGEST_SHORT: Final = 0x7F
 
@@ -176,7 +176,7 @@ def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def _offset(found: OffsetAndMetadata) -> bytes:
-    """In version 4, in 3 without a topic id, or in 1 when who committed said when the offset expires."""
+    """In version 4, in 3 without a topic id, or in 1 if the client set the expiry."""
     expires = found.expire_timestamp_ms
     version = _OFFSET_VALUE_WRITTEN if found.topic_id is None else _OFFSET_VALUE_WITH_TOPIC_ID
     value = OffsetCommitValue(
@@ -246,7 +246,7 @@ def _group_and_topic(start: bytes) -> tuple[str, str]:
 
 
 def read_offset_value(data: bytes) -> OffsetAndMetadata:
-    """Raises UnreadableRecord. The common forms are read without the codec: there are millions of them."""
+    """Raises UnreadableRecord. The common versions are read without the codec, for speed with millions."""
     if len(data) >= _TAGGED_OFFSET_BYTES:
         version, offset, leader_epoch, length = _TAGGED_OFFSET.unpack_from(data)
         end = _TAGGED_OFFSET.size + length - 1

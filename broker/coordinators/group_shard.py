@@ -46,7 +46,7 @@ Removed = Callable[[ErrorCode], None]
 
 
 class ShardState(Enum):
-    """From loading to serving, or to failed if it could not be loaded; from each to closed."""
+    """Loading becomes serving, or failed after an unforeseen error; each may become closed."""
 
     LOADING = "loading"
     SERVING = "serving"
@@ -177,7 +177,7 @@ class GroupShard:
         return True
 
     def fail(self) -> None:
-        """It cannot be loaded, and nobody foresaw why: serve nobody until leadership changes."""
+        """Loading met an unforeseen error: refuse requests until the leadership changes."""
         with self._lock:
             if self._state is ShardState.LOADING:
                 self._state = ShardState.FAILED

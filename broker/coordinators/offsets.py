@@ -27,7 +27,7 @@ class Committed(NamedTuple):
 
 
 def is_of_another(name: TopicPartition, value: OffsetAndMetadata, topic_ids: Mapping[str, TopicId]) -> bool:
-    """Whether an offset was committed for an earlier topic of that name; not, if either id is not known."""
+    """Whether an offset was committed for an earlier topic of that name; False if either id is unknown."""
     return value.topic_id is not None and topic_ids.get(name.topic, value.topic_id) != value.topic_id
 
 
@@ -58,18 +58,19 @@ class CommittedOffsets:
         """What is committed now. For any thread, and without the lock: it is one step of the interpreter."""
         return self._committed.copy()
 
-    def of_topics(self, gone: Set[str], made_anew: Mapping[str, TopicId], end: int) -> list[TopicPartition]:
-        """The partitions with offsets of topics that are no more: all of those that are ``gone``; of topics
-        ``made_anew`` those of another id, or without one and with their last record before ``end``, unless
-        they are being committed again.
+    def of_topics(self, gone: Set[str], recreated: Mapping[str, TopicId], end: int) -> list[TopicPartition]:
+        """The partitions whose offsets belong to deleted topics.
+
+        All partitions of the topics ``gone``. Of ``recreated`` topics those with another id, or without an id
+        and with their last record before ``end``, unless they are being committed again.
         """
 
         def is_old(name: TopicPartition, committed: Committed) -> bool:
-            if name.topic not in made_anew or name in self._on_their_way:
+            if name.topic not in recreated or name in self._on_their_way:
                 return False
             if committed.value.topic_id is None:
                 return committed.record_offset < end
-            return is_of_another(name, committed.value, made_anew)
+            return is_of_another(name, committed.value, recreated)
 
         found = [
             name
@@ -82,7 +83,7 @@ class CommittedOffsets:
     def of_others(self, topic_ids: Mapping[str, TopicId]) -> list[TopicPartition]:
         """The partitions whose offsets were committed for an earlier topic of the same name.
 
-        Not those that are being committed again: what comes replaces them.
+        Offsets that are being committed again are omitted: the commit replaces them.
         """
         return [
             name

@@ -32,7 +32,7 @@ def partition_of(group_id: str, num_partitions: int) -> int:
 
 
 def new_offsets_topic(config: BrokerConfig) -> CreatableTopic:
-    """The topic as it is to be made, or refused while fewer brokers live than it is to have replicas."""
+    """The request for the topic; it is refused while fewer brokers are alive than it has replicas."""
     return CreatableTopic(
         name=OFFSETS_TOPIC,
         num_partitions=config.offsets_topic_num_partitions,

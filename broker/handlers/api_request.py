@@ -60,7 +60,8 @@ class ApiRequest:
 
     @property
     def may_look_into_records(self) -> bool:
-        """Whether it runs where that keeps nobody else waiting; else a handler raises `NotShort`."""
+        """Whether it runs on the records lane, where a long check delays no other lane; else raise
+        `NotShort`."""
         return self._request.lane is Lane.RECORDS
 
     @property
@@ -82,7 +83,7 @@ class ApiRequest:
             self._request.respond(buffers)
 
     def encoded(self, body: Any) -> list[Buffer] | None:
-        """An answer's bytes; None where it cannot be said, and the connection is closed then."""
+        """An answer's bytes; None if it cannot be encoded, and then the connection is closed."""
         version = self.api_version
         try:
             if version is None:
@@ -94,7 +95,7 @@ class ApiRequest:
             return None
 
     def respond_with(self, buffers: list[Buffer]) -> None:
-        """Answer with what `encoded` gave for another request of Kafka's protocol in the same version."""
+        """Answer with the result of `encoded` for another request of the same Kafka protocol version."""
         self._request.respond(codec_kafka.for_another_request(buffers, self.correlation_id))
 
     def respond_nothing(self) -> None:

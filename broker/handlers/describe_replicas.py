@@ -29,7 +29,7 @@ def handle(services: Services, request: ApiRequest) -> None:
         if body.topics is None or name.topic in body.topics:
             topics.setdefault(name.topic, []).append(_describe_offline(name, log_dir, failures.pop(name, "")))
     for name, failure in sorted(failures.items()):
-        # It could not even be made.
+        # The replica could not even be created.
         if body.topics is None or name.topic in body.topics:
             topics.setdefault(name.topic, []).append(_describe_offline(name, None, failure))
     request.respond(

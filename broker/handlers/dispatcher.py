@@ -49,7 +49,7 @@ def is_short(request: Request) -> bool:
 
 
 def lane_of(request: Request) -> Lane:
-    """Which workers run a request, not decoded yet; its handler may know better."""
+    """The lane of a request that is not decoded yet; its handler may choose another."""
     view = request.frame.view
     if len(view) <= _NATIVE_KEY_AT:
         return Lane.GENERAL

@@ -31,16 +31,16 @@ def handle_leader_and_isr(services: Services, request: ApiRequest) -> None:
         try:
             services.metadata.learn(body)
         except Exception:
-            # It only comes early: the UpdateMetadata that follows says the same.
-            logger.critical("leaders of a LeaderAndIsr were not learnt", exc_info=True)
+            # Not needed: the UpdateMetadata that follows has the same leaders.
+            logger.critical("the leaders of a LeaderAndIsr were not learnt", exc_info=True)
     try:
         errors = services.replicas.become_leader_or_follower(body)
     except ApiError as error:
         request.respond(LeaderAndIsrResponse(error_code=int(error.code)))
         return
     if body.topic_states or body.is_full:
-        # The controller knows this life of the broker and has said what it leads: it may lead again. One that
-        # only asks whether a suspect answers has said nothing.
+        # The controller knows this registration and has sent its roles: the broker may lead again. An empty
+        # request only probes a suspect broker.
         services.replicas.fence.confirmed(BrokerEpoch(body.broker_epoch))
     request.respond(LeaderAndIsrResponse(error_code=0, partition_errors=errors))
 
@@ -67,8 +67,9 @@ def handle_update_metadata(services: Services, request: ApiRequest) -> None:
         request.respond(UpdateMetadataResponse(error_code=int(error.code)))
         return
     except Exception:
-        # Were the connection closed, the controller would say the same again and again, and nothing else.
-        logger.critical("an UpdateMetadata of %d topics was not taken", len(body.topic_states), exc_info=True)
+        # If the connection were closed, the controller would resend this request for ever, and no other.
+        count = len(body.topic_states)
+        logger.critical("an UpdateMetadata of %d topics was not applied", count, exc_info=True)
         request.respond(UpdateMetadataResponse(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR)))
         return
     request.respond(UpdateMetadataResponse(error_code=0))

@@ -36,7 +36,7 @@ _NEWS_WAIT_MS: Final = 20
 """As long as a busy broker may take to notice that its own connection to a peer was reset."""
 _SETTLED_AFTER_MS: Final = 1_000
 _WORTH_KEEPING: Final = 50
-"""An answer about fewer partitions is made again each time."""
+"""An answer with fewer partitions is built anew for each request."""
 
 
 def handle(services: Services, request: ApiRequest) -> None:
@@ -92,7 +92,7 @@ def _never() -> bool:
 
 
 def _moving(services: Services, body: MetadataRequest) -> list[str]:
-    """The topics asked for that have a leader who is gone, and no other yet."""
+    """The requested topics that have a partition whose leader is gone and not yet replaced."""
     moving = services.metadata_answers.moving(services.metadata)
     if not moving or body.topics is None:
         return list(moving)
@@ -104,9 +104,9 @@ def _answer(services: Services, request: ApiRequest) -> None:
     question = _question(request)
     found = services.metadata_answers.find(version, question)
     if found is None:
-        answer = _made(services, request)
+        answer = _build(services, request)
         is_large = sum(len(topic.partitions) for topic in answer.topics) >= _WORTH_KEEPING
-        # An error may have been the reason to do something, such as to make a topic.
+        # An answer with an error may have a side effect, such as the creation of a topic.
         keeps = is_large and all(topic.error_code == ErrorCode.NONE for topic in answer.topics)
         found = answer if request.api_version is None else request.encoded(answer)
         if found is None:
@@ -120,7 +120,7 @@ def _answer(services: Services, request: ApiRequest) -> None:
 
 
 def _question(request: ApiRequest) -> Hashable:
-    """All that an answer depends on, besides the picture of the cluster."""
+    """Everything that an answer depends on, except the metadata."""
     body: MetadataRequest = request.body
     return (
         None if body.topics is None else tuple((topic.topic_id, topic.name) for topic in body.topics),
@@ -131,7 +131,7 @@ def _question(request: ApiRequest) -> Hashable:
     )
 
 
-def _made(services: Services, request: ApiRequest) -> MetadataResponse:
+def _build(services: Services, request: ApiRequest) -> MetadataResponse:
     body: MetadataRequest = request.body
     cache, current = services.metadata, services.metadata.current
     # In version 0, which has no null, an empty list asks for all topics.

@@ -1,8 +1,8 @@
-"""What is told of many partitions, kept until the picture of the cluster changes.
+"""A cache of Metadata answers with many partitions, valid until the metadata changes.
 
-A thousand clients ask the same when a leader dies, and an answer about 2,000 partitions takes milliseconds to
-make. It is made once for each kind of question: the topics asked for, listener, version and flags.
-Any thread; two that ask at the same time may both make it.
+When a leader dies, a thousand clients ask the same, and an answer with 2,000 partitions takes milliseconds to
+build. It is built once per question: requested topics, listener, version and flags. Any thread; two threads
+at the same time may both build it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _MAX_ANSWERS: Final = 16
 
 
 class MetadataAnswers:
-    """See the module. ``version`` is `MetadataCache.version`, read before the answer was made."""
+    """``version`` is `MetadataCache.version`, read before the answer was built."""
 
     def __init__(self) -> None:
         self._kept: tuple[int, dict[Hashable, Any]] = (-1, {})
         self._moving: tuple[int, frozenset[str]] = (-1, frozenset())
 
     def find(self, version: int, question: Hashable) -> Any:
-        """The answer to this question in this picture, or None."""
+        """The answer to this question at this version, or None."""
         kept_version, answers = self._kept
         return answers.get(question) if kept_version == version else None
 
@@ -37,9 +37,9 @@ class MetadataAnswers:
             answers[question] = answer
 
     def moving(self, cache: MetadataCache) -> frozenset[str]:
-        """The topics of which a partition has a leader that is dead or suspected, and no other yet.
+        """The topics with a partition whose leader is dead or suspect and not yet replaced.
 
-        One without any leader (the controller has said so) may stay so for long: nobody waits for it.
+        A partition without a leader, by the controller's word, may stay so for long: no request waits for it.
         """
         version, current = cache.version, cache.current
         known_version, moving = self._moving

@@ -36,7 +36,7 @@ def serve_metrics(
     ).set_function(lambda: len(replicas.logs.strays.all()))
     Gauge(
         "barnabas_failed_replicas",
-        "Replicas that an unforeseen error has put out of service, or their groups.",
+        "Replicas that failed by an unforeseen error, or whose groups did.",
         registry=registry,
     ).set_function(lambda: len(replicas.failed.reasons()))
     endpoint = MetricsEndpoint(

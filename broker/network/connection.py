@@ -106,8 +106,8 @@ class Connection(asyncio.BufferedProtocol):
         self._queue_full = False
         self._close_reason = ""
         self._closing_when_idle = ""
-        # The lock guards these. `_pending` (not yet run) is always a suffix of `_slots` (not yet sent); the
-        # queue, that of the lane of the first of them, counts it exactly while `_scheduled`.
+        # The lock guards these. `_pending` (not yet run) is always a suffix of `_slots` (not yet sent). The
+        # queue is that of the first pending request's lane; it counts `_pending` exactly while `_scheduled`.
         self._lock = threading.Lock()
         self._queue = queues[Lane.GENERAL]
         self._slots: deque[Request] = deque()
@@ -350,12 +350,12 @@ class Connection(asyncio.BufferedProtocol):
         if is_over:
             self._owner.wake_for(self)
         if blocked:
-            # They wait for their own peer and must not keep others out of the queue.
+            # They wait for their own peer and must not take up room in the queue.
             queue.discount(blocked)
         return goes_on
 
     def put_back(self, request: Request, lane: Lane) -> bool:
-        """Queue the connection for that lane, with the request that was taken first; whether it is full."""
+        """Queue the connection for that lane, this request first; returns whether the queue is full."""
         with self._lock:
             request.lane = lane
             self._pending.appendleft(request)
@@ -418,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._queue.add(self, len(self._pending), self._owner.wake_for_room)
 
     def _queue_up_counted(self) -> bool:
-        """Queue this connection, whose requests are counted already, where the first of them is to run."""
+        """Queue this connection, whose requests are counted already, in the lane of its first request."""
         queue, before = self._queue_of_next(), self._queue
         if queue is before:
             return queue.add(self, 0, self._owner.wake_for_room)

@@ -1,4 +1,4 @@
-"""The workers that run the handlers: `num.io.threads` of them, and a few for each lane besides.
+"""The workers that run the handlers: `num.io.threads` in the general lane, and a few in each other lane.
 
 A worker takes the connection whose turn it is, runs one of its requests, and goes on with the next one. An
 exception that escapes the handler is logged and costs its connection alone. An `InvariantViolation`, and
@@ -72,7 +72,7 @@ class IoWorkers:
             self._runner.on_fatal(error)
 
     def _was_run(self, ready: Runnable, request: Request) -> bool:
-        """Run it, unless its handler says that it is for another lane: then its connection goes there."""
+        """Run it; if its handler asks for another lane, queue its connection there and return False."""
         try:
             self._runner.handle(request)
         except NotShort as elsewhere:

@@ -17,17 +17,17 @@ from barnabas.protocol.frames import Frame
 
 
 class Lane(Enum):
-    """Which workers run a request; it waits behind none that another lane's workers run."""
+    """The workers that run a request. It never waits for requests of another lane."""
 
     GENERAL = "io"
     RECORDS = "records"
-    """What looks into records may take seconds."""
+    """Checks of records, which may take seconds."""
     CONTROL = "control"
-    """What the controller says waits behind no client."""
+    """The controller's requests, which wait for no client's."""
 
 
 class NotShort(Exception):
-    """Raised by a handler that has changed nothing yet: the request is for the workers of a lane instead."""
+    """Raised by a handler that has changed nothing yet: the workers of this lane have to run the request."""
 
     def __init__(self, lane: Lane = Lane.GENERAL) -> None:
         super().__init__(lane)
@@ -78,7 +78,7 @@ class Request:
         self.must_be_short = False
         """Whether it runs on a network thread, where it may raise `NotShort`."""
         self.lane: Lane | None = None
-        """Whose workers run it, as soon as that is asked."""
+        """None until `RequestRunner.lane_of` has decided."""
         # Both belong to the connection and are guarded by its lock.
         self.answered = False
         self.buffers: Buffers = ()

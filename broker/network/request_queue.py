@@ -35,11 +35,11 @@ class Runnable(Protocol):
 
     @abstractmethod
     def request_done(self) -> bool:
-        """Whether another request may run here at once; if not, the connection is queued when one may."""
+        """Whether the next request may run here at once; if not, the connection is queued when it may."""
 
     @abstractmethod
     def put_back(self, request: Request, lane: Lane) -> bool:
-        """The request that was taken is for that lane, and the connection is queued there."""
+        """Take the request back and queue the connection in that lane; returns whether the queue is full."""
 
 
 class Waiter:

@@ -30,12 +30,11 @@ def _never(request: Request) -> bool:
 
 
 def _general(request: Request) -> Lane:
-    """Without anybody who can tell, all requests are of one kind."""
     return Lane.GENERAL
 
 
 class RequestRunner:
-    """One per server. `is_short`, `lane_of` and `after_run` as `SocketServer` has them."""
+    """One per server. `is_short`, `lane_of` and `after_run`: see `SocketServer`."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class RequestRunner:
         self.after_run = after_run or _nothing
 
     def lane_of(self, request: Request) -> Lane:
-        """Whose workers run it, unless a handler has said another lane before."""
+        """The lane of a request: the one its handler asked for, else that of the constructor's function."""
         if request.lane is None:
             request.lane = self._lane_of(request)
         return request.lane

@@ -28,7 +28,7 @@ from barnabas.protocol.frames import BufferPool
 logger = logging.getLogger(__name__)
 
 _LANE_THREADS: Final = {
-    # What is unfolded takes a multiple of what came: so many at once bound the memory of all.
+    # Decompressed records take a multiple of their size: the number of threads bounds the memory.
     Lane.RECORDS: 2,
     Lane.CONTROL: 1,
 }
@@ -53,7 +53,7 @@ class ListenAddress(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings:
-    """What the server takes from the broker's settings, and their defaults."""
+    """The broker's settings for the server, with their defaults."""
 
     num_network_threads: int = 1
     num_io_threads: int = 8
@@ -90,10 +90,10 @@ class ServerSettings:
 class SocketServer:
     """One per broker. `process` runs on the workers and answers each request once, then or later.
 
-    `is_short` tells which requests a network thread runs itself (none by default), `lane_of` which workers
-    run the others (by default the general ones); both see them undecoded.
-    `after_run` is called by a thread that has run all that one connection had ready. `on_fatal` is called
-    from a thread of the server that dies; the broker must then go down.
+    `is_short` chooses the requests that a network thread runs itself (none by default), `lane_of` the lane of
+    the others (the general one by default); both get undecoded requests. `after_run` is called by a thread
+    that has run all ready requests of one connection. `on_fatal` is called by a thread of the server that
+    dies; the broker must then stop.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ from barnabas.protocol.schema import (
 class ReplicaDescription:
     """One replica on the broker that answers; ``isr`` is known to the leader alone and empty elsewhere.
 
-    ``failure`` says what an unforeseen error has stopped: the replica, or what this broker coordinates by it.
+    ``failure`` describes an unforeseen error that stopped the replica, or the groups that it stores.
     """
 
     partition_index: int = int32()
@@ -48,7 +48,7 @@ class TopicReplicas:
 
 @message
 class DescribeReplicasResponse:
-    """``strays`` are the folders of logs that belong to no topic which is known, and are kept."""
+    """``strays`` are the folders of logs that belong to no known topic and are kept."""
 
     error_code: int = int16()
     broker_id: int = int32()

@@ -108,13 +108,13 @@ class ForgottenTopic:
 
 @message
 class ReplicaState:
-    """Who fetches, in later versions, with the follower's broker epoch (KIP-903)."""
+    """The fetching replica in later versions, with the follower's broker epoch (KIP-903)."""
 
     replica_id: int = int32(default=CONSUMER_REPLICA_ID)
     replica_epoch: int = int64(default=-1)
 
 
-# Kafka's ReplicaVerificationTool speaks version 17 without asking for what is offered.
+# Kafka's ReplicaVerificationTool sends version 17 without asking which versions are offered.
 @request(ApiKey.FETCH, FetchResponse, versions=(4, 13), flexible_since=12, served_to=17)
 @message
 class FetchRequest(RequestOf[FetchResponse]):

@@ -1,9 +1,9 @@
 """What the controller tells the brokers, and the brokers the controller. Native codec only.
 
 Every request of the controller carries its epoch; a broker that knows a higher one refuses with
-STALE_CONTROLLER_EPOCH. ``broker_epoch`` is the epoch of the life of the broker that the request is meant for;
-one meant for an earlier life is refused with STALE_BROKER_EPOCH (KIP-380). ``sequence`` numbers what one
-controller sends; a broker answers one that is lower than the last without doing it, for it is an old copy.
+STALE_CONTROLLER_EPOCH. ``broker_epoch`` names the registration of the receiving broker; a request for an
+earlier registration is refused with STALE_BROKER_EPOCH (KIP-380). ``sequence`` numbers the requests of one
+controller; a broker ignores a request with a lower number than the last one, because it is a late copy.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class LeaderAndIsrResponse:
 class LeaderAndIsrRequest(RequestOf[LeaderAndIsrResponse]):
     """Who leads and who follows.
 
-    ``is_full`` says that this is all that the receiver hosts, as after its registration: what it has beyond
-    that is set aside, and kept until somebody says that its topic is deleted.
+    ``is_full``: the request names every partition that the receiver hosts, as after its registration. Other
+    logs there are set aside, and kept until the controller deletes their topics.
     """
 
     controller_id: int = int32()
@@ -114,7 +114,7 @@ class StopReplicaPartition:
 
 @message
 class StopReplicaTopic:
-    """Only replicas of the topic with this id are meant."""
+    """Applies only to replicas of the topic with this id."""
 
     topic_name: str = string()
     partition_states: list[StopReplicaPartition] = array(StopReplicaPartition)

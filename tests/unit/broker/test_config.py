@@ -48,7 +48,7 @@ def test_every_setting_is_read_somewhere() -> None:
 
 
 def test_more_than_one_fetcher_per_leader_is_refused_with_the_reason() -> None:
-    assert "num.replica.fetchers='4': expected 1, as one connection carries" in refusal(
+    assert "num.replica.fetchers='4': expected 1, as one connection per leader carries" in refusal(
         {"num.replica.fetchers": "4"}
     )
 
