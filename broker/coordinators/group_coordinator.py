@@ -281,7 +281,11 @@ class GroupCoordinator:
 
     def topics_deleted(self, topics: Collection[str]) -> None:
         """These topics are deleted; their offsets go too."""
+        known = self._metadata.current.topics
         with self._condition:
+            for name in topics:
+                if name not in known:
+                    self._checked.pop(name, None)
             self._deleted.append(_Deleted(frozenset(topics), self._log_ends()))
             self._condition.notify()
 

@@ -771,6 +771,17 @@ def test_offsets_of_a_topic_that_this_broker_has_not_heard_of_yet_stay(hosting: 
     assert len(records(hosting)) == 1, "there is no tombstone"
 
 
+def test_the_coordinator_keeps_no_names_of_deleted_topics(hosting: Serving) -> None:
+    """A cluster may create and delete topics for years."""
+    update, kept = hosting.managed.metadata.update, len(hosting.groups._checked)
+    for number in range(20):
+        topic_id = uuid.UUID(int=100 + number)
+        update(metadata(LIVE, led_by(1), topic=f"short-{number}", topic_id=topic_id))
+        update(metadata(LIVE, led_by(-2), topic=f"short-{number}", topic_id=topic_id))
+    work(hosting)
+    assert len(hosting.groups._checked) == kept
+
+
 def make_anew(serving: Serving, topic: str) -> None:
     """The topic is deleted, and made again before the coordinator's thread has time for either."""
     update = serving.managed.metadata.update
