@@ -13,7 +13,7 @@ from typing import Final
 
 from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
-from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
+from barnabas.broker.log.storage_errors import CheckpointDamaged, disk_work, storage_error
 from barnabas.protocol.ids import Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -110,10 +110,8 @@ class OffsetCheckpoint:
         if entries == self._entries:
             return
         text = encode_checkpoint((key.topic, key.partition, entries[key]) for key in sorted(entries))
-        try:
+        with disk_work(self.path):
             self._files.write_atomically(self.path, text, durable=True)
-        except OSError as error:
-            raise storage_error(self.path, error) from error
         self._entries = entries
 
     def keep(self, key: TopicPartition) -> None:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, Self
 from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, SyncState
 from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, OpenFiles
-from barnabas.broker.log.storage_errors import storage_error
+from barnabas.broker.log.storage_errors import disk_work, storage_error
 
 _BLOCK_ENTRIES: Final = 4096
 """Entries read at once when the search has come this close."""
@@ -115,7 +115,7 @@ class IndexFile:
         if self._state is None or not self.is_dirty:
             return
         buffer, count = self._state
-        try:
+        with disk_work(self.path):
             if count:
                 # A new file: a reader may be searching the old one.
                 entries = memoryview(buffer)[: count * self.entry.size]
@@ -123,8 +123,6 @@ class IndexFile:
                 self.sync_state.note_change()
             else:
                 self._files.unlink(self.path, missing_ok=True)
-        except OSError as error:
-            raise storage_error(self.path, error) from error
         with _FORM_LOCK:
             self._written += 1
             self._descriptor = None

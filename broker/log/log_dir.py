@@ -21,7 +21,7 @@ from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log_files import DELETED_SUFFIX, parse_partition_name
 from barnabas.broker.log.partition_metadata import encode_topic_id
-from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
+from barnabas.broker.log.storage_errors import CheckpointDamaged, disk_work, storage_error
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 
@@ -99,11 +99,9 @@ class LogDir:
 
         Raises InvalidConfiguration when another process has it, LogDirFailure when the disk refuses.
         """
-        try:
+        with disk_work(path):
             files.mkdir_durably(path)
             descriptor = files.open(path / LOCK_FILE, os.O_CREAT | os.O_RDWR)
-        except OSError as error:
-            raise storage_error(path, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -131,10 +129,8 @@ class LogDir:
         if not meta.get(_DIRECTORY_ID):
             meta = {**meta, _DIRECTORY_ID: encode_topic_id(TopicId(uuid.uuid4()))}
             lines = [f"{name}={value}" for name, value in sorted(meta.items())]
-            try:
+            with disk_work(self.path):
                 self._files.write_atomically(self.path / META_FILE, encode_lines(lines), durable=True)
-            except OSError as error:
-                raise storage_error(self.path, error) from error
         self.directory_id = meta[_DIRECTORY_ID]
 
     def read_meta(self) -> dict[str, str] | None:
@@ -179,11 +175,9 @@ class LogDir:
 
     def put_clean_mark(self, mark: CleanMark) -> None:
         """Record that the logs were closed and are on disk. Raises LogDirFailure."""
-        try:
+        with disk_work(self.path):
             text = encode_lines([mark.text()])
             self._files.write_atomically(self.path / CLEAN_SHUTDOWN_FILE, text, durable=True)
-        except OSError as error:
-            raise storage_error(self.path, error) from error
 
     def scan(self, is_stray: Callable[[Path], bool], mark: CleanMark | None) -> ScannedDir:
         """List the folders of logs with the last stop's record. Raises as `take_clean_mark`."""
@@ -191,10 +185,8 @@ class LogDir:
         log_starts = self.log_starts.read_or_empty()
         # Read now, so that its entries can be kept.
         self.high_watermarks.read_or_empty()
-        try:
+        with disk_work(self.path, Operation.READ):
             folders = sorted(path for path in self.path.iterdir() if path.is_dir())
-        except OSError as error:
-            raise storage_error(self.path, error, Operation.READ) from error
         logs, doomed = [], []
         for folder in folders:
             key = parse_partition_name(folder.name)

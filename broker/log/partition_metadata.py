@@ -15,7 +15,7 @@ from barnabas.broker.log.checkpoint_file import encode_lines
 from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log_files import PARTITION_METADATA
-from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
+from barnabas.broker.log.storage_errors import CheckpointDamaged, disk_work, storage_error
 from barnabas.protocol.ids import TopicId
 
 
@@ -42,10 +42,8 @@ def write_partition_metadata(folder: Path, topic_id: TopicId, files: FileSystem 
     """
     path = folder / PARTITION_METADATA
     text = encode_lines(["version: 0", f"topic_id: {encode_topic_id(topic_id)}"])
-    try:
+    with disk_work(path):
         files.write_atomically(path, text, durable=True)
-    except OSError as error:
-        raise storage_error(path, error) from error
 
 
 def read_partition_metadata(folder: Path) -> TopicId | None:

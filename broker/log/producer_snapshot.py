@@ -33,7 +33,7 @@ from barnabas.broker.log.producer_state import (
     ProducerState,
     ProducerStates,
 )
-from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
+from barnabas.broker.log.storage_errors import CheckpointDamaged, disk_work, storage_error
 
 logger = logging.getLogger(__name__)
 
@@ -118,10 +118,8 @@ class ProducerSnapshots:
         if not self._is_new(offset):
             return False
         path = self.path(offset)
-        try:
+        with disk_work(path):
             self._files.write_atomically(path, encode_snapshot(states), durable=False)
-        except OSError as error:
-            raise storage_error(path, error) from error
         # The kept one is older.
         self._kept = None
         insort(self._offsets, offset)
@@ -237,10 +235,8 @@ class ProducerSnapshots:
     def _remove(self, offsets: Iterable[int]) -> None:
         for offset in list(offsets):
             path = self.path(offset)
-            try:
+            with disk_work(path, Operation.CHANGE):
                 self._files.unlink(path, missing_ok=True)
-            except OSError as error:
-                raise storage_error(path, error, Operation.CHANGE) from error
             self._offsets.remove(offset)
             self._unsynced.discard(offset)
             self.has_removed = True

@@ -38,7 +38,6 @@ from barnabas.broker.log.storage_errors import (
     LogDirFailure,
     StorageCallFailed,
     disk_work,
-    storage_error,
 )
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.record_batch import HEADER_BYTES, check_batch, parse_header
@@ -80,10 +79,8 @@ def recover_log(
     """
     if recovery_point <= log_start_offset:
         recovery_point = 0
-    try:
+    with disk_work(folder, Operation.READ):
         found, snapshots = _list_files(folder, files)
-    except OSError as error:
-        raise storage_error(folder, error, Operation.READ) from error
     bases = [base for base, _ in found]
     segments: list[Segment] = []
     for index, (base, size) in enumerate(found):

@@ -22,7 +22,7 @@ from barnabas.broker.log.retention import SegmentAge
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.segment_reader import NO_HINT, SegmentReader
 from barnabas.broker.log.segment_scan import find_batch_in, iter_headers
-from barnabas.broker.log.storage_errors import storage_error
+from barnabas.broker.log.storage_errors import disk_work
 from barnabas.broker.log.time_index import TimeIndex
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import (
@@ -127,10 +127,8 @@ class Segment(SegmentReader):
         size, next_offset = self._end
         timestamp_ms = self.max_timestamp
         if timestamp_ms < 0 < size:
-            try:
+            with disk_work(self.file.path, Operation.READ):
                 timestamp_ms = self.file.path.stat().st_mtime_ns // 1_000_000
-            except OSError as error:
-                raise storage_error(self.file.path, error, Operation.READ) from error
         return SegmentAge(next_offset, size, timestamp_ms)
 
     def must_roll(
@@ -313,8 +311,6 @@ class Segment(SegmentReader):
     def remove(self) -> None:
         """Delete the files; views that were handed out stay valid. Raises LogDirFailure."""
         self.file.remove()
-        try:
+        with disk_work(self.file.path, Operation.CHANGE):
             self.offset_index.remove()
             self.time_index.remove()
-        except OSError as error:
-            raise storage_error(self.file.path, error, Operation.CHANGE) from error

@@ -30,7 +30,7 @@ from typing import Final
 from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, SyncState
 from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, OpenFiles
-from barnabas.broker.log.storage_errors import LogGone, storage_error
+from barnabas.broker.log.storage_errors import LogGone, disk_work, storage_error
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.invariants import invariant
 
@@ -89,15 +89,13 @@ class SegmentFile:
     @classmethod
     def create(cls, path: Path, files: FileSystem = FILE_SYSTEM) -> SegmentFile:
         """A new, empty file. Raises LogDirFailure, also when there is one of that name with bytes in it."""
-        try:
+        with disk_work(path):
             descriptor = files.open(path, os.O_CREAT | os.O_RDWR)
             try:
                 if os.fstat(descriptor).st_size:
                     raise FileExistsError(errno.EEXIST, "a new segment would overwrite an old one")
             finally:
                 os.close(descriptor)
-        except OSError as error:
-            raise storage_error(path, error) from error
         return cls(path, 0, files)
 
     @property
@@ -233,11 +231,9 @@ class SegmentFile:
 
     def cut_to(self, size: int) -> None:
         """Shorten a file that no reader has seen yet, as recovery does. Raises LogDirFailure."""
-        try:
+        with disk_work(self.path, Operation.CHANGE):
             if self.path.stat().st_size != size:
                 self._files.truncate(self.path, size)
-        except OSError as error:
-            raise storage_error(self.path, error, Operation.CHANGE) from error
         self._map = None
         self.size = self._hot_from = size
         self.sync_state.note_change()
@@ -247,10 +243,8 @@ class SegmentFile:
         if self._capacity > self.size:
             descriptor = self._descriptor
             is_open = descriptor is not None and descriptor.is_writable
-            try:
+            with disk_work(self.path, Operation.CHANGE):
                 self._files.truncate(descriptor.number if is_open and descriptor else self.path, self.size)
-            except OSError as error:
-                raise storage_error(self.path, error, Operation.CHANGE) from error
             self._capacity = self.size
             self.sync_state.note_change()
 

@@ -22,7 +22,7 @@ from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_files import MAX_NAME_BYTES
 from barnabas.broker.log.partition_metadata import read_partition_metadata
-from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
+from barnabas.broker.log.storage_errors import CheckpointDamaged, disk_work
 from barnabas.protocol.ids import Offset, TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -86,11 +86,9 @@ class StrayLogs:
         name = log.topic_partition
         folder = log.folder.with_name(stray_name(name))
         OffsetCheckpoint(log.folder / LOG_START_FILE, self._files).write({name: log.log_start_offset})
-        try:
+        with disk_work(log.folder):
             self._files.rename(log.folder, folder)
             self._files.fsync(folder.parent)
-        except OSError as error:
-            raise storage_error(log.folder, error) from error
         with self._lock:
             self._strays[folder] = StrayLog(name, log.topic_id, folder)
         return folder
@@ -104,13 +102,11 @@ class StrayLogs:
             stray = self._find(partition, topic_id)
         if stray is None:
             return
-        try:
+        with disk_work(stray.folder):
             self._files.rename(stray.folder, stray.folder.with_name(str(partition)))
             with self._lock:
                 self._strays.pop(stray.folder, None)
             self._files.fsync(stray.folder.parent)
-        except OSError as error:
-            raise storage_error(stray.folder, error) from error
         logger.warning("%s is back, its log is reopened from %s", partition, stray.folder)
 
     def start_of(self, partition: TopicPartition, folder: Path) -> Offset:
