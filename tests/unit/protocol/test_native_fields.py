@@ -1,0 +1,59 @@
+"""The native wire from one version to the next: while a cluster is upgraded, brokers of both versions run.
+
+``native_fields.txt`` has the fields of each message as the last released version sends them. A shorter array
+takes defaults for fields that were added; an older version ignores the surplus of a longer one. Add new
+fields to the file with each release, and never remove one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from barnabas.protocol.codec_msgpack import decode_request
+from barnabas.protocol.ids import NO_TOPIC_ID
+from barnabas.protocol.schema import APIS, ApiKey, WireField, native_fields
+
+from .test_codec_msgpack import request_bytes
+
+_RELEASED: Final = dict(
+    line.split(" ", 1) if " " in line else (line, "")
+    for line in (Path(__file__).parent / "native_fields.txt").read_text().splitlines()
+)
+
+
+def _kind(wire: WireField) -> str:
+    kind = wire.kind.value if wire.struct is None else wire.struct.__name__
+    return f"[{kind}]" if wire.is_array else kind
+
+
+def _all_messages() -> dict[str, type[Any]]:
+    found: dict[str, type[Any]] = {}
+    to_visit = [cls for api in APIS.values() for cls in (api.request, api.response)]
+    while to_visit:
+        cls = to_visit.pop()
+        if cls.__name__ not in found:
+            found[cls.__name__] = cls
+            to_visit += [wire.struct for _, wire, _ in native_fields(cls) if wire.struct is not None]
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(_RELEASED))
+def test_a_message_begins_with_the_fields_that_were_released(name: str) -> None:
+    fields = native_fields(_all_messages()[name])
+    released = _RELEASED[name].split()
+    assert [f"{field}:{_kind(wire)}" for field, wire, _ in fields[: len(released)]] == released
+    assert [field for field, _, default in fields[len(released) :] if default is None] == []
+
+
+def test_control_requests_of_the_released_version_have_neither_sequence_nor_topic_id() -> None:
+    stop = decode_request(
+        request_bytes([ApiKey.STOP_REPLICA, 1, "c", [1, 5, 77, [["t", [[0, -2, True]]]]]])
+    ).body
+    assert (stop.sequence, stop.topic_states[0].topic_id) == (-1, NO_TOPIC_ID)
+    lead = decode_request(request_bytes([ApiKey.LEADER_AND_ISR, 1, "c", [1, 5, 77, True, [], []]])).body
+    assert (lead.sequence, lead.is_full) == (-1, True)
+    update = decode_request(request_bytes([ApiKey.UPDATE_METADATA, 1, "c", [1, 5, 77, [], [], True]])).body
+    assert (update.sequence, update.is_full) == (-1, True)
