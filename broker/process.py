@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -17,7 +18,6 @@ from typing import Final, NoReturn
 
 from barnabas.broker.app import Broker
 from barnabas.broker.config import BrokerConfig
-from barnabas.broker.descriptor_limit import raise_descriptor_limit
 from barnabas.broker.logging_setup import set_up_logging
 from barnabas.protocol.errors import BarnabasError
 
@@ -27,6 +27,8 @@ EXIT_FATAL: Final = 70
 SWITCH_INTERVAL_S: Final = 0.001
 """How long a computing thread may keep the interpreter lock from a waiting one. Python's default of 5 ms
 would be added to each request in the meantime, often twice."""
+_HIGHEST_LIMIT: Final = 1 << 20
+"""Of open files: the kernel's maximum (fs.nr_open), used if the hard limit is "unlimited"."""
 
 
 def _die(error: BaseException) -> NoReturn:
@@ -37,6 +39,22 @@ def _die(error: BaseException) -> NoReturn:
         handler.flush()
     sys.stderr.flush()
     os._exit(EXIT_FATAL)
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit of open files to the hard one, as the JVM does; returns the limit in force."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _HIGHEST_LIMIT if hard == resource.RLIM_INFINITY else hard
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        logger.info("open files: at most %d, which is the hard limit", soft)
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:
+        logger.warning("open files: at most %d; the limit could not be raised to %d: %s", soft, wanted, error)
+        return soft
+    logger.info("open files: at most %d, raised from %d to the hard limit", wanted, soft)
+    return wanted
 
 
 def run_broker(config: BrokerConfig, logs_dir: Path | None = None) -> int:

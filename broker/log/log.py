@@ -32,7 +32,6 @@ from barnabas.broker.log.log_appends import (
 from barnabas.broker.log.log_bounds import LogBounds
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_segments import LogSegments
-from barnabas.broker.log.log_sync import are_synced, sync_all
 from barnabas.broker.log.opened_log import OpenedLog, open_log_folder
 from barnabas.broker.log.partition_metadata import write_partition_metadata
 from barnabas.broker.log.producer_state import ProducerStates
@@ -481,7 +480,7 @@ class Log:
                 return
         self._snapshots.write_kept(self.lock)
         covered = [segment for segment in segments if segment.base_offset < end]
-        sync_all(covered, self._snapshots, self.epoch_cache, self.folder, self._files)
+        self._sync(covered)
         if not self._is_folder_durable:
             self._files.fsync(self.folder.parent)
             self._is_folder_durable = True
@@ -520,7 +519,19 @@ class Log:
 
     @property
     def is_synced(self) -> bool:
-        return are_synced(self._segments.all, self._snapshots, self.epoch_cache)
+        return (
+            self._snapshots.is_synced
+            and self.epoch_cache.sync_state.is_synced
+            and all(segment.is_synced for segment in self._segments.all)
+        )
+
+    def _sync(self, segments: Iterable[Segment]) -> None:
+        """Sync each changed file once, then the folder. Raises OSError, also if a file is gone by then."""
+        for segment in segments:
+            segment.fsync()
+        self._snapshots.fsync()
+        self.epoch_cache.fsync()
+        self._files.fsync(self.folder)
 
     def close(self, now_ms: int, *, is_on_disk: bool = False) -> None:
         """Stop for good: everything is written and forced to disk. A second call does nothing.
@@ -532,7 +543,7 @@ class Log:
                 return
             if self.write_out() or not (is_on_disk or self.is_synced):
                 with disk_work(self.folder, Operation.SYNC):
-                    sync_all(self._segments.all, self._snapshots, self.epoch_cache, self.folder, self._files)
+                    self._sync(self._segments.all)
             self._bounds.raise_recovery_point(self._bounds.end, self._bounds.cuts)
             self.is_closed = True
             for segment in self._segments.all:

@@ -13,7 +13,7 @@ import logging, resource, sys
 soft, hard = int(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-from barnabas.broker.descriptor_limit import raise_descriptor_limit
+from barnabas.broker.process import raise_descriptor_limit
 print(raise_descriptor_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
