@@ -13,6 +13,7 @@ from barnabas.protocol.errors import ConnectionClosed, ConnectionRefused, Reques
 from barnabas.protocol.ids import BrokerId, Offset
 from tests.simulation.disk import BATCH_BYTES
 from tests.simulation.disk_chaos import DISK_CURES, DISK_FAULTS, DiskChaos
+from tests.simulation.profiles import USUAL, Profile
 from tests.simulation.world import SimBroker, World
 from tests.simulation.zookeeper_client import Door
 
@@ -57,14 +58,15 @@ CURES = {
     "clear_suspicion": 2.0,
 }
 
+_ROUNDS_OF_CONTROL = 50
 LOST = (ConnectionClosed, ConnectionRefused, RequestTimedOutLocally)
 """How a fetch ends that has no answer."""
 
 
 class Chaos(DiskChaos):
-    """One history."""
+    """One history; a profile says which weights are others than usual."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, profile: Profile = USUAL) -> None:
         self.random = random.Random(seed)
         brokers = self.random.choice((3, 3, 3, 4, 5))
         self.world = World(
@@ -81,12 +83,14 @@ class Chaos(DiskChaos):
             weights[fault] = weight * self.random.choice((0.0, 0.2, 0.5, 2.0))
         for cure, weight in (CURES | DISK_CURES).items():
             weights[cure] = weight * self.random.choice((0.5, 1.0, 2.0))
+        weights |= profile.weights
+        self._steps = profile.steps
         self._names = list(weights)
         self._weights = list(weights.values())
 
-    def run(self, steps: int) -> None:
+    def run(self) -> None:
         """Raises Violation, AssertionError or InvariantViolation when something goes wrong."""
-        for _ in range(steps):
+        for _ in range(self._steps):
             (name,) = self.random.choices(self._names, self._weights)
             self.trace.append(name)
             step: Callable[[], None] = getattr(self, name)
@@ -162,6 +166,19 @@ class Chaos(DiskChaos):
             self.trace[-1] = f"{self.trace[-1]} {host.id} {step.__name__}"
             step()
 
+    def control_all(self) -> None:
+        """The controllers work off all that they have to, and are heard, while nothing else gets on."""
+        world = self.world
+        for _ in range(_ROUNDS_OF_CONTROL):
+            is_done = world.control()
+            for channels in list(world.channels):
+                if world.hosts[channels.source].can_act:
+                    for host in self.hosts:
+                        is_done = world.deliver_control(channels, host) or is_done
+            world.check()
+            if not is_done:
+                return
+
     def advance(self) -> None:
         self.world.advance(self.random.choice((1, 50, 300, 1_100)))
 
@@ -182,6 +199,20 @@ class Chaos(DiskChaos):
     def lose_message(self) -> None:
         if self.world.messages:
             self.world.messages.pop(self.random.randrange(len(self.world.messages)))
+
+    def hold_back(self) -> None:
+        """A message stays in some queue, while others overtake it."""
+        world = self.world
+        if world.messages:
+            world.held_back.append(world.messages.pop(self.random.randrange(len(world.messages))))
+
+    def let_go(self) -> None:
+        """One that was held back arrives."""
+        world = self.world
+        if world.held_back:
+            index = self.random.randrange(len(world.held_back))
+            world.messages.append(world.held_back.pop(index))
+            world.deliver(len(world.messages) - 1)
 
     def time_out_control(self) -> None:
         """The answer to a controller's request does not come in time: it asks again, and both may arrive."""
@@ -209,6 +240,15 @@ class Chaos(DiskChaos):
                 self.world.work_off(host.id)
             else:
                 host.member.control()
+            client.heal()
+
+    def interleave(self) -> None:
+        """Another broker gets its ISR changes written among the requests of a controller's turn."""
+        host, other = self._any_host(), self._any()
+        if host.can_act and other.id != host.id:
+            client = host.member.client
+            client.interrupt_after(self.random.randint(0, 4), lambda: self.world.work_off(other.id))
+            host.member.control()
             client.heal()
 
     def checkpoint(self) -> None:

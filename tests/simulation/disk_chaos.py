@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
+from collections.abc import Sequence
 
 from barnabas.broker.replication.isr import PendingShrink
 from barnabas.protocol.ids import BrokerId
@@ -85,6 +86,43 @@ class DiskChaos:
             broker.start()
             self.world.depose_controller()
 
+    def rebirth(self) -> None:
+        """A broker that has lost something is back at once, while what it said before is still on its way."""
+        world = self.world
+        behind = [one.id for one in world.brokers.values() if self._is_behind(one)]
+        broker = world.brokers[self.random.choice(behind)] if behind else self._any()
+        if broker.is_up and self._is_another_well(broker):
+            broker.crash(power_loss=self.random)
+            if self.random.random() < 0.7:
+                broker.wipe()
+            broker.start()
+            if self.random.random() < 0.7:
+                world.held_back += [one for one in world.messages if one.source == broker.id]
+                world.messages = [one for one in world.messages if one.source != broker.id]
+
+    def _is_behind(self, broker: SimBroker) -> bool:
+        """Whether it is to join an ISR, and something that it said is on its way."""
+        world = self.world
+        is_heard = any(message.source == broker.id for message in world.messages)
+        return (
+            broker.is_up
+            and is_heard
+            and any(
+                broker.id in world.replicas_of(truth.tp) and broker.id not in truth.isr
+                for truth in world.truths.values()
+                if world.has_state(truth.tp)
+            )
+        )
+
+    def rack_falls(self) -> None:
+        """Several machines go down at once and are gone for ZooKeeper, with all that they had."""
+        brokers = [one for one in self.world.brokers.values() if one.is_up]
+        falling = self.random.sample(brokers, self.random.randint(0, len(brokers)))
+        if self._may_all_fall(falling):
+            for broker in falling:
+                broker.crash()
+                self.world.expire(broker.id)
+
     def leave_for_good(self) -> None:
         """A broker that is known to be down comes back at the very end, with an empty disk.
 
@@ -105,7 +143,9 @@ class DiskChaos:
         )
 
     def _say_nothing_more(self, broker: SimBroker) -> None:
-        self.world.messages = [one for one in self.world.messages if one.source != broker.id]
+        world = self.world
+        world.messages = [one for one in world.messages if one.source != broker.id]
+        world.held_back = [one for one in world.held_back if one.source != broker.id]
 
     def _is_another_well(self, broker: SimBroker) -> bool:
         """Whether somebody else is well in each partition."""
@@ -113,8 +153,11 @@ class DiskChaos:
 
     def _may_fall(self, broker: SimBroker) -> bool:
         """Whether somebody stays in sync and is well, while another one only seems to be."""
-        truths = self.world.truths.values()
-        return all(not truth.lossy or set(self._well(truth)) - {broker.id} for truth in truths)
+        return self._may_all_fall([broker])
+
+    def _may_all_fall(self, brokers: Sequence[SimBroker]) -> bool:
+        truths, ids = self.world.truths.values(), {broker.id for broker in brokers}
+        return all(not truth.lossy or set(self._well(truth)) - ids for truth in truths)
 
     def _may_put_out(self, leader: SimBroker) -> bool:
         """Whether a leader may propose smaller ISRs: it is well and stays, or nobody has lost anything.

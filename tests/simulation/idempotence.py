@@ -69,9 +69,9 @@ class IdempotentChaos(Chaos):
             self._names.append(name)
             self._weights.append(weight)
 
-    def run(self, steps: int) -> None:
+    def run(self) -> None:
         """As `Chaos.run`; then, without faults, every batch must be answered at last."""
-        super().run(steps)
+        super().run()
         for _ in range(_ROUNDS):
             for producer in self.producers:
                 producer.send_again(self.world.state.leader)

@@ -226,5 +226,7 @@ FOUND_BY_CHANCE: dict[Mutation, int] = {
     a_life_that_was_ended_goes_on: 0,
     lives_of_the_isr_are_not_compared: 0,
 }
-"""Random histories find these; the search begins at the seed given, only so that it ends soon. The others
-need the very history that `test_histories` tells."""
+"""Random histories find these; the search begins at the seed given, only so that it ends soon. Those that
+`test_schedules` names beside them need a profile; the others need the very history that `test_histories`
+tells.
+"""

@@ -1,7 +1,7 @@
 """Very many random histories on all cores, with a summary: ``make soak``.
 
 ``SOAK_SCHEDULES=100000`` says how many, ``SOAK_SEED=0`` with which seed they begin, ``SOAK_JOBS`` on how many
-cores.
+cores, ``SOAK_PROFILE`` what is to happen more often than usual (a name of `tests.simulation.profiles`).
 A failure names its seed, and ``BARNABAS_SIMULATION_SEED=<seed> pytest tests/simulation`` repeats it.
 """
 
@@ -18,8 +18,8 @@ from typing import Final
 
 from tests.simulation.chaos import CURES, FAULTS, NUISANCES, Chaos
 from tests.simulation.disk_chaos import DISK_CURES
+from tests.simulation.profiles import PROFILES, USUAL, Profile
 
-STEPS: Final = 200
 _AT_ONCE: Final = 50
 _REPORT_S: Final = 30.0
 _SHOWN_FAILURES: Final = 20
@@ -30,6 +30,7 @@ class Summary:
     """Of some histories."""
 
     schedules: int = 0
+    profile: str = USUAL.name
     steps: Counter[str] = field(default_factory=Counter)
     elections: int = 0
     controllers: int = 0
@@ -52,7 +53,7 @@ class Summary:
 
         shown = self.failures[:_SHOWN_FAILURES]
         lines = [
-            f"{self.schedules:,} schedules of {STEPS} steps, {sum(self.steps.values()):,} steps in all",
+            f"{self.schedules:,} schedules, {self.profile}, {sum(self.steps.values()):,} steps in all",
             f"faults: {counts(list(FAULTS))}",
             f"nuisances: {counts(list(NUISANCES))}",
             f"cures: {counts(list(CURES | DISK_CURES))}",
@@ -66,16 +67,21 @@ class Summary:
         return "\n".join(lines)
 
 
+def _profile() -> Profile:
+    return PROFILES[name] if (name := os.environ.get("SOAK_PROFILE")) else USUAL
+
+
 def run(seeds: range) -> Summary:
     """These histories, one after the other."""
     logging.disable(logging.CRITICAL)
+    profile = _profile()
     summary = Summary()
     for seed in seeds:
         summary.schedules += 1
-        chaos = Chaos(seed)
+        chaos = Chaos(seed, profile)
         with chaos.world as world:
             try:
-                chaos.run(STEPS)
+                chaos.run()
             except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding, and the others go on
                 summary.failures.append((seed, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"))
             summary.steps.update(step.partition(" ")[0] for step in chaos.trace)
@@ -92,7 +98,7 @@ def main() -> int:
     jobs = int(os.environ.get("SOAK_JOBS", str(os.cpu_count() or 1)))
     end = first + schedules
     parts = [range(seed, min(seed + _AT_ONCE, end)) for seed in range(first, end, _AT_ONCE)]
-    total, began, reported = Summary(), time.monotonic(), time.monotonic()
+    total, began, reported = Summary(profile=_profile().name), time.monotonic(), time.monotonic()
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         for part in pool.imap_unordered(run, parts):
             total.add(part)

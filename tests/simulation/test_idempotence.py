@@ -21,7 +21,6 @@ from tests.simulation.seeds import seeds_of, seeds_to_run, told_with_seed
 
 SEEDS = seeds_to_run(800) // 2
 CHUNKS = 4
-STEPS = 200
 SEEDS_TO_FIND_A_MISTAKE = 300
 
 SetAttr = Callable[[object, str, object], None]
@@ -30,7 +29,7 @@ SetAttr = Callable[[object, str, object], None]
 def _run(seed: int) -> IdempotentChaos:
     chaos = IdempotentChaos(seed)
     with chaos.world, told_with_seed(seed, chaos.trace, chaos.world.describe):
-        chaos.run(STEPS)
+        chaos.run()
     return chaos
 
 

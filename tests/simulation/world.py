@@ -240,6 +240,8 @@ class World:
         self.channels: list[SimChannels] = []
         """Of every process that takes itself for the controller, the latest last."""
         self.messages: list[Message] = []
+        self.held_back: list[Message] = []
+        """Messages that lie in some queue until somebody lets them go."""
         self.cut: set[frozenset[BrokerId]] = set()
         self.origins: dict[int | bytes, tuple[TopicId, int]] = {}
         """Of each record's value, the topic and the partition in which it was committed."""
@@ -578,6 +580,8 @@ class World:
             self.clear_suspicion(host.id)
             # Whatever was lost on the way times out.
             host.fetchers.lose_answers()
+        self.messages += self.held_back
+        self.held_back.clear()
         while self.deliver():
             continue
         for channels in self.channels:

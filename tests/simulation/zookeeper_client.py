@@ -57,6 +57,8 @@ class SimKazooClient:
         self._child_watches: dict[str, dict[Watch, None]] = {}
         self._callbacks: deque[tuple[Watch, WatchedEvent]] = deque()
         self._break_after: int | None = None
+        self._interrupt_after: int | None = None
+        self._interrupt: Callable[[], None] = lambda: None
         self._is_last_done = False
         self._waits_away = 0
         self._is_mute = False
@@ -99,9 +101,13 @@ class SimKazooClient:
         """Lose the connection with the request after so many, done or not, for some waits."""
         self._break_after, self._is_last_done, self._waits_away = requests, is_last_done, waits_away
 
+    def interrupt_after(self, requests: int, interrupt: Callable[[], None]) -> None:
+        """Have others act before the request after so many is carried out."""
+        self._interrupt_after, self._interrupt = requests, interrupt
+
     def heal(self) -> None:
-        """It breaks no more; away it stays for as long as was said."""
-        self._break_after = None
+        """It breaks no more, nor is it interrupted; away it stays for as long as was said."""
+        self._break_after = self._interrupt_after = None
 
     def poll(self) -> None:
         """Notice that the connection or the session has gone, and connect again if that is possible."""
@@ -243,6 +249,11 @@ class SimKazooClient:
     def _request(self, carry_out: Callable[[], Any], *, is_write: bool = False) -> Result:
         if not self._is_connected:
             return Result(error=ConnectionLoss())
+        if self._interrupt_after is not None:
+            self._interrupt_after -= 1
+            if self._interrupt_after < 0:
+                self._interrupt_after = None
+                self._interrupt()
         door = self._door()
         if door is Door.LOST or self._session not in self._server.sessions:
             self._suspend()

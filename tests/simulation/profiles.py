@@ -1,0 +1,120 @@
+"""What the chaos does more often than usual, so that rare coincidences of one kind come soon.
+
+A profile is still chance: it changes weights of steps, and checks nothing by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+_NO_FAULTS: Final = dict.fromkeys(
+    (
+        "break_session",
+        "crash",
+        "cut",
+        "depose_controller",
+        "drift",
+        "expire",
+        "fail_disk",
+        "leave_for_good",
+        "pause",
+        "power_loss",
+        "restart_unseen",
+        "shut_door",
+        "shut_down",
+        "slow_disk",
+        "suspect",
+        "wipe",
+    ),
+    0.0,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """The weights that are others than usual, and how long a history is."""
+
+    name: str
+    steps: int = 200
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+
+USUAL: Final = Profile(name="usual")
+
+REBIRTHS: Final = Profile(
+    name="rebirths",
+    weights={
+        **_NO_FAULTS,
+        "rebirth": 3.0,
+        "hold_back": 2.0,
+        "let_go": 4.0,
+        "control_all": 6.0,
+        "control": 5.0,
+        "send_control": 5.0,
+        "fetch": 40.0,
+        "deliver": 25.0,
+        "produce": 8.0,
+        "produce_acks_1": 1.0,
+        "shrink": 5.0,
+        "advance": 8.0,
+        "work_off": 6.0,
+        "consume": 0.0,
+        "retain": 0.0,
+        "give_up": 0.0,
+        "time_out_control": 0.2,
+    },
+)
+"""Disks are lost, and their brokers are back before anybody has noticed or heard all of the life before."""
+
+DOORS: Final = Profile(
+    name="doors",
+    weights={
+        **_NO_FAULTS,
+        "shut_door": 6.0,
+        "open_door": 4.0,
+        "cut": 1.0,
+        "pause": 1.0,
+        "produce": 6.0,
+        "produce_acks_1": 6.0,
+        "shrink": 10.0,
+        "advance": 4.0,
+        "fetch": 60.0,
+        "deliver": 60.0,
+        "work_off": 14.0,
+        "control_all": 1.0,
+    },
+)
+"""Answers of ZooKeeper are lost, and followers fall behind meanwhile."""
+
+RACES: Final = Profile(
+    name="races",
+    weights={
+        **_NO_FAULTS,
+        "interleave": 10.0,
+        "crash": 2.0,
+        "suspect": 3.0,
+        "restart": 6.0,
+        "clear_suspicion": 6.0,
+        "shrink": 10.0,
+        "advance": 10.0,
+        "control": 12.0,
+        "work_off": 5.0,
+    },
+)
+"""Leaders change ISRs while the controller writes the same states."""
+
+RACKS: Final = Profile(
+    name="racks",
+    weights={
+        **_NO_FAULTS,
+        "rack_falls": 2.0,
+        "leave_for_good": 6.0,
+        "control_all": 3.0,
+        "restart": 4.0,
+    },
+)
+"""Many brokers go down at once, and some of them never return."""
+
+PROFILES: Final = {one.name: one for one in (REBIRTHS, DOORS, RACES, RACKS)}
