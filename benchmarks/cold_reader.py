@@ -1,11 +1,11 @@
-"""What a reader of old records costs the producers, when its records must come from the disk.
+"""Measures how much a consumer of old records, read from the disk, delays the producers.
 
-One consumer, in a process of its own, reads a partition of 5 GB as fast as it can, 1 MB at a time, from the
-broker that leads a topic with three replicas, to which another process sends 1,000 records/s with acks=all
-(open loop, as in `latency`). In turns the reader's files are in the page cache (hot), and dropped from it
-before (cold). The figure is the producer's p99 beside each, and how many times that beside the cold reader
-is that beside the hot one. Beside them stand the p99 without any reader, and that beside a process that reads
-the same files cold by itself, past the brokers: what the disk alone costs.
+One consumer, in a process of its own, reads a partition of 5 GB as fast as it can, 1 MB at a time. Its broker
+also leads a topic with three replicas, to which another process sends 1,000 records/s with acks=all (open
+loop, as in `latency`). The rounds alternate: the files are in the page cache (hot), or dropped from it before
+(cold). The figures are the producer's p99 during each, and the ratio of cold to hot. For comparison: the p99
+without a reader, and during cold reads of the same files by a process of its own, which shows the cost of the
+disk alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OLD = "bench-old"
 
 
 class Round(NamedTuple):
-    """The producer's latencies while one pass was read, and how fast that was read."""
+    """The producer's latencies during one pass of the reader, and the reader's speed."""
 
     p50_ms: float
     p99_ms: float
@@ -91,7 +91,7 @@ def _taken(connection: socket.socket, receiver: FrameReceiver, offset: int) -> t
 
 
 def read_files(paths: list[Path]) -> int:
-    """Read files as they are, past the brokers; their bytes."""
+    """Read the files directly, not through a broker; returns their bytes."""
     buffer, total = bytearray(_READ_BYTES), 0
     for path in paths:
         with path.open("rb", buffering=0) as file:
@@ -144,7 +144,7 @@ def _old_files(cluster: LocalCluster, leader: int) -> list[Path]:
 
 
 def drop_from_cache(paths: list[Path]) -> None:
-    """Have the page cache forget these files; what is dirty is written first."""
+    """Drop these files from the page cache; dirty pages are written first."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:

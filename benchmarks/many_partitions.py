@@ -1,8 +1,8 @@
-"""How long a broker with 2,000 dirty partitions takes to stop cleanly, and to start after that or a kill -9.
+"""Measures a clean stop of a broker with 2,000 dirty partitions, and its start after that or a kill -9.
 
-Dirty: each partition has records that were never forced to disk. The stop runs from SIGTERM to the end of the
-process, a start from the launch until the broker answers as a member of a cluster with a controller. Shown
-too: when all partitions are led again, and the CPU that each step took in the broker.
+Dirty: each partition has records that were never forced to disk. The stop lasts from SIGTERM to the end of
+the process, a start from the launch until the broker answers as a member of a cluster with a controller. Also
+shown: the time until all partitions have a leader again, and the broker's CPU time of each step.
 """
 
 from __future__ import annotations

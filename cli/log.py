@@ -1,4 +1,4 @@
-"""`barnabas log`: dump what stands in a log's files, verify a log dir, repair a damaged replica."""
+"""`barnabas log`: dump a log's files, verify a log dir, repair a damaged replica."""
 
 from __future__ import annotations
 

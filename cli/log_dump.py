@@ -1,8 +1,8 @@
-"""`barnabas log dump`: what stands in the files of a log, batch by batch or record by record.
+"""`barnabas log dump`: prints the files of a log, batch by batch or record by record.
 
 Files are opened for reading only, and read by position: a broker may write to them meanwhile. Every batch is
-checked; the first that is not whole ends the dump with exit code 1 and says where. A live segment is longer
-than what was written to it: zeros after the last batch are no damage.
+checked; a damaged batch ends the dump with exit code 1 and its position. A live segment is longer than its
+content: zeros after the last batch are no damage.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SUFFIXES: Final = (".log", ".index", ".timeindex")
 
 
 class Damage(NamedTuple):
-    """Where a file stops making sense, and why."""
+    """The position where a file is damaged, and the reason."""
 
     position: int
     reason: str
@@ -66,14 +66,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_batches(path: Path) -> Iterator[DumpedBatch | Damage]:
-    """The batches of a segment in file order; a Damage ends them when not all bytes make sense."""
+    """The batches of a segment in file order, and a Damage in place of the first damaged one."""
     with path.open("rb", buffering=0) as file:
         size = path.stat().st_size
         position = 0
         while position < size:
             head = _read(file, position, min(HEADER_BYTES, size - position))
             if not any(head):
-                # Extended ahead of its end by a broker that runs, or that was killed.
+                # A running or killed broker has extended the file ahead of its end.
                 return
             if len(head) < HEADER_BYTES:
                 yield Damage(position, f"{len(head)} bytes are too few for a batch")
@@ -114,7 +114,7 @@ def _dump_log(path: Path, options: argparse.Namespace) -> Damage | None:
         records += found.header.record_count
         size += found.header.size_bytes
         try:
-            # Control batches hold markers, whose keys are not of a user.
+            # Control batches hold markers; their keys are not a user's.
             content = decode_records(found.data, check_crc=False) if options.deep else []
         except ApiError as error:
             return Damage(found.position, str(error))
@@ -190,7 +190,7 @@ def _record_line(record: Record) -> str:
 
 
 def _dump_index(path: Path, options: argparse.Namespace) -> Damage | None:
-    """Entries until the zeros of the unused rest; offsets and positions must rise."""
+    """Print the entries before the zeros of the unused rest; offsets and positions must rise."""
     if not path.stem.isdecimal():
         raise CommandError(f"{path}: its name is not the base offset of a segment", USAGE)
     base = int(path.stem)

@@ -30,24 +30,24 @@ DAMAGED_SUFFIX: Final = "-damaged"
 
 
 def add_action(actions: Any) -> None:
-    repair = actions.add_parser("repair", help="have damaged replicas of a stopped broker rebuilt")
+    repair = actions.add_parser("repair", help="set damaged replicas of a stopped broker aside")
     repair.add_argument("dir", type=Path, metavar="DIR", help="a log dir of the stopped broker")
     repair.add_argument(
-        "partitions", nargs="*", metavar="TOPIC-PARTITION", help="only these (default: all that are damaged)"
+        "partitions", nargs="*", metavar="TOPIC-PARTITION", help="only these (default: all damaged ones)"
     )
     repair.add_argument(
-        "--bootstrap", metavar="HOST:PORT,…", help=f"brokers that run (default: ${BOOTSTRAP_VARIABLE})"
+        "--bootstrap", metavar="HOST:PORT,…", help=f"running brokers (default: ${BOOTSTRAP_VARIABLE})"
     )
     repair.add_argument(
         "--accept-data-loss",
         action="store_true",
-        help="also where no other replica is known to have the records: they may be gone for good",
+        help="also if no other replica is known to have the records, which may then be lost",
     )
     repair.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Set the damaged logs aside; FAILED, with nothing changed, when one of them may not be."""
+    """Set the damaged logs aside; FAILED, with nothing changed, if one of them must not be."""
     path = options.dir.absolute()
     if not path.is_dir():
         raise CommandError(f"{options.dir}: there is no such folder", USAGE)
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
             refusals = _refusals(damaged, _broker_id(log_dir), options.bootstrap)
             if refusals:
                 raise CommandError(
-                    "nothing was changed, for records could be lost:\n  " + "\n  ".join(refusals), FAILED
+                    "nothing was changed, because records could be lost:\n  " + "\n  ".join(refusals), FAILED
                 )
         moved = [(verdict, _set_aside(log_dir, verdict)) for verdict in damaged]
     if options.json:
@@ -73,13 +73,13 @@ def run(options: argparse.Namespace) -> int:
     for verdict, kept in moved:
         for finding in verdict.findings:
             print(describe(finding))
-        print(f"{verdict.partition}: its files are kept in {kept}; delete them when nobody needs them")
-    print("start the broker: it follows the leaders anew" if moved else "nothing is damaged")
+        print(f"{verdict.partition}: its files are kept in {kept}; delete them when they are not needed")
+    print("start the broker: it rebuilds the replicas from their leaders" if moved else "nothing is damaged")
     return OK
 
 
 def _damaged(log_dir: LogDir, names: Sequence[str]) -> list[LogVerdict]:
-    """The damaged logs, of these if some are named. Raises CommandError for one that is whole or not here."""
+    """All damaged logs, or those named. Raises CommandError for a named log that is whole or not here."""
     logs = scan_to_verify(log_dir)
     unknown = sorted(set(names) - {str(log.key) for log in logs})
     if unknown:
@@ -103,7 +103,7 @@ def _refusals(damaged: Sequence[LogVerdict], broker_id: int, bootstrap: str | No
     given = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
     if not given:
         return [
-            f"{verdict.partition}: this may be its only replica; name brokers that run by --bootstrap, "
+            f"{verdict.partition}: this may be its only replica; name running brokers with --bootstrap, "
             "or give --accept-data-loss"
             for verdict in damaged
         ]
@@ -136,7 +136,7 @@ def _refusals(damaged: Sequence[LogVerdict], broker_id: int, bootstrap: str | No
 
 
 def _set_aside(log_dir: LogDir, verdict: LogVerdict) -> Path:
-    """Rename the folder, durably, and forget what the checkpoints say of the log."""
+    """Rename the folder durably, and remove the log's entries from the checkpoints."""
     tail = f"-{verdict.partition.partition}.{uuid.uuid4().hex}{DAMAGED_SUFFIX}"
     kept = verdict.folder.with_name(verdict.partition.topic[: MAX_NAME_BYTES - len(tail)] + tail)
     FILE_SYSTEM.rename(verdict.folder, kept)

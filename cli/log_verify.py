@@ -1,7 +1,7 @@
-"""`barnabas log verify`: read all files of a stopped broker's log dir and name what is damaged.
+"""`barnabas log verify`: reads all files of a stopped broker's log dir and reports damage.
 
-Exit code 0: whole; 1: damaged; 2: the dir is in use by a broker, or is no log dir. A tail that a crash has
-torn is named and is no damage: the next start cuts it.
+Exit code 0: whole; 1: damaged; 2: the dir is in use by a broker, or is no log dir. A tail torn by a crash is
+reported but is no damage: the next start cuts it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from barnabas.cli.output import count, print_json
 
 
 def add_action(actions: Any) -> None:
-    verify = actions.add_parser("verify", help="name what is damaged in the log dir of a stopped broker")
+    verify = actions.add_parser("verify", help="report damage in the log dir of a stopped broker")
     verify.add_argument("dir", type=Path, metavar="DIR", help="a log dir, or the folder of a partition in it")
     verify.add_argument("--json", action="store_true", help="print one JSON object")
-    verify.epilog = "exit code: 0 whole, 1 damaged, 2 no log dir, or one that a running broker has"
+    verify.epilog = "exit code: 0 whole, 1 damaged, 2 no log dir, or in use by a running broker"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _log_dir_of(path: Path) -> tuple[Path, Path | None]:
-    """The log dir, and the folder of the one partition where that is what was named."""
+    """The log dir, and the partition's folder if `path` is one."""
     folder = path.absolute()
     if not folder.is_dir():
         raise CommandError(f"{path}: there is no such folder", USAGE)
@@ -109,7 +109,7 @@ def _print(verdicts: Sequence[LogVerdict], findings: Sequence[Finding]) -> None:
     segments = count(sum(verdict.segments for verdict in verdicts), "segment")
     state = f"{count(damaged, 'partition')} damaged" if damaged else "whole"
     if not damaged and any(finding.is_damage for finding in findings):
-        state = "whole, but not what the log dir says of them"
+        state = "whole, but files of the log dir itself are damaged"
     print(f"{count(len(verdicts), 'partition')}, {segments}, {size:,} bytes: {state}")
 
 

@@ -38,9 +38,9 @@ def key_values(texts: list[str], option: str = "--set") -> dict[str, str]:
 
 
 def client_settings(texts: list[str], config: type[ClientConfig]) -> dict[str, Any]:
-    """The settings for a client's constructor, of the types that its configuration declares.
+    """The settings for a client's constructor, converted to the types that its configuration declares.
 
-    What is no number or no true/false, where that is declared, stays text: the client says what it expects.
+    A value that cannot be converted stays text: the client's error then names the accepted values.
     """
     types = {field.name: str(field.type) for field in dataclasses.fields(config)}
     found = {}

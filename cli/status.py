@@ -108,7 +108,7 @@ def _print(view: ClusterView, local: list[LocalBroker], problems: list[str]) -> 
         print("no topics")
     for broker in view.brokers:
         for folder in broker.strays:
-            print(f"broker {broker.id} keeps a log of no known topic: {folder}")
+            print(f"broker {broker.id} keeps a log that belongs to no known topic: {folder}")
     for problem in problems:
         print(f"! {problem}")
 

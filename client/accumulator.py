@@ -3,8 +3,8 @@
 Guarantees: records of a partition keep their order; the last batch of a queue alone is open; what was sent
 leaves the queue for its pipeline (`sequences`), where it stays until it is done, so a retry never reorders.
 Memory is reserved per batch, before its first record; a batch that grows beyond `batch_size`, because an
-earlier one of its partition is under way, reserves more. Those who wait for memory are served in order, and
-what comes free is reserved for the first of them before it wakes: nobody can take it in between.
+earlier one of its partition is in flight, reserves more. Appenders that wait for memory are served in order:
+freed memory is reserved for the first waiter before it wakes, so no other appender can take it in between.
 
 Appends come from one thread, or under ``lock`` from several; the sender, on the event loop, takes the lock
 for everything else.
@@ -57,7 +57,7 @@ class _MemoryWaiter:
         self.size = size
         self.future = future
         self.is_granted = False
-        """Whether its bytes are reserved; the waiter gives them back if it does not use them."""
+        """Whether its bytes are reserved; the waiter releases them if it does not use them."""
 
     def wake(self, error: BarnabasError | None = None) -> None:
         """From any thread."""
@@ -112,7 +112,7 @@ class TopicQueues:
         self.keys = KeyCache(self.partition_count)
         self.sticky = random.choice(self.by_partition)
         self.used_at = now()
-        """When the last batch was begun."""
+        """The time of the last new batch."""
 
     def move_on(self, has_leader: Callable[[TopicPartition], bool]) -> None:
         """Let records without a key go to another partition, if possible to one that has a leader."""
@@ -143,10 +143,10 @@ class Accumulator:
         """The queues that hold or have sent something that is not done."""
         self.incomplete: set[ProducerBatch] = set()
         self.available_bytes = config.buffer_memory
-        """0 ≤ available ≤ buffer_memory; without what batches and woken waiters have reserved."""
+        """0 ≤ available ≤ buffer_memory; the memory that no batch and no woken waiter has reserved."""
         self.closed_reason: str | None = None
         self._granted = 0
-        """What the append under way may use beside the available bytes; 0 but within `redeeming`."""
+        """Bytes that the present append may use besides the available ones; 0 except within `redeeming`."""
         self._partitioner = partitioner
         self._has_leader = has_leader
         self._wake_sender = wake_sender
@@ -309,7 +309,7 @@ class Accumulator:
 
     @contextmanager
     def redeeming(self, granted: int) -> Iterator[None]:
-        """Under the lock: appends use what `wait_for_memory` reserved first; what they leave is released."""
+        """Under the lock: appends first use the bytes of `wait_for_memory`; unused bytes are released."""
         self._granted = granted
         try:
             yield
@@ -318,7 +318,7 @@ class Accumulator:
             self._release(unused)
 
     async def wait_for_memory(self, size: int, deadline: float) -> int:
-        """Wait until so many bytes are reserved for the caller, to be passed to `redeeming` or `give_back`.
+        """Wait until `size` bytes are reserved; the caller passes them to `redeeming` or `give_back`.
 
         On the event loop only. Raises BufferExhausted when the deadline passes, and ClientClosed.
         """
@@ -345,16 +345,16 @@ class Accumulator:
         return size
 
     def give_back(self, granted: int) -> None:
-        """Release what `wait_for_memory` reserved for a caller that does not need it any more."""
+        """Release bytes of `wait_for_memory` that the caller does not need any more."""
         with self.lock:
             self._release(granted)
 
     def _withdraw(self, waiter: _MemoryWaiter) -> bool:
-        """Let a waiter wait no longer; False when its bytes are reserved already."""
+        """Remove a waiter; False if its bytes are reserved already."""
         with self.lock:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
-                # Those after it may want less.
+                # The waiters after it may need less.
                 self._wake_waiters()
             return not waiter.is_granted
 

@@ -155,7 +155,7 @@ class Admin(AdminGroups):
         await self.close()
 
     def __del__(self) -> None:
-        # A refused setting leaves an object without any of this.
+        # A constructor that refused a setting leaves an object without attributes.
         cluster = getattr(self, "_cluster", None)
         if cluster is not None:
             cluster.warn_if_open(self)

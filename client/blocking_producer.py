@@ -4,8 +4,8 @@
 used for the first time or `buffer_memory` is full. Guarantees are those of `barnabas.client.Producer`;
 records of different threads have no order among them.
 
-A producer that nobody closes does not lose its buffer: it is closed, with a ResourceWarning, when it is
-garbage or when the program ends; delivering what it holds may then take as long as `_LAST_CLOSE_MS`.
+A producer that was not closed does not lose its buffer: it is closed, with a ResourceWarning, when it is
+garbage-collected or the program ends. The delivery may then take up to `_LAST_CLOSE_MS`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Headers = Iterable[tuple[str, bytes | None]]
 
 _NOTHING_GRANTED: Final = nullcontext()
 _LAST_CLOSE_MS: Final = 30_000
-"""How long a producer that was left open may deliver. A program must end although all brokers are gone."""
+"""The time limit for the delivery of an unclosed producer: a program must end even without any broker."""
 
 
 class RecordFuture:
@@ -93,12 +93,12 @@ class Producer:
         self._last_will = _LastWill(self._producer, self._thread)
 
     def __del__(self) -> None:
-        # A producer that could not be made has none.
+        # A producer whose constructor failed has none.
         last_will: _LastWill | None = getattr(self, "_last_will", None)
         if last_will is not None and last_will.is_needed:
             text = "unclosed barnabas.client.blocking.Producer"
             warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
-            # A finalizer must not wait; the end of the program waits for this thread.
+            # A finalizer must not block; the interpreter's exit waits for this thread.
             threading.Thread(target=last_will.execute, name="barnabas-producer-close").start()
 
     def __enter__(self) -> Self:
@@ -220,7 +220,7 @@ class Producer:
 
 
 class _LastWill:
-    """What is left of a producer when its facade is garbage or the program ends: enough to close it."""
+    """The parts of a producer that are needed to close it, after its facade is garbage or at exit."""
 
     def __init__(self, producer: _ThreadedProducer, thread: LoopThread) -> None:
         self._producer = producer
@@ -232,7 +232,7 @@ class _LastWill:
         return self._thread.closed_reason is None
 
     def execute(self) -> None:
-        """Deliver what is there, for a bounded time, and end the thread."""
+        """Deliver the remaining records, within a time limit, and end the thread."""
         closing = self.begin()
         if closing is not None:
             self.finish(closing)
@@ -241,7 +241,7 @@ class _LastWill:
         """Begin to close; None if that is done already."""
         accumulator = self._producer._accumulator
         if accumulator is not None and accumulator.incomplete:
-            log.warning("a producer was not closed; it delivers what it still holds")
+            log.warning("a producer was not closed; it delivers its remaining records")
         try:
             return self._thread.begin(lambda: self._producer.close(_LAST_CLOSE_MS))
         except ClientClosed:

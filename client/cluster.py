@@ -62,7 +62,7 @@ class Cluster:
         is_in_use: Callable[[str], bool] = lambda name: True,
         may_create: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        """Watched topics are refreshed while they are in use; a missing one is created if it may be."""
+        """Watched topics are refreshed while in use; a missing topic is created if `may_create` allows it."""
         self.config = config
         self.cache = MetadataCache()
         self._is_in_use = is_in_use
@@ -70,7 +70,7 @@ class Cluster:
         self._topics: set[str] = set()
         self._hedge = HedgeDelay(_LEAST_HEDGE_S)
         self._asked: Counter[str] = Counter()
-        """Topics that somebody asks about at this moment."""
+        """Topics that a call is asking about now, with the number of calls."""
         self._pool = BufferPool()
         self._channels: dict[tuple[BrokerId, str], Channel] = {}
         self._control: dict[Endpoint, Channel] = {}
@@ -103,7 +103,7 @@ class Cluster:
             channel.close("the client was closed")
 
     def warn_if_open(self, owner: object) -> None:
-        """For the finalizer of a client: nobody closed it, so what it held was dropped without a word."""
+        """For the finalizer of a client: warn that it was not closed, and that its buffers are lost."""
         if not self._closed:
             kind = type(owner)
             text = f"unclosed {kind.__module__}.{kind.__qualname__}"
@@ -135,7 +135,7 @@ class Cluster:
 
     @contextmanager
     def asking_about(self, names: Iterable[str]) -> Iterator[None]:
-        """Have these topics in every refresh within the block, and forget them after it unless watched."""
+        """Include these topics in every refresh within the block; forget them after it unless watched."""
         asked = Counter(names)
         self._asked += asked
         try:
@@ -335,7 +335,7 @@ class Cluster:
             and self._may_create(topic.name)
         }
         if missing:
-            # Asked apart: what is created must be wanted now, or a deleted topic would come back.
+            # A second request, for topics in use now only: otherwise a deleted topic would come back.
             known = [topic for topic in response.topics if topic.name not in missing]
             response = await self._ask_about(missing, creates=True)
             response.topics = [*known, *response.topics]

@@ -194,7 +194,7 @@ class ProducerConfig(ClientConfig):
     buffer_memory: int = number(33_554_432, 1, 1 << 62)
     max_block_ms: int = number(60_000)
     metadata_max_idle_ms: int = number(300_000, 5_000)
-    """A topic that nothing was sent to for so long is not refreshed until it is used again (KIP-526)."""
+    """A topic without sends for this long is not refreshed until it is used again (KIP-526)."""
     max_request_size: int = number(1_048_576, 100)
     delivery_timeout_ms: int = number(120_000, 1)
     retries: int = number(_INT32_MAX)

@@ -6,10 +6,10 @@
             ...
 
 Guarantees: per partition every record from the position on, once and in order, up to the high watermark;
-leaders are followed. Errors that only the user can cure come out of `poll`, after the records before them.
-In a group, what is committed automatically covers only records handed out before the last poll or step of
-the iteration. A body of ``async with`` that fails leaves the group without committing, unless it failed, or
-was cancelled, while it waited for records: then none was in hand.
+leaders are followed. Errors that only the user can cure come out of `poll`, after the records before them. In
+a group, what is committed automatically covers only records handed out before the last poll or step of the
+iteration. A body of ``async with`` that fails leaves the group without a commit, unless it failed or was
+cancelled while it waited for records: then no handed-out record was being processed.
 
 A consumer belongs to the event loop that it was started on, and to one task at a time.
 """
@@ -44,9 +44,9 @@ CLOSE_TIMEOUT_MS: Final = 30_000
 
 
 def has_records_in_hand(error: BaseException | None, raised: BaseException | None) -> bool:
-    """Whether a body that ended with ``error`` may have been at work on records.
+    """Whether a body that ended with ``error`` may have been processing records.
 
-    It was not when the error is what the last poll ``raised``, perhaps as its cause: as a time-out, for one.
+    It was not if the last poll ``raised`` this error, or its cause, as for a timeout.
     """
     met: set[int] = set()
     # An error may be its own cause: ``raise error from error``.
@@ -76,7 +76,7 @@ class Consumer(ConsumerOffsets):
         self._current: Iterator[ConsumerRecord] = iter(())
         self._current_state: PartitionState | None = None
         self._current_generation = 0
-        # What the last poll or step raised: the user had no record in hand then.
+        # The error of the last poll or step: the user was processing no record then.
         self._raised: BaseException | None = None
         # Whose error comes next: records of other partitions came first, and may come for ever.
         self._failed: PartitionState | None = None
@@ -131,7 +131,7 @@ class Consumer(ConsumerOffsets):
         await self.close(commits=not has_records_in_hand(error, raised))
 
     def __del__(self) -> None:
-        # A refused setting leaves an object without any of this.
+        # A constructor that refused a setting leaves an object without attributes.
         cluster = getattr(self, "_cluster", None)
         if cluster is not None:
             cluster.warn_if_open(self)
@@ -283,8 +283,8 @@ class Consumer(ConsumerOffsets):
     async def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records, as soon as there are any; an empty list when none came in time.
 
-        In a group a rebalance happens here, whatever the timeout: it takes as long as the listener does, and
-        the commit before partitions go up to 5 s where the coordinator does not answer.
+        In a group a rebalance happens here, whatever the timeout. It takes as long as the listener, plus up
+        to 5 s for the commit before a revocation if the coordinator does not answer.
 
         At most ``max_records`` (default `max_poll_records`), in order within each partition. Raises
         OFFSET_OUT_OF_RANGE (with auto_offset_reset none), OffsetUnknown, CORRUPT_MESSAGE and their kind; the
@@ -295,7 +295,7 @@ class Consumer(ConsumerOffsets):
         if limit < 1:
             raise ValueError(f"max_records {limit!r}: expected 1 or more")
         try:
-            # One who polls without ever waiting must still let the fetches go on.
+            # A caller that polls without ever waiting must still let the fetches run.
             await asyncio.sleep(0)
             while True:
                 if self._group is not None:

@@ -1,7 +1,7 @@
-"""Asking one broker after another until the first answers; one that does not answer soon is overtaken.
+"""Asks brokers one after another until one answers; a slow one does not delay the next (hedging).
 
-How long a broker may take before the next is asked as well follows the answers: a fixed delay multiplies the
-load of a cluster that is merely slow, since every question then goes to all brokers.
+The delay before the next broker is asked follows the answer times: a fixed delay multiplies the load of a
+cluster that is merely slow, since every request then goes to all brokers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ R = TypeVar("R")
 MOST_S: Final = 5.0
 _FACTOR: Final = 2.0
 _KEPT: Final = 0.9
-"""What each further answer leaves of the slowest one's time."""
+"""The factor by which each further answer shrinks the slowest time."""
 
 
 class HedgeDelay:
-    """Twice the slowest of the recent answers, between ``least_s`` and `MOST_S`. Pure; times come in.
+    """Twice the slowest recent answer time, between ``least_s`` and `MOST_S`. Pure; times are arguments.
 
-    ``least_s`` is what a broker that hangs may cost.
+    ``least_s`` is the delay that a hung broker costs.
     """
 
     def __init__(self, least_s: float) -> None:
@@ -38,7 +38,7 @@ class HedgeDelay:
         return min(MOST_S, max(self._least_s, self._slowest_s * _FACTOR))
 
     def answered(self, elapsed_s: float) -> None:
-        """An answer came so long after its question."""
+        """Record an answer and its time."""
         self._slowest_s = max(elapsed_s, self._slowest_s * _KEPT)
 
 
@@ -48,10 +48,10 @@ async def first_answer(
     failed: Callable[[K, BarnabasError], None],
     hedge: HedgeDelay,
 ) -> tuple[K, R] | None:
-    """The first of ``upcoming`` that answers, and its answer; None if all fail.
+    """The first candidate of ``upcoming`` that answers, with its answer; None if all fail.
 
-    ``failed`` hears of each failure and may append to ``upcoming``. Raises any other error of ``ask``. The
-    questions that are still open are cancelled, also when the caller is.
+    ``failed`` is called for each BarnabasError and may append to ``upcoming``. Raises any other error of
+    ``ask``. Open requests are cancelled at the end, also if the caller is cancelled.
     """
     asked: dict[asyncio.Task[R], tuple[K, float]] = {}
     try:
@@ -64,7 +64,7 @@ async def first_answer(
                 timeout=hedge.seconds if upcoming else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            # Answers first: a failure beside an answer is of no interest.
+            # Answers first: a failure does not matter if another candidate has answered.
             for task in sorted(done, key=lambda task: task.exception() is not None):
                 candidate, asked_at = asked.pop(task)
                 error = task.exception()

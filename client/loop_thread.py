@@ -94,7 +94,7 @@ class LoopThread:
 
 
 class Handover(Generic[T]):
-    """An outcome on its way from the loop to a thread that may stop waiting; it gets to one of the two."""
+    """Hands an outcome from the loop to a thread that may stop waiting; exactly one of the two gets it."""
 
     def __init__(self, nothing: T) -> None:
         self.outcome = nothing
@@ -102,14 +102,14 @@ class Handover(Generic[T]):
         self._lock = threading.Lock()
 
     def offer(self, outcome: T) -> bool:
-        """Hand it over; False if nobody waits any more: the caller keeps it."""
+        """Hand the outcome over; False if the thread no longer waits, and then the caller keeps it."""
         with self._lock:
             if self._is_wanted:
                 self.outcome = outcome
             return self._is_wanted
 
     def give_up(self) -> T:
-        """Wait no more; returns what came before that."""
+        """Stop waiting; returns the outcome if it came before."""
         with self._lock:
             self._is_wanted = False
             return self.outcome

@@ -82,7 +82,7 @@ class Producer:
         await self.close()
 
     def __del__(self) -> None:
-        # A refused setting leaves an object without any of this.
+        # A constructor that refused a setting leaves an object without attributes.
         cluster = getattr(self, "_cluster", None)
         if cluster is not None:
             cluster.warn_if_open(self)
@@ -221,7 +221,7 @@ class Producer:
             return accumulator.add_topic(info)
 
     def _is_wanted(self, topic: str) -> bool:
-        """Whether records wait for a topic, or somebody is about to send the first ones."""
+        """Whether records wait for a topic, or a call is about to send the first ones."""
         queues, accumulator = self._topics.get(topic), self._accumulator
         return queues is None or accumulator is None or accumulator.has_unfinished(queues)
 
