@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 TASKS_PER_CORE: Final = 3
 MIN_TASK_RECORDS: Final = 100_000
 """A task costs 10 to 20 ms; unless the user asks for it, none is made for less than it reads in that time."""
+FULL_TASK_RECORDS: Final = 2_000_000
+"""Twenty times as many: what a task costs is lost in what it reads, so more tasks do no harm."""
 
 
 class OffsetRange(NamedTuple):
@@ -134,11 +136,13 @@ def split_ranges(
     """Cut ranges into at least `min_partitions` tasks, as even as whole offsets allow, or leave them.
 
     Without a number given, about `TASKS_PER_CORE` tasks are made for each core of this machine, none of
-    them smaller than `MIN_TASK_RECORDS`.
+    them smaller than `MIN_TASK_RECORDS`; and one for every `FULL_TASK_RECORDS`, however few cores these are:
+    the executors, which a data source cannot ask for, may have many more.
     """
     total = sum(entry.end_offset - entry.start_offset for entry in ranges)
     if min_partitions is None:
-        wanted = min(TASKS_PER_CORE * (cores or os.cpu_count() or 1), total // MIN_TASK_RECORDS)
+        by_cores = TASKS_PER_CORE * (cores or os.cpu_count() or 1)
+        wanted = min(max(by_cores, total // FULL_TASK_RECORDS), total // MIN_TASK_RECORDS)
     else:
         wanted = min(min_partitions, total)
     if wanted <= len(ranges):

@@ -14,6 +14,7 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.spark_connector.options import EARLIEST, LATEST, SourceOptions
 from barnabas.spark_connector.ranges import (
+    FULL_TASK_RECORDS,
     MIN_TASK_RECORDS,
     TASKS_PER_CORE,
     OffsetRange,
@@ -114,8 +115,15 @@ def test_small_reads_are_not_split_unless_asked_for() -> None:
 def test_large_reads_make_some_tasks_per_core() -> None:
     large = [OffsetRange("t", 0, 0, 100 * MIN_TASK_RECORDS)]
     assert len(split_ranges(large, None, cores=2)) == 2 * TASKS_PER_CORE
-    ranges = [OffsetRange("t", index, 0, 100 * MIN_TASK_RECORDS) for index in range(6)]
+    ranges = [OffsetRange("t", index, 0, 10 * MIN_TASK_RECORDS) for index in range(6)]
     assert split_ranges(ranges, None, cores=2) == ranges
+
+
+def test_a_driver_of_few_cores_does_not_hold_up_a_large_cluster() -> None:
+    large = [OffsetRange("t", index, 0, 100 * FULL_TASK_RECORDS) for index in range(6)]
+    parts = split_ranges(large, None, cores=2)
+    assert len(parts) == 600
+    assert {part.end_offset - part.start_offset for part in parts} == {FULL_TASK_RECORDS}
 
 
 @given(
