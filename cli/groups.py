@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +20,11 @@ from barnabas.cli.offset_resets import (
 )
 from barnabas.cli.output import count, print_json, print_table
 from barnabas.client.admin import Admin, GroupDescription, MemberDescription
+from barnabas.client.admin_groups import for_each
+from barnabas.client.committed_offsets import OffsetAndMetadata
+from barnabas.client.errors import GroupErrors
 from barnabas.client.metadata import TopicInfo
-from barnabas.client.offsets import EARLIEST, LATEST
+from barnabas.client.offsets import EARLIEST, LATEST, ListedOffset
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, TopicPartition
 
@@ -133,20 +136,34 @@ async def _list(options: argparse.Namespace, bootstrap: str) -> None:
 Row = dict[str, Any]
 
 
-async def _rows(admin: Admin, group: GroupDescription) -> list[Row]:
-    """One row per partition that the group has committed or is assigned; no lag where nobody leads."""
-    owners: dict[TopicPartition, MemberDescription] = {
-        tp: member for member in group.members for tp in member.assignment
+async def _rows(admin: Admin, groups: Mapping[str, GroupDescription]) -> dict[str, list[Row]]:
+    """By group a row per partition that it has committed or is assigned; no lag where nobody leads."""
+    committed = await for_each(groups, admin.group_offsets)
+    partitions = {
+        name: sorted({*committed[name], *(tp for member in group.members for tp in member.assignment)})
+        for name, group in groups.items()
     }
-    committed = await admin.group_offsets(group.group_id)
-    partitions = sorted({*owners, *committed})
     led = {
         TopicPartition(name, found.partition)
         for name, topic in (await _topics(admin)).items()
         for found in topic.partitions
         if found.leader != NO_BROKER
     }
-    ends = await admin.list_offsets({tp: LATEST for tp in partitions if tp in led})
+    ends = await admin.list_offsets(
+        {tp: LATEST for wanted in partitions.values() for tp in wanted if tp in led}
+    )
+    return {name: _rows_of(group, partitions[name], committed[name], ends) for name, group in groups.items()}
+
+
+def _rows_of(
+    group: GroupDescription,
+    partitions: Iterable[TopicPartition],
+    committed: Mapping[TopicPartition, OffsetAndMetadata | None],
+    ends: Mapping[TopicPartition, ListedOffset],
+) -> list[Row]:
+    owners: dict[TopicPartition, MemberDescription] = {
+        tp: member for member in group.members for tp in member.assignment
+    }
     rows: list[Row] = []
     for tp in partitions:
         offset, owner = committed.get(tp), owners.get(tp)
@@ -188,7 +205,7 @@ def _lag_text(rows: list[Row]) -> str:
 async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
     async with Admin(bootstrap_servers=bootstrap) as admin:
         groups = await admin.describe_groups(options.groups)
-        rows = {group.group_id: await _rows(admin, group) for group in groups.values()}
+        rows = await _rows(admin, groups)
     if options.json:
         print_json([_group_object(group) | {"partitions": rows[name]} for name, group in groups.items()])
         return
@@ -244,7 +261,7 @@ async def _members(options: argparse.Namespace, bootstrap: str) -> None:
 async def _lag(options: argparse.Namespace, bootstrap: str) -> None:
     async with Admin(bootstrap_servers=bootstrap) as admin:
         groups = await admin.describe_groups(options.groups)
-        rows = {group.group_id: await _rows(admin, group) for group in groups.values()}
+        rows = await _rows(admin, groups)
     if options.json:
         for name, found in rows.items():
             print_json({"group": name, "lag": _total_lag(found), "partitions": found})
@@ -341,13 +358,21 @@ async def _new_offsets(
 
 
 async def _delete(options: argparse.Namespace, bootstrap: str) -> None:
+    deleted = list(dict.fromkeys(options.groups))
+    failure: GroupErrors | None = None
     async with Admin(bootstrap_servers=bootstrap) as admin:
-        for group in options.groups:
-            await admin.delete_groups(group)
-            if not options.json:
-                print(f"group {group} deleted")
+        try:
+            await admin.delete_groups(deleted)
+        except GroupErrors as error:
+            failure = error
+            deleted = [group for group in deleted if group not in error.errors]
     if options.json:
-        print_json({"deleted": options.groups})
+        print_json({"deleted": deleted})
+    else:
+        for group in deleted:
+            print(f"group {group} deleted")
+    if failure is not None:
+        raise failure
 
 
 async def _delete_offsets(options: argparse.Namespace, bootstrap: str) -> None:

@@ -485,4 +485,4 @@ def _raise_errors(errors: dict[str, ApiError], results: Mapping[str, object], as
     if errors and asked == 1:
         raise next(iter(errors.values()))
     if errors:
-        raise TopicErrors(errors, dict(results))
+        raise TopicErrors(errors, results)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from barnabas.client.cluster import Cluster
 from barnabas.client.committed_offsets import (
@@ -22,7 +22,7 @@ from barnabas.client.committed_offsets import (
 )
 from barnabas.client.config import AdminConfig
 from barnabas.client.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
-from barnabas.client.errors import CommitFailed
+from barnabas.client.errors import CommitFailed, GroupErrors
 from barnabas.client.group_calls import GroupCalls
 from barnabas.client.group_membership import Api, Membership, Reaction, Timing, reaction_to
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error, raise_for
@@ -43,7 +43,11 @@ from barnabas.protocol.messages.offsets import (
 )
 from barnabas.protocol.schema import RequestOf
 
+K = TypeVar("K")
 R = TypeVar("R")
+
+_AT_ONCE: Final = 32
+"""How many groups are asked about at a time: enough to hide the round trips."""
 
 _DEAD: Final = "Dead"
 _REFUSALS: Final[dict[int, str]] = {
@@ -53,6 +57,22 @@ _REFUSALS: Final[dict[int, str]] = {
     ErrorCode.UNKNOWN_MEMBER_ID: "group {!r} has no such member",
 }
 _NO_TIMING: Final = Timing(float("inf"), float("inf"), float("inf"))
+
+
+async def for_each(keys: Iterable[K], work: Callable[[K], Coroutine[Any, Any, R]]) -> dict[K, R]:
+    """The outcome for each key, in their order, of work done side by side. Raises its first failure."""
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def in_turn(key: K) -> R:
+        async with turns:
+            return await work(key)
+
+    tasks = {key: asyncio.create_task(in_turn(key)) for key in dict.fromkeys(keys)}
+    try:
+        return dict(zip(tasks, await asyncio.gather(*tasks.values()), strict=True))
+    finally:
+        for task in tasks.values():
+            task.cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +131,10 @@ class AdminGroups(ABC):
         await cluster.refresh()
         request = ListGroupsRequest(states_filter=list(states))
         deadline = time.monotonic() + timeout_ms / 1000
-        found: dict[str, ListedGroup] = {}
-        for node_id in list(cluster.nodes):
-            found.update(await self._listed_by(cluster, node_id, request, deadline))
+        listed = await for_each(
+            cluster.nodes, lambda node_id: self._listed_by(cluster, node_id, request, deadline)
+        )
+        found = {group_id: group for groups in listed.values() for group_id, group in groups.items()}
         return [
             GroupListing(group.group_id, group.protocol_type, group.group_state)
             for _, group in sorted(found.items())
@@ -140,31 +161,47 @@ class AdminGroups(ABC):
     ) -> dict[str, GroupDescription]:
         """State, members and assignments. Raises GROUP_ID_NOT_FOUND for a group that there is not."""
         wanted = [group_ids] if isinstance(group_ids, str) else list(group_ids)
-        timeout_ms = self._timeout(timeout_ms)
-        found = {}
-        for group_id in wanted:
+
+        async def describe(group_id: str) -> GroupDescription:
             answer, coordinator = await self._ask(
                 group_id,
                 DescribeGroupsRequest(groups=[group_id]),
                 lambda answer: [group.error_code for group in answer.groups],
-                timeout_ms,
+                self._timeout(timeout_ms),
             )
             group = answer.groups[0]
             if group.group_state == _DEAD:
                 raise api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
-            found[group_id] = _description(group, coordinator)
-        return found
+            return _description(group, coordinator)
+
+        return await for_each(wanted, describe)
 
     async def delete_groups(self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
-        """Forget groups and their offsets. Raises NON_EMPTY_GROUP and GROUP_ID_NOT_FOUND."""
+        """Forget groups and their offsets: all of them that can be.
+
+        Raises NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND and their kind when one group is asked for, else
+        GroupErrors when any failed.
+        """
         wanted = [group_ids] if isinstance(group_ids, str) else list(group_ids)
-        for group_id in wanted:
-            await self._ask(
-                group_id,
-                DeleteGroupsRequest(groups_names=[group_id]),
-                lambda answer: [result.error_code for result in answer.results],
-                self._timeout(timeout_ms),
-            )
+
+        async def delete(group_id: str) -> BarnabasError | None:
+            try:
+                await self._ask(
+                    group_id,
+                    DeleteGroupsRequest(groups_names=[group_id]),
+                    lambda answer: [result.error_code for result in answer.results],
+                    self._timeout(timeout_ms),
+                )
+            except BarnabasError as error:
+                return error
+            return None
+
+        outcomes = await for_each(wanted, delete)
+        errors = {group_id: error for group_id, error in outcomes.items() if error is not None}
+        if errors and len(outcomes) == 1:
+            raise errors.popitem()[1]
+        if errors:
+            raise GroupErrors(errors, dict.fromkeys(outcomes.keys() - errors.keys()))
 
     async def remove_members(
         self, group_id: str, group_instance_ids: Iterable[str], *, timeout_ms: int | None = None

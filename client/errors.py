@@ -7,6 +7,8 @@ doing the same again may help; the clients have then already tried for as long a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from barnabas.protocol import errors as _protocol_errors
 from barnabas.protocol.errors import (
     ApiError,
@@ -29,6 +31,7 @@ __all__ = [
     "ConnectionClosed",
     "DeliveryTimedOut",
     "ErrorCode",
+    "GroupErrors",
     "InvalidConfiguration",
     "LocalError",
     "LogTruncated",
@@ -100,16 +103,24 @@ class LogTruncated(LocalError):
         return type(self), (str(self), self.divergent_offset)
 
 
-class TopicErrors(BarnabasError):
-    """Some of several topics failed: ``errors`` says which and why, ``results`` holds what succeeded."""
+class _SomeFailed(BarnabasError):
+    """Some of several things failed: ``errors`` says which and why, ``results`` holds what succeeded."""
 
-    def __init__(self, errors: dict[str, ApiError], results: dict[str, object]) -> None:
-        super().__init__("; ".join(f"{topic}: {error}" for topic, error in errors.items()))
-        self.errors = errors
-        self.results = results
+    def __init__(self, errors: Mapping[str, BarnabasError], results: Mapping[str, object]) -> None:
+        super().__init__("; ".join(f"{name}: {error}" for name, error in errors.items()))
+        self.errors = dict(errors)
+        self.results = dict(results)
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.errors, self.results)
+
+
+class TopicErrors(_SomeFailed):
+    """Some of several topics failed: ``errors`` says which and why, ``results`` holds what succeeded."""
+
+
+class GroupErrors(_SomeFailed):
+    """Some of several groups failed: ``errors`` says which and why; ``results`` has the others as keys."""
 
 
 def __getattr__(name: str) -> type[ApiError]:

@@ -13,6 +13,7 @@ from barnabas.client.errors import (
     BarnabasError,
     DeliveryTimedOut,
     ErrorCode,
+    GroupErrors,
     LogTruncated,
     TopicErrors,
     api_error,
@@ -61,10 +62,11 @@ def test_each_record_of_a_failed_batch_raises_an_error_of_its_own() -> None:
         LogTruncated("records that were read are gone", 17),
         LogTruncated("records that were read are gone", None),
         TopicErrors({"t": api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, "a name")}, {"u": 3}),
+        GroupErrors({"g": api_error(ErrorCode.NON_EMPTY_GROUP, "it has members")}, {"h": None}),
         *(
             getattr(client_errors, name)("a reason")
             for name in client_errors.__all__
-            if name not in ("ErrorCode", "LogTruncated", "TopicErrors", "api_error")
+            if name not in ("ErrorCode", "GroupErrors", "LogTruncated", "TopicErrors", "api_error")
         ),
         MessageTooComplex("a reason"),
         Unencodable("a reason"),

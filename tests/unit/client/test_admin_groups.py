@@ -1,0 +1,138 @@
+"""Groups as operators ask about them, against a fake cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from barnabas.cli import groups as command
+from barnabas.client.admin import Admin
+from barnabas.client.errors import ApiError, ErrorCode, GroupErrors
+from barnabas.protocol.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsResponse,
+)
+from barnabas.protocol.messages.offsets import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from barnabas.protocol.schema import ApiKey
+from tests.waiting import until
+
+from .fake_broker import FakeBroker, FakeCluster
+from .fake_coordinator import FakeCoordinator
+
+QUICK = {"retry_backoff_ms": 5, "default_api_timeout_ms": 5_000}
+
+
+async def _describe(broker: FakeBroker, body: Any) -> Any:
+    return DescribeGroupsResponse(
+        groups=[DescribedGroup(group_id=name, group_state="Empty") for name in body.groups]
+    )
+
+
+async def _list(broker: FakeBroker, body: Any) -> Any:
+    return ListGroupsResponse(groups=[ListedGroup(group_id=f"of-{broker.node_id}", protocol_type="consumer")])
+
+
+async def _delete(broker: FakeBroker, body: Any) -> Any:
+    return DeleteGroupsResponse(
+        results=[
+            DeletableGroupResult(
+                group_id=name, error_code=ErrorCode.NON_EMPTY_GROUP if name.startswith("used") else 0
+            )
+            for name in body.groups_names
+        ]
+    )
+
+
+async def _committed(broker: FakeBroker, body: Any) -> Any:
+    return OffsetFetchResponse(
+        groups=[
+            OffsetFetchResponseGroup(
+                group_id=asked.group_id,
+                topics=[
+                    OffsetFetchResponseTopic(
+                        name="t",
+                        partitions=[OffsetFetchResponsePartition(partition_index=0, committed_offset=3)],
+                    )
+                ],
+            )
+            for asked in body.groups
+        ]
+    )
+
+
+def with_groups(cluster: FakeCluster) -> FakeCluster:
+    FakeCoordinator(cluster)
+    cluster.more_handlers.update(
+        {
+            ApiKey.DESCRIBE_GROUPS: _describe,
+            ApiKey.LIST_GROUPS: _list,
+            ApiKey.DELETE_GROUPS: _delete,
+            ApiKey.OFFSET_FETCH: _committed,
+        }
+    )
+    return cluster
+
+
+async def test_all_brokers_are_asked_for_their_groups_at_once() -> None:
+    async with FakeCluster(3) as cluster:
+        with_groups(cluster)
+        gates = [broker.gate(ApiKey.LIST_GROUPS) for broker in cluster.brokers.values()]
+        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+            listing = asyncio.create_task(admin.list_groups())
+            await until(lambda: len(cluster.requests(ApiKey.LIST_GROUPS)) == 3)
+            for gate in gates:
+                gate.set()
+            assert [group.group_id for group in await listing] == ["of-1", "of-2", "of-3"]
+
+
+async def test_deleting_goes_on_behind_a_group_that_is_in_use() -> None:
+    async with FakeCluster() as cluster:
+        with_groups(cluster)
+        async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:
+            await admin.delete_groups(["a", "b"])
+            with pytest.raises(GroupErrors) as caught:
+                await admin.delete_groups(["used-1", "c", "used-2", "d"])
+            with pytest.raises(ApiError, match="group 'used-1' has members"):
+                await admin.delete_groups("used-1")
+        assert sorted(caught.value.errors) == ["used-1", "used-2"]
+        assert sorted(caught.value.results) == ["c", "d"]
+        asked = {name for request in cluster.requests(ApiKey.DELETE_GROUPS) for name in request.groups_names}
+        assert asked == {"a", "b", "used-1", "c", "used-2", "d"}
+
+
+async def test_the_command_says_which_groups_were_deleted(capsys: pytest.CaptureFixture[str]) -> None:
+    async with FakeCluster() as cluster:
+        with_groups(cluster)
+        options = argparse.Namespace(groups=["used", "a", "b"], json=False)
+        with pytest.raises(GroupErrors, match=r"used: .*has members"):
+            await command._delete(options, cluster.bootstrap)
+    assert capsys.readouterr().out == "group a deleted\ngroup b deleted\n"
+
+
+async def test_many_groups_are_described_with_one_look_at_all_topics(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = [f"g{number}" for number in range(50)]
+    async with FakeCluster() as cluster:
+        with_groups(cluster)
+        cluster.add_topic("t")
+        options = argparse.Namespace(groups=names, json=True)
+        await command._describe(options, cluster.bootstrap)
+        assert sum(request.topics is None for request in cluster.requests(ApiKey.METADATA)) == 1
+        assert len(cluster.requests(ApiKey.LIST_OFFSETS)) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [group["group"] for group in found] == names
+    assert all(group["partitions"][0]["committed_offset"] == 3 for group in found)
