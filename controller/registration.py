@@ -46,6 +46,10 @@ class BrokerIdTaken(LocalError):
     """Another broker is registered under this id."""
 
 
+class ZooKeeperWentBack(LocalError):
+    """ZooKeeper gives zxids that it has given before: it was set back, to an older backup perhaps."""
+
+
 class Liveness(Enum):
     """What the address of a registration has to say."""
 
@@ -87,7 +91,7 @@ def register_broker(
 ) -> BrokerEpoch:
     """Create the node and return its czxid, which is above `newer_than`.
 
-    Raises BrokerIdTaken, ZooKeeperUnavailable, SessionLost.
+    Raises BrokerIdTaken, ZooKeeperUnavailable, SessionLost, and ZooKeeperWentBack if it cannot be above.
     """
     path = paths.broker_id(registration.broker_id)
     data = znodes.encode_broker(registration)
@@ -114,6 +118,12 @@ def register_broker(
         if is_ours or _is_our_earlier_life(other, registration, newer_than):
             log.info("broker %s takes over from its earlier life", registration.broker_id)
             session.attempt(lambda zk: zk.delete_async(path))
+            if is_ours and error is None:
+                # It was created just now, so that the next one would be no better.
+                raise ZooKeeperWentBack(
+                    f"ZooKeeper registered broker {registration.broker_id} with epoch {stat.czxid}, after "
+                    f"{newer_than} before: its data are older than what was seen; start this broker again"
+                )
             continue
         left = deadline - session.threads.now_s()
         if left <= 0:

@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 from barnabas.controller import paths, znodes
 from barnabas.controller.controller import Controller
 from barnabas.controller.controller_writer import ControllerMoved
-from barnabas.controller.registration import BrokerIdTaken, Liveness, register_broker
+from barnabas.controller.registration import BrokerIdTaken, Liveness, ZooKeeperWentBack, register_broker
 from barnabas.controller.reign import ControllerSettings
 from barnabas.controller.store import ClusterStore, PartitionStateConflict, ReplicaNotRegistered
 from barnabas.controller.topics import TopicAdmin, TopicSettings
@@ -222,6 +222,14 @@ def test_what_registered_after_us_is_not_our_earlier_life(open_store: OpenStore)
     with pytest.raises(BrokerIdTaken):
         register_broker(ours.session, registration(ONE), newer_than=epoch, grace_ms=100 - SESSION_TIMEOUT_MS)
     assert successor.brokers()[ONE].broker_epoch == later
+
+
+def test_a_zookeeper_whose_zxids_went_back_is_not_asked_for_ever(open_store: OpenStore) -> None:
+    """As one that was set back to an older backup: no registration there is newer than the last one."""
+    store = open_store()
+    with pytest.raises(ZooKeeperWentBack, match="start this broker again"):
+        register_broker(store.session, registration(ONE), newer_than=BrokerEpoch(1 << 60))
+    assert store.brokers() == {}
 
 
 def test_one_of_three_wins_the_election(open_store: OpenStore) -> None:
