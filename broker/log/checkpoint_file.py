@@ -119,6 +119,10 @@ class OffsetCheckpoint:
         if self._entries is not None and key in self._entries:
             self._kept[key] = self._entries[key]
 
+    def keep_no_longer(self, key: TopicPartition) -> None:
+        """Undo `keep`; the next write decides about the entry."""
+        self._kept.pop(key, None)
+
     def forget(self, key: TopicPartition) -> None:
         """Drop the entry of a partition, if there is one, so that a new log of that name does not inherit it.
 

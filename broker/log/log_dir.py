@@ -207,6 +207,11 @@ class LogDir:
         for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
             checkpoint.keep(key)
 
+    def keep_no_longer(self, key: TopicPartition) -> None:
+        """The log of a partition is open after all: its checkpoint entries are its own again."""
+        for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
+            checkpoint.keep_no_longer(key)
+
     def forget(self, key: TopicPartition) -> None:
         """Drop what the checkpoints say of an earlier log of that name. Raises LogDirFailure."""
         for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):

@@ -64,6 +64,8 @@ class LogManager:
         """Partitions whose log could not be opened, or was lost with its dir, and why."""
         self._damaged: dict[TopicPartition, Path] = {}
         """The folders of logs that could not be opened, so that a deletion of the partition finds them."""
+        self._unopened: dict[TopicPartition, ScannedLog] = {}
+        """Of these, logs for which descriptors or memory were lacking: the next `get_or_create` retries."""
         self.offline_dirs: dict[Path, LogDirFailure] = {}
         self.strays = StrayLogs(self._files)
         self.on_dir_failed: Callable[[Sequence[TopicPartition]], None] | None = None
@@ -132,10 +134,10 @@ class LogManager:
         """The log of a partition, created in the log dir with the fewest logs when there is none.
 
         With `is_new`, the caller knows that the partition was never here, so an offline dir cannot hold it.
-        Raises INCONSISTENT_TOPIC_ID, LogDirFailure, or KAFKA_STORAGE_ERROR when the partition's log is
-        offline.
+        A log that could not be opened at start for lack of descriptors or memory is opened now. Raises
+        INCONSISTENT_TOPIC_ID, LogDirFailure, or KAFKA_STORAGE_ERROR when the partition's log is offline.
         """
-        found = self._logs.get(topic_partition)
+        found = self._logs.get(topic_partition) or self._retry_opening(topic_partition, now_ms)
         if found is None:
             found = self._create(topic_partition, topic_id, now_ms, is_new=is_new)
         if topic_id is not None:
@@ -225,6 +227,7 @@ class LogManager:
             else:
                 self._logs.pop(topic_partition, None)
                 self.offline_partitions.pop(topic_partition, None)
+                self._unopened.pop(topic_partition, None)
                 folder = self._damaged.pop(topic_partition, None) if log is None else log.folder
                 if log is not None:
                     self._dirs[log.folder.parent].log_count -= 1
@@ -410,7 +413,7 @@ class LogManager:
             )
             with self._lock:
                 other = self._folder_of(key)
-                if other is not None:
+                if other not in (None, folder):
                     raise InvalidConfiguration(
                         f"{key} lies in two log dirs, {other} and {folder}; remove one of them"
                     )
@@ -421,6 +424,28 @@ class LogManager:
                 self.offline_partitions[key] = error
                 self._damaged[key] = folder
                 self._dirs[folder.parent].keep(key)
+                if isinstance(error, StorageCallFailed):
+                    self._unopened[key] = found
+                else:
+                    self._unopened.pop(key, None)
+
+    def _retry_opening(self, key: TopicPartition, now_ms: int) -> Log | None:
+        """Open a log that could not be opened at start. Raises StorageCallFailed or LogDirFailure."""
+        found = self._unopened.get(key)
+        if found is None or found.folder.parent in self.offline_dirs:
+            return None
+        self._load_log(now_ms, found)
+        reason = self.offline_partitions.get(key)
+        if self._logs.get(key) is None:
+            if isinstance(reason, StorageCallFailed):
+                raise reason
+            return None
+        with self._lock:
+            for table in (self.offline_partitions, self._unopened, self._damaged):
+                table.pop(key, None)
+            self._dirs[found.folder.parent].keep_no_longer(key)
+        logger.warning("%s is online: it could not be opened at start", key)
+        return self._logs.get(key)
 
     def _adopt(self, log: Log) -> None:
         log.on_bounds_lowered = self._save_lowered_bounds

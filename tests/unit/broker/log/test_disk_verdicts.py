@@ -20,6 +20,7 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.open_files import OPEN_FILES
 from barnabas.broker.log.storage_errors import (
+    CorruptLog,
     LogDirFailure,
     LogGone,
     StorageCallFailed,
@@ -31,12 +32,13 @@ from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 
-from .conftest import OpenLog
+from .conftest import Managers, OpenLog
 from .producing import ID, produced
 
 READ, WRITE, CHANGE, SYNC = Operation.READ, Operation.WRITE, Operation.CHANGE, Operation.SYNC
 BROKEN, FAILED, GONE = Verdict.DISK_BROKEN, Verdict.CALL_FAILED, Verdict.LOG_GONE
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+TOPIC_ID = TopicId(uuid.uuid4())
 TABLE = [
     (errno.EIO, {READ: BROKEN, WRITE: BROKEN, CHANGE: BROKEN, SYNC: BROKEN}),
     (errno.EROFS, {READ: BROKEN, WRITE: BROKEN, CHANGE: BROKEN, SYNC: BROKEN}),
@@ -304,3 +306,63 @@ def test_a_checkpoint_that_finds_no_descriptor_is_left_to_the_next_pass(
     manager.logs.checkpoint_pass(0)
     (log_dir,) = manager.logs._dirs.values()
     assert log_dir.recovery_points.read() == {T0: 1}
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_log_that_could_not_be_opened_at_start_is_opened_when_it_is_asked_for(
+    managers: Managers, monkeypatch: pytest.MonkeyPatch, is_clean: bool
+) -> None:
+    manager = managers.open()
+    log = manager.get_or_create(T0, TOPIC_ID, 0)
+    log.append_as_leader(build_batch([(None, b"value")] * 5), 2, 0)
+    log.increment_log_start_offset(2)
+    log.flush(0)
+    manager.checkpoint_pass(0)
+    manager.checkpoint_high_watermarks({T0: 4})
+    if is_clean:
+        manager.close(0)
+    else:
+        managers.crash(manager)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise StorageCallFailed(Path("log"), OSError(errno.EMFILE, "Too many open files"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "open", refuse)
+        manager = managers.open()
+        # Refused as a call, so that the role is asked for again.
+        with pytest.raises(StorageCallFailed):
+            manager.get_or_create(T0, TOPIC_ID, 0)
+    assert manager.load_high_watermarks() == {T0: 4}
+    found = manager.get_or_create(T0, TOPIC_ID, 0)
+    assert (found.log_start_offset, found.log_end_offset) == (2, 5)
+    assert manager.offline_partitions == {}
+    # Its entries in the checkpoints are its own again.
+    found.truncate_fully_and_start_at(0)
+    managers.crash(manager)
+    again = managers.open().get(T0)
+    assert again is not None
+    assert again.log_start_offset == 0
+
+
+def test_a_log_that_is_found_damaged_in_the_second_try_stays_offline(
+    managers: Managers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = managers.open()
+    manager.get_or_create(T0, TOPIC_ID, 0)
+    manager.close(0)
+    refusals: list[Exception] = [
+        StorageCallFailed(Path("log"), OSError(errno.ENOMEM, "Cannot allocate memory")),
+        CorruptLog(Path("log"), 0, 0, 1, "a flipped bit"),
+    ]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise refusals.pop(0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "open", refuse)
+        manager = managers.open()
+        for _ in range(2):
+            with pytest.raises(ApiError, match="a flipped bit"):
+                manager.get_or_create(T0, TOPIC_ID, 0)
+    assert isinstance(manager.offline_partitions[T0], CorruptLog)
