@@ -161,6 +161,5 @@ FOUND_IN_CONTROLLERS: dict[Mutation, int] = {
 }
 """Random histories find these; the search begins at the seed given, only so that it ends soon.
 
-Not found in 600: `a_lost_answer_is_a_refusal`, for the next event reads the state again;
-`late_requests_are_done`, for a broker is told everything too often for an old word to stay.
+Those that need a profile are named by `test_schedules`.
 """

@@ -117,4 +117,36 @@ RACKS: Final = Profile(
 )
 """Many brokers go down at once, and some of them never return."""
 
-PROFILES: Final = {one.name: one for one in (REBIRTHS, DOORS, RACES, RACKS)}
+LOST_ANSWERS: Final = Profile(
+    name="lost answers",
+    steps=60,
+    weights={
+        **_NO_FAULTS,
+        "break_session": 40.0,
+        "suspect": 10.0,
+        "clear_suspicion": 15.0,
+        "control": 3.0,
+        "fetch": 20.0,
+        "produce": 5.0,
+    },
+)
+"""What the controller has written it hears nothing of, and the next event may be long in coming."""
+
+OLD_WORDS: Final = Profile(
+    name="old words",
+    steps=100,
+    weights={
+        **_NO_FAULTS,
+        "rebirth": 3.0,
+        "hold_back": 8.0,
+        "let_go": 1.0,
+        "time_out_control": 8.0,
+        "control_all": 4.0,
+        "send_control": 20.0,
+        "deliver": 20.0,
+        "fetch": 10.0,
+    },
+)
+"""What a controller said comes again when it has long said something else."""
+
+PROFILES: Final = {one.name: one for one in (REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS)}

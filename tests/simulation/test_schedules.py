@@ -14,7 +14,17 @@ from tests.simulation.chaos import Chaos
 from tests.simulation.controller_mutations import FOUND_IN_CONTROLLERS
 from tests.simulation.follower_mutations import FOUND_IN_FOLLOWERS
 from tests.simulation.mutations import FOUND_BY_CHANCE, Mutation
-from tests.simulation.profiles import DOORS, PROFILES, RACES, RACKS, REBIRTHS, USUAL, Profile
+from tests.simulation.profiles import (
+    DOORS,
+    LOST_ANSWERS,
+    OLD_WORDS,
+    PROFILES,
+    RACES,
+    RACKS,
+    REBIRTHS,
+    USUAL,
+    Profile,
+)
 from tests.simulation.seeds import ONE_SEED, seeds_of, seeds_to_run, told_with_seed
 
 SEEDS = seeds_to_run(2_000)
@@ -27,6 +37,8 @@ FOUND_IN_PROFILES: dict[Mutation, tuple[Profile, int]] = {
     mutations.a_joining_replica_is_not_waited_for: (DOORS, 170),
     mutations.one_of_a_lost_isr_is_kept: (RACKS, 0),
     controller_mutations.the_isr_is_written_from_memory: (RACES, 150),
+    controller_mutations.a_lost_answer_is_a_refusal: (LOST_ANSWERS, 60),
+    controller_mutations.late_requests_are_done: (OLD_WORDS, 20),
 }
 """Rare otherwise: a profile brings together what each of them needs."""
 MISTAKES: dict[Mutation, tuple[Profile, int]] = {
