@@ -145,14 +145,18 @@ class Cluster:
             for name in asked.keys() - self._asked.keys() - self._topics:
                 self.cache.forget(name)
 
-    async def topic(self, name: str, timeout_ms: int) -> TopicInfo:
+    async def topic(self, name: str, timeout_ms: int, *, watches: bool = False) -> TopicInfo:
         """A topic and its partitions, waiting until the cluster knows it.
 
         Raises what the cluster last said about the topic, for instance UNKNOWN_TOPIC_OR_PARTITION, when the
         time is over, and at once when waiting cannot help (an invalid name).
         """
         with self.asking_about([name]):
-            return await self._topic(name, timeout_ms)
+            found = await self._topic(name, timeout_ms)
+            if watches:
+                # Within the block: at its end a topic that nobody watches is forgotten.
+                self.watch_topics(name)
+            return found
 
     async def _topic(self, name: str, timeout_ms: int) -> TopicInfo:
         deadline = time.monotonic() + timeout_ms / 1000

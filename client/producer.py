@@ -215,8 +215,7 @@ class Producer:
         cluster = self._cluster
         if cluster is None or accumulator.closed_reason is not None:
             raise ClientClosed("the producer is closed")
-        info = await cluster.topic(topic, self.config.max_block_ms)
-        cluster.watch_topics(topic)
+        info = await cluster.topic(topic, self.config.max_block_ms, watches=True)
         with accumulator.lock:
             return accumulator.add_topic(info)
 

@@ -223,6 +223,17 @@ async def test_a_wrong_leader_is_replaced_by_the_right_one() -> None:
         assert len(refused) == 2
 
 
+async def test_the_first_record_of_a_topic_asks_about_it_once() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.send_and_wait("t", b"value")
+            about = [
+                [topic.name for topic in request.topics] for request in cluster.requests(ApiKey.METADATA)
+            ]
+            assert about == [[], ["t"]]
+
+
 async def test_a_retry_does_not_reorder() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("t")
