@@ -392,7 +392,7 @@ class GroupCoordinator:
             return
         except Exception as error:  # noqa: BLE001 - any error fails only this partition's groups
             # The next coordinator would fail at the same bytes.
-            self._replicas.failed.note(shard.partition, error, "loading its groups")
+            self._replicas.failed.note(shard.partition, error, "loading its groups", is_retried=False)
             shard.fail()
             return
         if loaded is not None:

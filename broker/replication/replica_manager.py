@@ -524,8 +524,11 @@ class ReplicaManager:
     def shrink_isrs(self) -> None:
         """Remove replicas from the ISRs that have not been caught up for ``replica.lag.time.max.ms``.
 
-        High watermarks stop waiting for such replicas. Roles that were refused lately are requested again.
+        High watermarks stop waiting for such replicas. Roles that were refused lately, or that failed some
+        time ago, are requested again.
         """
+        if self.failed.take_due():
+            self.disk_failures.note_refused_role()
         self.disk_failures.retry_refused_roles()
         now_ms = self._now_ms()
         for partition in self.partitions():

@@ -94,7 +94,7 @@ class RoleChanges:
         self._order = RequestOrder()
         self._broker_epoch = BrokerEpoch(-1)
         self._high_watermarks = logs.load_high_watermarks()
-        self.failed = FailedReplicas()
+        self.failed = FailedReplicas(now_ms)
 
     @property
     def broker_epoch(self) -> BrokerEpoch:
@@ -176,7 +176,7 @@ class RoleChanges:
             self._role_refused()
 
     def _fail(self, name: TopicPartition, error: Exception, what: str) -> None:
-        self.failed.note(name, error, what)
+        self.failed.note(name, error, what, is_retried=True)
         self._release(name, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def fail_follower(self, partition: Partition, leader_epoch: LeaderEpoch, error: Exception) -> None:

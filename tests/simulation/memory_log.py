@@ -230,6 +230,8 @@ class MemoryLog:
 class MemoryLogs:
     """One broker's disk: it outlives the broker."""
 
+    has_online_dir = True
+
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, MemoryLog] = {}
         self.high_watermarks: dict[TopicPartition, Offset] = {}

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.replication.failed_replicas import FIRST_PAUSE_MS, LONGEST_PAUSE_MS
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import (
     BrokerEpoch,
+    BrokerId,
     ControllerEpoch,
     Endpoint,
     LeaderEpoch,
@@ -22,7 +24,7 @@ from barnabas.protocol.ids import (
 )
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 from tests.simulation.memory_log import MemoryLogs
-from tests.unit.broker.replication.building import TOPIC_ID, TP, TWO, Managed, led_by, refused, state
+from tests.unit.broker.replication.building import TOPIC_ID, TP, TWO, Managed, NoStore, led_by, refused, state
 
 OTHER_ID = uuid.UUID(int=8)
 SECOND = TopicPartition(TP.topic, 1)
@@ -145,6 +147,47 @@ def test_a_follower_that_fails_is_followed_no_longer_unless_its_epoch_has_passed
     assert partition.role is Role.NONE
     assert list(managed.fetchers.followed) == [SECOND]
     assert "following in leader epoch 1" in managed.manager.failed.reasons()[TP]
+
+
+class Notified(NoStore):
+    """Counts what it is told about lost replicas."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def notify_log_dir_failure(self, broker_id: BrokerId) -> None:
+        self.count += 1
+
+
+def asked(managed: Managed, store: Notified) -> int:
+    """How often the controller was asked for roles, after another pass of the scheduler."""
+    managed.manager.shrink_isrs()
+    managed.manager.disk_failures.work_off()
+    return store.count
+
+
+def test_the_role_of_a_failed_replica_is_asked_for_again_after_ever_longer_pauses() -> None:
+    store = Notified()
+    managed = Managed(store=store)
+    managed.tell(state(leader=2))
+    partition = managed.manager.partition(TP)
+    for count, pause_ms in enumerate((FIRST_PAUSE_MS, 2 * FIRST_PAUSE_MS, 4 * FIRST_PAUSE_MS)):
+        managed.manager.fail_follower(partition, LeaderEpoch(0), KeyError("a bug"))
+        assert managed.fetchers.followed == {}
+        managed.clock.now_ms += pause_ms - 1
+        assert asked(managed, store) == count
+        managed.clock.now_ms += 1
+        assert asked(managed, store) == count + 1
+        # The controller has nothing new to say, and says it again.
+        assert managed.tell(state(leader=2)) == []
+        assert list(managed.fetchers.followed) == [TP]
+    assert managed.manager.failed.reasons() == {}
+    managed.clock.now_ms += 100 * LONGEST_PAUSE_MS
+    assert asked(managed, store) == 3
+    # That was long ago.
+    managed.manager.fail_follower(partition, LeaderEpoch(0), KeyError("a bug"))
+    managed.clock.now_ms += FIRST_PAUSE_MS
+    assert asked(managed, store) == 4
 
 
 def test_a_replaced_controller_is_refused_as_a_whole(managed: Managed) -> None:
