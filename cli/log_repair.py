@@ -59,23 +59,29 @@ def run(options: argparse.Namespace) -> int:
                 raise CommandError(
                     "nothing was changed, because records could be lost:\n  " + "\n  ".join(refusals), FAILED
                 )
-        moved = [(verdict, _set_aside(log_dir, verdict)) for verdict in damaged]
-    if options.json:
-        print_json(
-            {
-                "log_dir": str(path),
-                "repaired": [
-                    {"partition": str(verdict.partition), "kept_as": str(kept)} for verdict, kept in moved
-                ],
-            }
+        moved: list[tuple[LogVerdict, Path]] = []
+        try:
+            for verdict in damaged:
+                moved.append((verdict, _set_aside(log_dir, verdict)))
+        finally:
+            # Also those before one that fails.
+            _print_moved(path, moved, as_json=options.json)
+    if not options.json:
+        print(
+            "start the broker: it rebuilds the replicas from their leaders" if moved else "nothing is damaged"
         )
-        return OK
+    return OK
+
+
+def _print_moved(path: Path, moved: Sequence[tuple[LogVerdict, Path]], *, as_json: bool) -> None:
+    if as_json:
+        repaired = [{"partition": str(verdict.partition), "kept_as": str(kept)} for verdict, kept in moved]
+        print_json({"log_dir": str(path), "repaired": repaired})
+        return
     for verdict, kept in moved:
         for finding in verdict.findings:
             print(describe(finding))
         print(f"{verdict.partition}: its files are kept in {kept}; delete them when they are not needed")
-    print("start the broker: it rebuilds the replicas from their leaders" if moved else "nothing is damaged")
-    return OK
 
 
 def _damaged(log_dir: LogDir, names: Sequence[str]) -> list[LogVerdict]:

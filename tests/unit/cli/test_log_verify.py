@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import struct
 import uuid
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.cli import exit_codes, log_repair
@@ -250,6 +252,28 @@ def test_a_log_whose_records_may_be_nowhere_else_is_left_alone(
     assert sorted(path.name for path in log_dir.glob("t-*")) == ["t-0", "t-1"]
     assert main([*arguments, "--accept-data-loss"]) == exit_codes.OK
     assert "t-1" not in {path.name for path in log_dir.glob("t-*")}
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_what_was_set_aside_before_a_failure_is_told(
+    log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: list[str]
+) -> None:
+    for name in ("t-0", "t-1"):
+        change(file_of(log_dir / name, ".log"), 90)
+    rename = FileSystem.rename
+
+    def rename_one(files: FileSystem, source: Path, target: Path) -> None:
+        if source.name == "t-1":
+            raise OSError(errno.EIO, "a bad sector")
+        rename(files, source, target)
+
+    monkeypatch.setattr(FileSystem, "rename", rename_one)
+    assert main([*REPAIR, str(log_dir), "--accept-data-loss", *form]) == exit_codes.FAILED
+    told = capsys.readouterr()
+    (kept,) = log_dir.glob("t-0.*-damaged")
+    assert str(kept) in told.out
+    assert "t-1." not in told.out
+    assert "a bad sector" in told.err
 
 
 def test_what_is_not_damaged_or_not_there_is_not_repaired(
