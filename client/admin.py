@@ -28,7 +28,7 @@ from barnabas.client.admin_configs import (
     describe_configs,
 )
 from barnabas.client.admin_groups import AdminGroups, GroupDescription, GroupListing, MemberDescription
-from barnabas.client.cluster import Cluster
+from barnabas.client.cluster import Cluster, ClusterOwner
 from barnabas.client.config import AdminConfig
 from barnabas.client.controller_calls import ask_controller, broker_timeout_ms
 from barnabas.client.errors import ClientClosed, TopicErrors
@@ -123,12 +123,11 @@ _KNOWN_POLL_S: Final = 0.01
 _KNOWN_TIMEOUT_MS: Final = 2_000
 
 
-class Admin(AdminGroups):
+class Admin(ClusterOwner, AdminGroups):
     """Settings as in `AdminConfig`, by name or as one ``config``; see the module."""
 
     def __init__(self, config: AdminConfig | None = None, **settings: Any) -> None:
         self.config = config if config is not None else AdminConfig.of(settings)
-        self._cluster: Cluster | None = None
 
     async def start(self) -> None:
         """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
@@ -153,12 +152,6 @@ class Admin(AdminGroups):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def __del__(self) -> None:
-        # A constructor that refused a setting leaves an object without attributes.
-        cluster = getattr(self, "_cluster", None)
-        if cluster is not None:
-            cluster.warn_if_open(self)
 
     async def create_topics(
         self,

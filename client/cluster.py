@@ -91,6 +91,10 @@ class Cluster:
         await self.refresh()
         self._watch()
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Close every connection; what is in flight fails. Idempotent."""
         self._closed = True
@@ -101,13 +105,6 @@ class Cluster:
             self._refreshing.cancel()
         for channel in [*self._channels.values(), *self._control.values()]:
             channel.close("the client was closed")
-
-    def warn_if_open(self, owner: object) -> None:
-        """For the finalizer of a client: warn that it was not closed, and that its buffers are lost."""
-        if not self._closed:
-            kind = type(owner)
-            text = f"unclosed {kind.__module__}.{kind.__qualname__}"
-            warnings.warn(text, ResourceWarning, stacklevel=1, source=owner)
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Have this called after every refresh, successful or not."""
@@ -462,3 +459,15 @@ class Cluster:
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosed("the client is closed")
+
+
+class ClusterOwner:
+    """A client with a cluster of its own; dropped without `close`, it warns: its buffers are lost."""
+
+    _cluster: Cluster | None = None
+
+    def __del__(self) -> None:
+        if self._cluster is not None and not self._cluster.is_closed:
+            kind = type(self)
+            text = f"unclosed {kind.__module__}.{kind.__qualname__}"
+            warnings.warn(text, ResourceWarning, stacklevel=1, source=self)

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.cluster import Cluster, ClusterOwner
 from barnabas.client.committed_offsets import OffsetAndMetadata
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer_offsets import ConsumerOffsets
@@ -58,12 +58,11 @@ def has_records_in_hand(error: BaseException | None, raised: BaseException | Non
     return bool(met)
 
 
-class Consumer(ConsumerOffsets):
+class Consumer(ClusterOwner, ConsumerOffsets):
     """Settings as in `ConsumerConfig`, by name or as one ``config``; see the module."""
 
     def __init__(self, config: ConsumerConfig | None = None, **settings: Any) -> None:
         self.config = config if config is not None else ConsumerConfig.of(settings)
-        self._cluster: Cluster | None = None
         self._fetcher: Fetcher | None = None
         self._group: GroupSession | None = None
         self._closes = asyncio.Lock()
@@ -129,12 +128,6 @@ class Consumer(ConsumerOffsets):
     ) -> None:
         raised, self._raised = self._raised, None
         await self.close(commits=not has_records_in_hand(error, raised))
-
-    def __del__(self) -> None:
-        # A constructor that refused a setting leaves an object without attributes.
-        cluster = getattr(self, "_cluster", None)
-        if cluster is not None:
-            cluster.warn_if_open(self)
 
     # Which partitions, and from where
 

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from barnabas.client.accumulator import Accumulator, PartitionQueue, TopicQueues
-from barnabas.client.cluster import Cluster
+from barnabas.client.cluster import Cluster, ClusterOwner
 from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import ClientClosed
 from barnabas.client.metadata import PartitionInfo
@@ -39,7 +39,7 @@ from barnabas.protocol.schema import Buffer
 Headers = Iterable[tuple[str, bytes | None]]
 
 
-class Producer:
+class Producer(ClusterOwner):
     """Settings as in `ProducerConfig`, by name or as one ``config``; see the module."""
 
     def __init__(self, config: ProducerConfig | None = None, **settings: Any) -> None:
@@ -47,7 +47,6 @@ class Producer:
         self._partitioner = make_partitioner(self.config.partitioner)
         self._is_sticky = self._partitioner is None
         # Both exist from `start` on; until then, and after `close`, no topic is open and sending is refused.
-        self._cluster: Cluster | None = None
         self._sender: Sender | None = None
         self._accumulator: Accumulator | None = None
         self._topics: dict[str, TopicQueues] = {}
@@ -80,12 +79,6 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def __del__(self) -> None:
-        # A constructor that refused a setting leaves an object without attributes.
-        cluster = getattr(self, "_cluster", None)
-        if cluster is not None:
-            cluster.warn_if_open(self)
 
     async def send(
         self,
