@@ -151,20 +151,17 @@ def timers_ring_once(setattr_: SetAttr) -> None:
 
 MUTATIONS: dict[Mutation, int] = {
     assignments_are_handed_out_before_they_are_stored: 0,
+    a_leader_that_asks_again_may_assign_again: 100,
     commits_of_any_generation_are_taken: 30,
     instances_are_not_fenced: 0,
     a_request_given_up_is_forgotten: 0,
+    sessions_never_end: 15,
     the_leader_need_not_have_joined: 0,
     a_shard_outlives_its_leadership: 0,
+    loading_ends_at_the_high_watermark: 5,
+    requests_are_served_while_groups_are_loaded: 15,
     loading_keeps_the_first_record_of_a_key: 5,
     appends_that_fail_are_settled_as_done: 0,
     timers_ring_once: 0,
 }
 """The search begins at the seed given, only so that it ends soon."""
-RARE: tuple[Mutation, ...] = (
-    a_leader_that_asks_again_may_assign_again,
-    sessions_never_end,
-    loading_ends_at_the_high_watermark,
-    requests_are_served_while_groups_are_loaded,
-)
-"""Found by one schedule in a hundred or fewer: looked for in a soak alone."""
