@@ -1,15 +1,16 @@
 """The acceptor: one thread that accepts on every listener and deals connections out in turn.
 
-A connection above `max.connections` or `max.connections.per.ip` is closed at once, with a logged reason; on
-the protected listener, which is the brokers' own, `max.connections` refuses nothing, for clients may not keep
-the brokers apart. When the process is out of descriptors it waits a moment instead of spinning. A dying
-acceptor calls `on_fatal`.
+A connection above `max.connections` or `max.connections.per.ip`, or one that would take a descriptor that
+logs need, is closed at once, with a logged reason. On the protected listener, which is the brokers' own, only
+the number per address counts, for clients may not keep the brokers apart. When the process is out of
+descriptors it waits a moment instead of spinning. A dying acceptor calls `on_fatal`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import resource
 import selectors
 import socket
 import threading
@@ -20,12 +21,34 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.1
+_RESERVE: Final = 128
+_UNLIMITED: Final = 2**31 - 1
+
+
+def connections_within(limit: int) -> int:
+    """How many connections a process with this limit of open files may have: all but an eighth, or 128.
+
+    Logs release the descriptors that they keep open when others need them, but need some to work at all.
+    """
+    return max(1, limit - max(_RESERVE, limit // 8))
+
+
+def most_connections() -> int:
+    """As `connections_within`, of this process's limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _UNLIMITED if soft == resource.RLIM_INFINITY else connections_within(soft)
 
 
 class ConnectionQuota:
-    """How many connections there are, in all and by address. For any thread."""
+    """How many connections there are, in all and by address. For any thread.
 
-    def __init__(self, max_connections: int, max_connections_per_ip: int) -> None:
+    ``descriptors``: how many of the process's descriptors connections may take, whatever the settings say.
+    """
+
+    def __init__(
+        self, max_connections: int, max_connections_per_ip: int, descriptors: int = _UNLIMITED
+    ) -> None:
+        self._descriptors = descriptors
         self._max_connections = max_connections
         self._max_connections_per_ip = max_connections_per_ip
         self._lock = threading.Lock()
@@ -50,6 +73,8 @@ class ConnectionQuota:
         with self._lock:
             if self._total >= self._max_connections and not is_protected:
                 return f"max.connections={self._max_connections} are open"
+            if self._total >= self._descriptors and not is_protected:
+                return f"{self._total} are open, and the logs need the other open files (ulimit -n)"
             if self._by_host[host] >= self._max_connections_per_ip:
                 return f"max.connections.per.ip={self._max_connections_per_ip} are open from {host}"
             self._total += 1

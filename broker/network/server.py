@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from barnabas.broker.config_settings import BrokerConfig
-from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota
+from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, most_connections
 from barnabas.broker.network.connection import Connection, ConnectionLimits
 from barnabas.broker.network.io_workers import IoWorkers
 from barnabas.broker.network.network_thread import NetworkThread
@@ -64,8 +64,10 @@ class ServerSettings:
     connections_max_idle_ms: int = 600_000
     max_connections: int = 2**31 - 1
     max_connections_per_ip: int = 2**31 - 1
+    connection_descriptors: int = 2**31 - 1
+    """How many of the process's descriptors connections may take."""
     protected_listener: str | None = None
-    """The listener on which ``max_connections`` refuses nothing."""
+    """The listener on which ``max_connections`` and ``connection_descriptors`` refuse nothing."""
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
 
     @classmethod
@@ -81,6 +83,7 @@ class ServerSettings:
             connections_max_idle_ms=config.connections_max_idle_ms,
             max_connections=config.max_connections,
             max_connections_per_ip=config.max_connections_per_ip,
+            connection_descriptors=most_connections(),
             # As in Kafka: where clients come in by the same listener, they cannot be told from brokers.
             protected_listener=config.inter_broker_listener_name if len(config.listeners) > 1 else None,
             limits=ConnectionLimits(max_frame_bytes=config.socket_request_max_bytes),
@@ -112,7 +115,9 @@ class SocketServer:
         self._on_fatal = on_fatal
         self._numbers = itertools.count(1)
         self._pool = BufferPool()
-        self._quota = ConnectionQuota(settings.max_connections, settings.max_connections_per_ip)
+        self._quota = ConnectionQuota(
+            settings.max_connections, settings.max_connections_per_ip, settings.connection_descriptors
+        )
         self._queues = {lane: RequestQueue(settings.queued_max_requests) for lane in Lane}
         self._runner = RequestRunner(
             process, on_fatal=on_fatal, is_short=is_short, lane_of=lane_of, after_run=after_run

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from barnabas.broker.config import config_from
-from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota
+from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, connections_within, most_connections
 from barnabas.broker.network.server import ServerSettings
 
 CONFIG = {"broker.id": "1", "log.dirs": "/data", "zookeeper.connect": "z:1"}
@@ -42,6 +42,22 @@ def test_limits_that_change_hold_for_who_comes_next() -> None:
     quota.set_limits(1, 9)
     assert "max.connections=1" in quota.enter("b")
     assert quota.total == 2
+
+
+def test_connections_leave_descriptors_for_the_logs() -> None:
+    quota = ConnectionQuota(9, 9, 2)
+    assert quota.enter("a") == quota.enter("b") == ""
+    assert "ulimit -n" in quota.enter("c")
+    # Whatever the settings allow; but the brokers are let in.
+    quota.set_limits(99, 99)
+    assert "ulimit -n" in quota.enter("c")
+    assert quota.enter("c", is_protected=True) == ""
+
+
+def test_a_broker_shares_out_the_open_files_of_its_process() -> None:
+    assert [connections_within(limit) for limit in (100, 256, 1024, 20_000)] == [1, 128, 896, 17_500]
+    config = config_from(CONFIG | {"listeners": "PLAINTEXT://localhost:0"})
+    assert ServerSettings.from_config(config).connection_descriptors == most_connections()
 
 
 def test_only_a_listener_beside_others_is_the_brokers_own() -> None:
