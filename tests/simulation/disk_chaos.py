@@ -131,7 +131,7 @@ class DiskChaos:
         broker, world = self._any(), self.world
         if broker.is_up or world.is_registered(broker.id):
             return
-        if all(self._has_another_all(truth, broker) for truth in world.truths.values()):
+        if all(self._has_another_all(truth, broker) for truth in self._at_stake()):
             broker.is_lost = True
             broker.wipe()
 
@@ -147,17 +147,21 @@ class DiskChaos:
         world.messages = [one for one in world.messages if one.source != broker.id]
         world.held_back = [one for one in world.held_back if one.source != broker.id]
 
+    def _at_stake(self) -> list[Truth]:
+        """The partitions that may have records."""
+        return [truth for truth in self.world.truths.values() if truth.has_state]
+
     def _is_another_well(self, broker: SimBroker) -> bool:
         """Whether somebody else is well in each partition."""
-        return all(set(self._well(truth)) - {broker.id} for truth in self.world.truths.values())
+        return all(set(self._well(truth)) - {broker.id} for truth in self._at_stake())
 
     def _may_fall(self, broker: SimBroker) -> bool:
         """Whether somebody stays in sync and is well, while another one only seems to be."""
         return self._may_all_fall([broker])
 
     def _may_all_fall(self, brokers: Sequence[SimBroker]) -> bool:
-        truths, ids = self.world.truths.values(), {broker.id for broker in brokers}
-        return all(not truth.lossy or set(self._well(truth)) - ids for truth in truths)
+        ids = {broker.id for broker in brokers}
+        return all(not truth.lossy or set(self._well(truth)) - ids for truth in self._at_stake())
 
     def _may_put_out(self, leader: SimBroker) -> bool:
         """Whether a leader may propose smaller ISRs: it is well and stays, or nobody has lost anything.
@@ -166,7 +170,7 @@ class DiskChaos:
         """
         return all(
             not truth.lossy or leader.id in self._well(truth)
-            for truth in self.world.truths.values()
+            for truth in self._at_stake()
             if (partition := truth.partition(leader)) is not None and partition.is_leader
         )
 

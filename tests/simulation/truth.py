@@ -40,6 +40,9 @@ class Truth:
         self._leaders: dict[int, BrokerId] = {}
         self.lossy: dict[BrokerId, int] = {}
         """In sync, or about to be, though their disks have lost something; with the zxid of then."""
+        self.is_hidden = False
+        """Somebody has removed the topic by hand, and will put it back."""
+        self._state: LeadershipState | None = None
         self._last_marks: list[object] = []
         self._last_leader_epoch = -1
         self._last_controller_epoch = 0
@@ -51,13 +54,25 @@ class Truth:
 
     @property
     def state(self) -> LeadershipState:
-        """As ZooKeeper has it."""
-        return self._world.state_of(self.tp)
+        """As ZooKeeper has it, or had it when somebody removed it by hand; there must have been one."""
+        if not self.is_hidden:
+            self._state = self._world.state_of(self.tp)
+        assert self._state is not None
+        return self._state
+
+    def hide(self) -> None:
+        """Somebody removes the topic from ZooKeeper now."""
+        self._state = self._world.state_of(self.tp) if self.has_state else None
+        self.is_hidden = True
+
+    @property
+    def has_state(self) -> bool:
+        return self._state is not None if self.is_hidden else self._world.has_state(self.tp)
 
     @property
     def isr(self) -> tuple[BrokerId, ...]:
-        """Nobody while there is no state: somebody has removed it by hand."""
-        return self.state.isr if self._world.has_state(self.tp) else ()
+        """Nobody before there is a state."""
+        return self.state.isr if self.has_state else ()
 
     def partition(self, broker: SimBroker) -> Partition | None:
         """The replica of this very topic, while its process is up."""
@@ -68,9 +83,13 @@ class Truth:
 
     def _marks_of(self, broker: SimBroker) -> tuple[object, ...]:
         """Something else after every change of a replica that matters here."""
-        view, partition = self.view(broker), self.partition(broker)
-        log = None if view is None else view.log
-        where = None if log is None else (id(log), log._bounds.cuts, log.log_start_offset, log.log_end_offset)
+        log, partition = broker.logs.get(self.tp), self.partition(broker)
+        where: tuple[object, ...]
+        if log is None or log.topic_id != self.topic_id:
+            where = (broker.logs.strays.all(),)
+        else:
+            bounds = log._bounds
+            where = (id(log), bounds.cuts, bounds.start, bounds.end)
         if partition is None:
             return (broker.life, where)
         return (broker.life, where, partition.role, partition.leader_epoch, partition.high_watermark)
@@ -100,7 +119,9 @@ class Truth:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every replica has everything and all are in sync."""
+        """Whether every replica has everything and all are in sync; or the topic is not there."""
+        if self.is_hidden or not self.has_state:
+            return self.is_hidden
         brokers, state = self._world.brokers, self.state
         replicas = self._world.replicas_of(self.tp)
         if set(state.isr) != set(replicas) or state.leader not in replicas:
@@ -118,7 +139,7 @@ class Truth:
     def check(self) -> None:
         """All promises; nothing is done when neither a replica nor what was said has changed."""
         world = self._world
-        if not world.has_state(self.tp):
+        if not self.has_state:
             return
         self._check_elections()
         self.lossy = {broker: zxid for broker, zxid in self.lossy.items() if self._is_unnoticed(broker, zxid)}

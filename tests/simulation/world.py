@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.handlers import fetch as fetch_handler
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
@@ -31,8 +31,9 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.controller import paths, znodes
 from barnabas.controller.controller import Controller
+from barnabas.controller.topics import TopicAdmin, TopicResult, TopicSettings
 from barnabas.controller.znodes import LeadershipState, TopicAssignment
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tests.simulation.channels import HANDLERS, SimChannels
@@ -51,6 +52,9 @@ from tests.simulation.requests import LISTENER, SimRequest
 from tests.simulation.truth import Truth, Violation
 from tests.simulation.zookeeper import SimZooKeeper
 from tests.simulation.zookeeper_client import Door
+
+if TYPE_CHECKING:
+    from tests.simulation.topics import Topics
 
 TOPIC_ID = TopicId(uuid.UUID(int=7))
 TP = TopicPartition("t", 0)
@@ -197,6 +201,9 @@ class SimBroker:
 
     def handle_control(self, request: Any, answer: Callable[[Any], None]) -> None:
         """A request of a controller arrives."""
+        if self._world.topics is not None:
+            # What is committed is seen before a log may be set aside.
+            self._world.check()
         sim_request: Any = SimRequest(request, answer)
         HANDLERS[type(request)](self.services, sim_request)
 
@@ -243,13 +250,15 @@ class World:
         self.held_back: list[Message] = []
         """Messages that lie in some queue until somebody lets them go."""
         self.cut: set[frozenset[BrokerId]] = set()
-        self.origins: dict[int | bytes, tuple[TopicId, int]] = {}
-        """Of each record's value, the topic and the partition in which it was committed."""
+        self.origins: dict[int | bytes | None, tuple[TopicId, int]] = {}
+        """Of each record's value, the topic and the partition that it was written to."""
         self.truth = Truth(self, tp, TOPIC_ID)
         self.truths = {(TOPIC_ID, tp.partition): self.truth}
         """Of every partition whose records may not go."""
-        self.judges: list[Callable[[], None]] = []
-        """Are asked in every check, before the truths."""
+        self.past_truths: list[Truth] = []
+        """Of those that may go by now."""
+        self.topics: Topics | None = None
+        """The judge of topics that come and go, where they do."""
         self.next_value = 0
         self._states: dict[TopicPartition, tuple[bytes, int, LeadershipState]] = {}
         OPEN_WORLDS.append(self)
@@ -427,6 +436,8 @@ class World:
         truth = self.truth_of(target, tp)
         values = list(range(self.next_value, self.next_value + count))
         self.next_value += count
+        if (place := self.place_of(target, tp)) is not None:
+            self.origins |= dict.fromkeys(values, place)
 
         def answer(outcomes: list[AppendOutcome]) -> None:
             if outcomes[0].error == ErrorCode.NONE and acks == -1 and truth is not None:
@@ -442,7 +453,7 @@ class World:
         if not target.can_act:
             return
         tp = tp or self.tp
-        truth = self.truth_of(target, tp)
+        truth, place = self.truth_of(target, tp), self.place_of(target, tp)
         asked = FetchPartition(partition=tp.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
         body = FetchRequest(
             max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic=tp.topic, partitions=[asked])]
@@ -450,9 +461,29 @@ class World:
         answers: list[FetchResponse] = []
         fetch_handler.handle(target.services, SimRequest(body, answers.append))
         found = answers[0].responses[0].partitions[0]
-        is_answer = found.error_code == ErrorCode.NONE and isinstance(found.records, memoryview)
-        if is_answer and truth is not None:
-            truth.consumed(decode(found.records))
+        if found.error_code != ErrorCode.NONE or not isinstance(found.records, memoryview):
+            return
+        records = decode(found.records)
+        for offset, entry in records:
+            origin = place if entry.key is not None else self.origins.get(entry.value, place)
+            if origin != place:
+                raise Violation(f"a consumer of {tp} {place} saw {entry} of {origin} at {offset}")
+        if truth is not None:
+            truth.consumed(records)
+
+    def ask(self, host: SimBroker, ask: Callable[[TopicAdmin], list[TopicResult]]) -> list[ErrorCode]:
+        """A client wants topics changed; what it is told of each, or of all together."""
+        admin = TopicAdmin(
+            host.member.store,
+            host.member.controller,
+            settings=TopicSettings(),
+            validate_config=lambda config: None,
+            rng=random.Random(0),
+        )
+        try:
+            return [result.error for result in ask(admin)]
+        except ApiError as error:
+            return [error.code]
 
     # Time, and what hangs on it
 
@@ -507,9 +538,29 @@ class World:
 
     def truth_of(self, broker: SimBroker, tp: TopicPartition) -> Truth | None:
         """Of what a broker takes for that partition just now."""
+        place = self.place_of(broker, tp)
+        return None if place is None else self.truths.get(place)
+
+    def place_of(self, broker: SimBroker, tp: TopicPartition) -> tuple[TopicId, int] | None:
+        """Of which topic and partition a broker takes that for just now."""
         partition = broker.partition_of(tp)
         topic_id = None if partition is None else partition.log.topic_id
-        return None if topic_id is None else self.truths.get((topic_id, tp.partition))
+        return None if topic_id is None else (topic_id, tp.partition)
+
+    def add_truth(self, tp: TopicPartition, topic_id: TopicId) -> None:
+        """There is one more partition whose records may not go."""
+        if (topic_id, tp.partition) not in self.truths:
+            self.truths[topic_id, tp.partition] = Truth(self, tp, topic_id)
+
+    def drop_truths(self, topic_id: TopicId) -> None:
+        """The records of that topic may go from now on."""
+        for key in [key for key in self.truths if key[0] == topic_id]:
+            self.past_truths.append(self.truths.pop(key))
+
+    @property
+    def all_truths(self) -> list[Truth]:
+        """Also of what is deleted."""
+        return [*self.truths.values(), *self.past_truths]
 
     def disk_has_lost(self, broker: BrokerId) -> None:
         """What a broker had is gone, or not all of it is left."""
@@ -518,8 +569,8 @@ class World:
 
     def check(self) -> None:
         """Raises Violation when an invariant is broken."""
-        for judge in self.judges:
-            judge()
+        if self.topics is not None:
+            self.topics.check()
         for truth in self.truths.values():
             truth.check()
         for broker in self.brokers.values():
@@ -529,31 +580,37 @@ class World:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every replica has everything and all are in sync."""
-        return all(truth.is_whole for truth in self.truths.values())
+        """Whether every replica has everything and all are in sync, and what is deleted is gone."""
+        is_settled = self.topics is None or self.topics.is_settled
+        return is_settled and all(truth.is_whole for truth in self.truths.values())
 
     # Coming to rest
 
     def settle(self) -> None:
         """Let everything take its ordinary course until nothing changes any more, or raise."""
         for _ in range(_ROUNDS):
-            while self.control():
-                pass
-            for channels in list(self.channels):
-                for host in self.hosts:
-                    while self.deliver_control(channels, host):
-                        pass
-            for broker in self.brokers:
-                self.fetch(broker)
-                self.work_off(broker)
-                self.shrink(broker)
-            while self.deliver():
-                pass
-            self.advance(20)
-            self.check()
+            self.take_turns()
             if self.is_whole and self.controller is not None and not self._is_anything_left:
                 return
         raise AssertionError(f"the cluster does not come to rest:\n{self.describe()}")
+
+    def take_turns(self, may_shrink: Callable[[SimBroker], bool] = lambda broker: True) -> None:
+        """Everybody does what there is to do, and a little time goes by."""
+        while self.control():
+            pass
+        for channels in list(self.channels):
+            for host in self.hosts:
+                while self.deliver_control(channels, host):
+                    pass
+        for name, broker in self.brokers.items():
+            self.fetch(name)
+            self.work_off(name)
+            if may_shrink(broker):
+                self.shrink(name)
+        while self.deliver():
+            pass
+        self.advance(20)
+        self.check()
 
     @property
     def _is_anything_left(self) -> bool:
@@ -567,6 +624,8 @@ class World:
     def heal(self) -> None:
         """All faults end."""
         self.cut.clear()
+        if self.topics is not None:
+            self.topics.heal()
         self.zookeeper.expire_silent(0)
         for host in self.hosts.values():
             self.doors[host.id] = Door.OPEN
@@ -597,12 +656,19 @@ class World:
 
     def describe(self) -> str:
         registered = [host for host in self.hosts if self.is_registered(host)]
-        lines = [f"ZooKeeper: {self.state}, registered {registered}"]
+        lines = [f"ZooKeeper: registered {registered}", *map(self._describe, self.truths.values())]
+        if self.topics is not None:
+            lines.append(self.topics.describe())
+        return "\n".join(lines)
+
+    def _describe(self, truth: Truth) -> str:
+        lines = [f"{truth.tp}: {truth.state if self.has_state(truth.tp) else None}"]
         for broker in self.brokers.values():
-            epochs = broker.log.epoch_cache.entries if broker.log is not None else ()
+            partition, view = truth.partition(broker), truth.view(broker)
+            epochs = () if view is None or partition is None else view.log.epoch_cache.entries
             lines.append(
                 f"broker {broker.id} (up {broker.is_up}): "
-                f"{broker.partition.view() if broker.partition else broker.log} epochs "
+                f"{partition.view() if partition else view and view.log} epochs "
                 f"{[tuple(entry) for entry in epochs]}"
             )
         return "\n".join(lines)

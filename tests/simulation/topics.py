@@ -1,0 +1,194 @@
+"""Topics that come and go in a world, and what is promised of them.
+
+Every change of ZooKeeper is heard when it is made, so that a promise begins with the write that makes a topic
+and ends with the request to delete it, which means the topic id that the name has then. In between nothing
+may take anything of it away but a hand: what is `hidden` by hand must be left on the disks until it is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from kazoo.protocol.states import EventType
+
+from barnabas.controller import paths, znodes
+from barnabas.controller.znodes import MalformedZnode, TopicAssignment
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from tests.simulation.truth import Truth, Violation
+from tests.simulation.zookeeper import Change, Kind, Node, Operation
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_GARBLED: Final = b'{"version": 3, "partit'
+
+
+class Topics:
+    """See the module. There is one of a world at most; it hears ZooKeeper from then on."""
+
+    def __init__(self, world: World) -> None:
+        self.hidden: dict[str, dict[str, Node]] = {}
+        """By name, the nodes that were removed by hand, by their paths."""
+        self.garbled: dict[str, bytes] = {}
+        """By name, what stood there before it was made unreadable by hand."""
+        self.marked: set[TopicId] = set()
+        """Whose deletion was asked for."""
+        self.counts = {"created": 0, "grown": 0, "deleted": 0}
+        self._world = world
+        self._ids: dict[str, TopicId] = {}
+        self._replicas: dict[TopicId, dict[int, tuple[BrokerId, ...]]] = {}
+        self._broken: list[str] = []
+        self._is_by_hand = False
+        world.topics = self
+        world.zookeeper.listeners[self] = self._hear
+        for name in world.zookeeper.children(paths.TOPICS):
+            self._read(name)
+
+    # Questions
+
+    def names(self) -> list[str]:
+        """Those that are there and not to be deleted."""
+        return [name for name, topic_id in self._ids.items() if topic_id not in self.marked]
+
+    def partitions_of(self, name: str) -> dict[int, tuple[BrokerId, ...]]:
+        return self._replicas[self._ids[name]]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that was to be deleted is gone, from ZooKeeper and from every disk."""
+        if self.garbled or self._world.zookeeper.children(paths.DELETE_TOPICS):
+            return False
+        return not any(self._left_overs())
+
+    def _left_overs(self) -> Iterator[str]:
+        for host in self._world.hosts.values():
+            logs = host.disk.logs
+            for log in logs.all_logs():
+                if log.topic_id in self.marked:
+                    yield f"broker {host.id} has {log}"
+            for stray in logs.strays.all():
+                if stray.topic_id in self.marked:
+                    yield f"broker {host.id} has {stray}"
+
+    def check(self) -> None:
+        """Raises Violation for what was seen since."""
+        if self._broken:
+            raise Violation("; ".join(self._broken))
+
+    def describe(self) -> str:
+        left = [*self._world.zookeeper.children(paths.DELETE_TOPICS), *self._left_overs()]
+        return f"topics {self._ids}, hidden {list(self.hidden)}, to be deleted: {left}"
+
+    # By hand
+
+    def hide(self, name: str) -> None:
+        """Somebody removes a topic from ZooKeeper, all at once."""
+        zookeeper, root = self._world.zookeeper, paths.topic(name)
+        below = [path for path in zookeeper.nodes if path == root or path.startswith(f"{root}/")]
+        self.hidden[name] = {path: zookeeper.nodes[path] for path in sorted(below, key=len)}
+        for truth in self._truths_of(name):
+            truth.hide()
+        self._is_by_hand = True
+        zookeeper.delete_all(root)
+        self._is_by_hand = False
+        del self._ids[name]
+
+    def restore(self, name: str) -> None:
+        """What was removed is put back as it was, with its versions, unless the name is taken."""
+        zookeeper = self._world.zookeeper
+        if name not in self._ids:
+            nodes = self.hidden.pop(name)
+            session = zookeeper.open_session()
+            zookeeper.transact(
+                session, [Operation(Kind.CREATE, path, node.data) for path, node in nodes.items()]
+            )
+            for path, node in nodes.items():
+                zookeeper.nodes[path].version = node.version
+            zookeeper.expire(session)
+            for truth in self._truths_of(name):
+                truth.is_hidden = False
+
+    def garble(self, name: str) -> None:
+        """Somebody edits a topic's node and makes a mistake."""
+        path = paths.topic(name)
+        self.garbled[name] = self._world.zookeeper.node(path).data
+        self._world.zookeeper.set_by_hand(path, _GARBLED)
+
+    def mend(self, name: str) -> None:
+        self._world.zookeeper.set_by_hand(paths.topic(name), self.garbled.pop(name))
+
+    def heal(self) -> None:
+        for name in list(self.garbled):
+            self.mend(name)
+        for name in list(self.hidden):
+            self.restore(name)
+
+    # What is written
+
+    def _hear(self, change: Change) -> None:
+        if change.is_of_children:
+            return
+        match change.path.split("/")[1:]:
+            case ["brokers", "topics", name]:
+                if change.kind == EventType.DELETED:
+                    self._removed(name)
+                else:
+                    self._read(name)
+            case ["brokers", "topics", name, "partitions", index, "state"] if (
+                change.kind == EventType.DELETED
+            ):
+                self._require_mark(name, f"the state of {name}-{index}")
+            case ["admin", "delete_topics", name]:
+                if change.kind == EventType.CREATED:
+                    self._mark(name)
+                elif change.kind == EventType.DELETED and name in self._ids:
+                    self._broken.append(f"the request to delete {name} is gone, the topic is not")
+
+    def _read(self, name: str) -> None:
+        path = paths.topic(name)
+        try:
+            found = znodes.decode_topic(path, self._world.zookeeper.node(path).data)
+        except MalformedZnode:
+            return
+        known = self._replicas.setdefault(found.topic_id, {})
+        if name not in self._ids:
+            self._ids[name] = found.topic_id
+            self.counts["created"] += not known
+        elif self._ids[name] != found.topic_id:
+            self._broken.append(f"{name} had the topic id {self._ids[name]}, now it has {found.topic_id}")
+        elif known and len(found.replicas) > len(known):
+            self.counts["grown"] += 1
+        self._compare(name, known, found)
+        for index, replicas in found.replicas.items():
+            if index not in known:
+                known[index] = replicas
+                if found.topic_id not in self.marked:
+                    self._world.add_truth(TopicPartition(name, index), found.topic_id)
+
+    def _compare(self, name: str, known: dict[int, tuple[BrokerId, ...]], found: TopicAssignment) -> None:
+        for index, replicas in known.items():
+            if found.replicas.get(index) != replicas:
+                self._broken.append(
+                    f"{name}-{index} had the replicas {replicas}, now {found.replicas.get(index)}"
+                )
+
+    def _removed(self, name: str) -> None:
+        self._require_mark(name, f"the topic {name}")
+        if not self._is_by_hand:
+            self._ids.pop(name, None)
+            self.counts["deleted"] += 1
+
+    def _require_mark(self, name: str, what: str) -> None:
+        if not self._is_by_hand and self._ids.get(name) not in self.marked:
+            self._broken.append(f"{what} was removed, and nobody had asked for it")
+
+    def _mark(self, name: str) -> None:
+        """From now on its records may go; if they are there, they are its records still."""
+        topic_id = self._ids.get(name)
+        if topic_id is not None:
+            self.marked.add(topic_id)
+            self._world.drop_truths(topic_id)
+
+    def _truths_of(self, name: str) -> list[Truth]:
+        return [truth for truth in self._world.truths.values() if truth.tp.topic == name]
