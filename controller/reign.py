@@ -450,6 +450,7 @@ class Reign:
         if self.context.broker_epoch(event.broker) != event.broker_epoch:
             return
         failed = set()
+        has_another_topic = False
         for error in event.response.partition_errors:
             replica = Replica(TopicPartition(error.topic_name, error.partition_index), event.broker)
             if error.error_code == ErrorCode.NONE or replica not in self.context.replica_states:
@@ -458,12 +459,20 @@ class Reign:
             log.error("[controller epoch %d] replica %s: %s", self.epoch, replica, name)
             if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed.add(replica)
+            has_another_topic |= error.error_code == ErrorCode.INCONSISTENT_TOPIC_ID
         if any(
             replica not in self.context.failed_replicas
             or self.context.replica_state(replica) is ReplicaState.ONLINE
             for replica in failed
         ):
             self._replicas_failed(failed)
+        if (
+            has_another_topic
+            and event.broker in self.context.live_brokers
+            and self._knows_all_of(event.broker)
+        ):
+            # It has a log of a topic that was removed by hand, and sets it aside once it is told all.
+            self._bring_up({event.broker})
 
     def _log_dirs_failed(self) -> None:
         """Resend their roles to brokers that reported a failure; the answers name the lost replicas.

@@ -64,13 +64,22 @@ class TopicLoader:
     def load_added(self) -> list[TopicPartition]:
         """Load the added partitions of known topics, and topics that have become readable.
 
-        Returns the new partitions. Other changes of an assignment are ignored. Raises ControllerMoved.
+        A topic that was removed by hand is forgotten; one that was created again is another topic. Returns
+        the new partitions. Other changes of an assignment are ignored. Raises ControllerMoved.
         """
         touched = self._touched.take()
         known = touched & self._context.assignments.keys()
         # An unreadable topic may have been repaired.
         fresh = self.load(touched & self._context.unreadable_topics)
-        for topic, found in self._store.topic_assignments(known, self._touched.add).items():
+        current = self._store.topic_assignments(known, self._touched.add)
+        anew = {topic for topic in known if self._is_another(topic, current.get(topic))}
+        for topic in sorted(anew):
+            log.warning("topic %s was removed from ZooKeeper by hand", topic)
+            self._context.forget_topic(topic)
+        fresh += self.load(anew & current.keys())
+        for topic, found in current.items():
+            if topic in anew:
+                continue
             if isinstance(found, MalformedZnode):
                 log.error("topic %s cannot be read any more and stays as it was: %s", topic, found)
                 continue
@@ -100,6 +109,12 @@ class TopicLoader:
             if state.controller_epoch > self._writer.epoch:
                 raise ControllerMoved(f"{tp} was written by controller epoch {state.controller_epoch}")
         self._context.leadership.update(states)
+
+    def _is_another(self, topic: str, found: TopicAssignment | MalformedZnode | None) -> bool:
+        """Whether a known topic is gone, or is not the one that it was; a tool may have dropped its id."""
+        if isinstance(found, MalformedZnode):
+            return False
+        return found is None or found.topic_id not in (NO_TOPIC_ID, self._context.topic_ids[topic])
 
     def _with_id(self, topic: str, found: TopicAssignment) -> TopicAssignment | None:
         """The topic with an id; None if it has changed meanwhile, after which its watch reloads it."""

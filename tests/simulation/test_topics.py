@@ -1,0 +1,49 @@
+"""Topics that come and go, told step by step; by chance they do so in `tests.simulation.chaos`."""
+
+from __future__ import annotations
+
+from barnabas.controller.topics import TopicAdmin, TopicResult
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.messages.topics import CreatableReplicaAssignment, CreatableTopic
+from tests.simulation.telling import A, B, control
+from tests.simulation.topics import Topics
+from tests.simulation.world import World
+
+TP = TopicPartition("a", 0)
+
+
+def _create(world: World, *replicas: BrokerId) -> list[ErrorCode]:
+    """A topic of one partition, by way of the controller."""
+    assigned = CreatableReplicaAssignment(partition_index=0, broker_ids=[int(one) for one in replicas])
+
+    def ask(admin: TopicAdmin) -> list[TopicResult]:
+        return admin.create_topics([CreatableTopic(name=TP.topic, assignments=[assigned])])
+
+    assert world.controller is not None
+    return world.ask(world.hosts[world.controller.broker_id], ask)
+
+
+def test_a_topic_that_was_removed_by_hand_and_made_anew_in_one_look_is_led() -> None:
+    world = World(3)
+    topics = Topics(world)
+    assert _create(world, A, B) == [ErrorCode.NONE]
+    world.settle()
+    topics.hide(TP.topic)
+    assert _create(world, A, B) == [ErrorCode.NONE]
+    world.settle()
+
+
+def test_a_topic_that_was_removed_by_hand_and_made_anew_is_led_by_who_has_the_old_one() -> None:
+    world = World(3)
+    topics = Topics(world)
+    assert _create(world, A, B) == [ErrorCode.NONE]
+    world.settle()
+    world.produce(A, tp=TP)
+    world.settle()
+    topics.hide(TP.topic)
+    control(world)
+    assert _create(world, A, B) == [ErrorCode.NONE]
+    world.settle()
+    (old,) = [truth for truth in world.truths.values() if truth.is_hidden]
+    assert len(old.committed) == 1
