@@ -79,7 +79,9 @@ class BrokerBatch:
             stop = self.stop_replicas.get(tp)
             if stop is not None and stop.delete_partition:
                 return False
-        if any(self._is_another(tp.topic, later) for tp in self.stop_replicas):
+        # A batch names each topic by one id: what goes with an earlier one must not be told of the next.
+        told = {tp.topic for tp in self.stop_replicas} | {tp.topic for tp in self.leader_and_isr}
+        if any(self._is_another(topic, later) for topic in told):
             return False
         if later.is_full_leader_and_isr:
             self.leader_and_isr = {}

@@ -6,7 +6,7 @@ from barnabas.controller.topics import TopicAdmin, TopicResult
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.topics import CreatableReplicaAssignment, CreatableTopic
-from tests.simulation.telling import A, B, control
+from tests.simulation.telling import A, B, C, control
 from tests.simulation.topics import Topics
 from tests.simulation.world import World
 
@@ -47,3 +47,17 @@ def test_a_topic_that_was_removed_by_hand_and_made_anew_is_led_by_who_has_the_ol
     world.settle()
     (old,) = [truth for truth in world.truths.values() if truth.is_hidden]
     assert len(old.committed) == 1
+
+
+def test_what_a_broker_was_to_hear_of_the_old_topic_is_not_said_of_the_new_one() -> None:
+    world = World(3)
+    topics = Topics(world)
+    assert _create(world, A, B) == [ErrorCode.NONE]
+    # Broker 2 hears of nothing yet; the new topic has no replica there.
+    control(world)
+    topics.hide(TP.topic)
+    control(world)
+    assert _create(world, A, C) == [ErrorCode.NONE]
+    world.settle()
+    (new,) = [truth for truth in world.truths.values() if truth.tp == TP and not truth.is_hidden]
+    assert new.partition(world.brokers[B]) is None
