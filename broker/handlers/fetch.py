@@ -158,6 +158,7 @@ def _items(services: Services, body: FetchRequest, uses_topic_ids: bool) -> list
                     Offset(asked.log_start_offset),
                     asked.partition_max_bytes,
                     topic_id,
+                    topic.topic_id,
                 )
             )
     return items

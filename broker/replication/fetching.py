@@ -16,7 +16,7 @@ from barnabas.broker.purgatory import DelayedOperation
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import PartitionRead
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicPartition
 from barnabas.protocol.messages.leader_epoch import DEBUGGING_REPLICA_ID
 
 
@@ -54,6 +54,8 @@ class FetchItem(NamedTuple):
     log_start_offset: Offset
     max_bytes: int
     topic_id: uuid.UUID | None = None
+    log_topic_id: uuid.UUID = NO_TOPIC_ID
+    """Of a follower's log. The name alone may be that of a topic created again since."""
 
 
 class FetchSource(Protocol):
@@ -226,12 +228,11 @@ def refusing_to_wait(found: FetchResult, doubt: Callable[[TopicPartition], objec
 
 def _find(partition_of: PartitionOf, item: FetchItem) -> Partition:
     """Raises as the lookup, UNKNOWN_TOPIC_ID, or INCONSISTENT_TOPIC_ID for a recreated topic."""
-    if item.topic_id is None:
-        return partition_of(item.partition)
-    if not item.partition.topic:
+    topic_id = item.log_topic_id if item.topic_id is None else item.topic_id
+    if item.topic_id is not None and not item.partition.topic:
         raise api_error(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {item.topic_id}")
     partition = partition_of(item.partition)
-    if partition.log.topic_id not in (None, item.topic_id):
+    if topic_id != NO_TOPIC_ID and partition.log.topic_id not in (None, topic_id):
         raise api_error(
             ErrorCode.INCONSISTENT_TOPIC_ID, f"{item.partition} has id {partition.log.topic_id} here"
         )

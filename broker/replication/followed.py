@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.fetch_epochs import INITIAL_EPOCH, NO_SESSION, next_epoch
-from barnabas.protocol.ids import LeaderEpoch, Offset, TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
 
 _FIRST_RETRY_MS: Final = 10.0
 
-Named = tuple[LeaderEpoch, Offset, LeaderEpoch, Offset]
-"""What a fetch says: the leader's epoch, and the log's end, the epoch of its last record, and its start."""
+Named = tuple[LeaderEpoch, Offset, LeaderEpoch, Offset, TopicId]
+"""What a fetch says: the leader's epoch, and the log's end, last epoch, start and topic id."""
 
 
 class Followed:
@@ -56,9 +56,15 @@ class NextFetch(NamedTuple):
 
     def topics(self, partition_max_bytes: int) -> list[FetchTopic]:
         """What the request names."""
-        found: dict[str, list[FetchPartition]] = {}
-        for name, (leader_epoch, log_end_offset, last_epoch, log_start_offset) in self.named.items():
-            found.setdefault(name.topic, []).append(
+        found: dict[tuple[str, TopicId], list[FetchPartition]] = {}
+        for name, (
+            leader_epoch,
+            log_end_offset,
+            last_epoch,
+            log_start_offset,
+            topic_id,
+        ) in self.named.items():
+            found.setdefault((name.topic, topic_id), []).append(
                 FetchPartition(
                     partition=name.partition,
                     current_leader_epoch=leader_epoch,
@@ -68,7 +74,10 @@ class NextFetch(NamedTuple):
                     partition_max_bytes=partition_max_bytes,
                 )
             )
-        return [FetchTopic(topic=topic, partitions=partitions) for topic, partitions in found.items()]
+        return [
+            FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions)
+            for (topic, topic_id), partitions in found.items()
+        ]
 
     def forgotten_topics(self) -> list[ForgottenTopic]:
         found: dict[str, list[int]] = {}
@@ -174,6 +183,7 @@ class FollowedPartitions:
             position.log_end_offset,
             position.last_epoch,
             position.log_start_offset,
+            followed.partition.log.topic_id or NO_TOPIC_ID,
         )
         is_held = self._held.get(name) is followed
         if is_held and says == followed.named and now - followed.named_at < self._refresh_s:

@@ -6,7 +6,7 @@ from barnabas.controller.topics import TopicAdmin, TopicResult
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.topics import CreatableReplicaAssignment, CreatableTopic
-from tests.simulation.telling import A, B, C, control
+from tests.simulation.telling import A, B, C, control, replicate, tell
 from tests.simulation.topics import Topics
 from tests.simulation.world import World
 
@@ -61,3 +61,30 @@ def test_what_a_broker_was_to_hear_of_the_old_topic_is_not_said_of_the_new_one()
     world.settle()
     (new,) = [truth for truth in world.truths.values() if truth.tp == TP and not truth.is_hidden]
     assert new.partition(world.brokers[B]) is None
+
+
+def test_a_follower_of_the_new_topic_gets_nothing_of_the_old_one() -> None:
+    world = World(3)
+    topics = Topics(world)
+    assert _create(world, A, B) == [ErrorCode.NONE]
+    world.settle()
+    world.produce(A, tp=TP)
+    world.settle()
+    topics.hide(TP.topic)
+    control(world)
+    # Broker 2 sets its log aside when it comes back; broker 1 still leads the old topic, in the same epoch.
+    world.brokers[B].crash()
+    world.expire(B)
+    world.brokers[B].start()
+    control(world)
+    tell(world, B)
+    assert _create(world, A, B) == [ErrorCode.NONE]
+    control(world)
+    tell(world, B)
+    (new,) = [truth for truth in world.truths.values() if truth.tp == TP and not truth.is_hidden]
+    assert new.partition(world.brokers[B]) is not None
+    replicate(world, B)
+    kept = new.view(world.brokers[B])
+    assert kept is not None
+    assert kept.log.log_end_offset == 0
+    world.settle()

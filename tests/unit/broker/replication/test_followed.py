@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from barnabas.broker.replication.followed import Followed, FollowedPartitions
 from barnabas.protocol.fetch_epochs import NO_SESSION
-from barnabas.protocol.ids import LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition
 from tests.unit.broker.replication.building import TP, follow, follower_of
 
 OTHER = TopicPartition(TP.topic, 1)
@@ -34,7 +34,7 @@ def test_what_has_changed_is_named_and_nothing_else() -> None:
     partitions.applied(OTHER, followed[OTHER])
     second = partitions.next_fetch(0.1)
     assert (second.session_id, second.epoch, second.forgotten) == (SESSION, 1, [])
-    assert second.named == {OTHER: (0, 3, 0, 0)}
+    assert second.named == {OTHER: (0, 3, 0, 0, NO_TOPIC_ID)}
     # An answer that changed nothing here, such as a high watermark, gives no reason to name it.
     partitions.applied(OTHER, followed[OTHER])
     third = partitions.next_fetch(0.2)
