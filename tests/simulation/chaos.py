@@ -10,10 +10,12 @@ import random
 from collections.abc import Callable
 
 from barnabas.protocol.errors import ConnectionClosed, ConnectionRefused, RequestTimedOutLocally
-from barnabas.protocol.ids import BrokerId, Offset
+from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
 from tests.simulation.disk import BATCH_BYTES
 from tests.simulation.disk_chaos import DISK_CURES, DISK_FAULTS, DiskChaos
 from tests.simulation.profiles import USUAL, Profile
+from tests.simulation.topic_chaos import TOPIC_CURES, TOPIC_FAULTS, TOPIC_WORK, TopicChaos
+from tests.simulation.topics import Topics
 from tests.simulation.world import SimBroker, World
 from tests.simulation.zookeeper_client import Door
 
@@ -63,8 +65,11 @@ LOST = (ConnectionClosed, ConnectionRefused, RequestTimedOutLocally)
 """How a fetch ends that has no answer."""
 
 
-class Chaos(DiskChaos):
-    """One history; a profile says which weights are others than usual."""
+class Chaos(DiskChaos, TopicChaos):
+    """One history; a profile says which weights are others than usual.
+
+    In half of the usual ones topics come and go.
+    """
 
     def __init__(self, seed: int, profile: Profile = USUAL) -> None:
         self.random = random.Random(seed)
@@ -85,6 +90,13 @@ class Chaos(DiskChaos):
             weights[cure] = weight * self.random.choice((0.5, 1.0, 2.0))
         weights |= profile.weights
         self._steps = profile.steps
+        # A generator of its own: the others are the same histories as before there were topics.
+        topics = random.Random(f"topics of {seed}")
+        if profile is USUAL and topics.random() < 0.5:
+            self.topics = Topics(self.world)
+            weights |= TOPIC_WORK | TOPIC_CURES
+            for fault, weight in TOPIC_FAULTS.items():
+                weights[fault] = weight * topics.choice((0.0, 0.5, 2.0))
         self._names = list(weights)
         self._weights = list(weights.values())
 
@@ -111,9 +123,10 @@ class Chaos(DiskChaos):
         self.trace[-1] = f"{self.trace[-1]} {host.id}"
         return host
 
-    def _leader(self) -> BrokerId:
+    def _leader(self, tp: TopicPartition) -> BrokerId:
         """One who thinks that it leads, mostly."""
-        leaders = [b.id for b in self.world.brokers.values() if b.partition and b.partition.is_leader]
+        partitions = {broker.id: broker.partition_of(tp) for broker in self.world.brokers.values()}
+        leaders = [broker for broker, found in partitions.items() if found and found.is_leader]
         if leaders and self.random.random() < 0.9:
             return self.random.choice(leaders)
         return self.random.choice(self.ids)
@@ -132,10 +145,14 @@ class Chaos(DiskChaos):
             self.world.deliver(self.random.randrange(len(self.world.messages)))
 
     def produce(self) -> None:
-        self.world.produce(self._leader(), self.random.randint(1, 3), is_one_batch=self.random.random() < 0.5)
+        tp = self._tp()
+        self.world.produce(
+            self._leader(tp), self.random.randint(1, 3), is_one_batch=self.random.random() < 0.5, tp=tp
+        )
 
     def produce_acks_1(self) -> None:
-        self.world.produce(self._leader(), acks=1)
+        tp = self._tp()
+        self.world.produce(self._leader(tp), acks=1, tp=tp)
 
     def work_off(self) -> None:
         self.world.work_off(self._any().id)
@@ -188,7 +205,9 @@ class Chaos(DiskChaos):
             self.world.shrink(broker.id)
 
     def consume(self) -> None:
-        self.world.consume(self._any().id, self.random.randint(0, len(self.world.truth.committed) + 1))
+        tp, broker = self._tp(), self._any()
+        truth = self.world.truth_of(broker, tp) or self.world.truth
+        self.world.consume(broker.id, self.random.randint(0, len(truth.committed) + 1), tp)
 
     # Nuisances
 
@@ -257,7 +276,8 @@ class Chaos(DiskChaos):
             broker.replicas.checkpoint_high_watermarks()
 
     def flush(self) -> None:
-        self._any().disk.flush(self.world.tp)
+        tp = self._tp()
+        self._any().disk.flush(tp)
 
     def checkpoint_logs(self) -> None:
         """Recovery points and log starts are saved, and sealed segments flushed."""
@@ -267,7 +287,8 @@ class Chaos(DiskChaos):
 
     def retain(self) -> None:
         broker = self._any()
-        log, partition = broker.log, broker.partition
+        tp = self._tp()
+        log, partition = broker.logs.get(tp), broker.partition_of(tp)
         if broker.can_act and log is not None and partition is not None:
             start = self.random.randint(log.log_start_offset, partition.high_watermark)
             with broker.disk_errors():

@@ -51,7 +51,7 @@ def what_failed_once_is_asked_for_no_more(setattr_: SetAttr) -> None:
 
     def resigned(self: FollowedPartitions, name: Any, followed: Followed, now: float) -> float:
         rests_ms = failed(self, name, followed, now)
-        followed.retry_at = float("inf")
+        followed.retry_at = 1e9
         return rests_ms
 
     setattr_(FollowedPartitions, "failed", resigned)

@@ -85,11 +85,11 @@ class IdempotentChaos(Chaos):
 
     def send_next(self) -> None:
         producer = self.random.choice(self.producers)
-        producer.send_next(self._leader(), is_answer_lost=self.random.random() < 0.2)
+        producer.send_next(self._leader(self.world.tp), is_answer_lost=self.random.random() < 0.2)
 
     def send_again(self) -> None:
         producer = self.random.choice(self.producers)
-        producer.send_again(self._leader(), is_answer_lost=self.random.random() < 0.2)
+        producer.send_again(self._leader(self.world.tp), is_answer_lost=self.random.random() < 0.2)
 
     def retain(self) -> None:
         """Not so far that a replica that begins anew would know nothing of a producer (as Kafka's)."""

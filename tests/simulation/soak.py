@@ -19,6 +19,7 @@ from typing import Final
 from tests.simulation.chaos import CURES, FAULTS, NUISANCES, Chaos
 from tests.simulation.disk_chaos import DISK_CURES
 from tests.simulation.profiles import PROFILES, USUAL, Profile
+from tests.simulation.topic_chaos import TOPIC_CURES, TOPIC_FAULTS
 
 _AT_ONCE: Final = 50
 _REPORT_S: Final = 30.0
@@ -36,6 +37,7 @@ class Summary:
     controllers: int = 0
     committed: int = 0
     acknowledged: int = 0
+    topics: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, other: Summary) -> None:
@@ -45,6 +47,7 @@ class Summary:
         self.controllers += other.controllers
         self.committed += other.committed
         self.acknowledged += other.acknowledged
+        self.topics.update(other.topics)
         self.failures += other.failures
 
     def __str__(self) -> str:
@@ -54,11 +57,12 @@ class Summary:
         shown = self.failures[:_SHOWN_FAILURES]
         lines = [
             f"{self.schedules:,} schedules, {self.profile}, {sum(self.steps.values()):,} steps in all",
-            f"faults: {counts(list(FAULTS))}",
+            f"faults: {counts(list(FAULTS | TOPIC_FAULTS))}",
             f"nuisances: {counts(list(NUISANCES))}",
-            f"cures: {counts(list(CURES | DISK_CURES))}",
+            f"cures: {counts(list(CURES | DISK_CURES | TOPIC_CURES))}",
             f"{self.controllers:,} controllers elected, {self.elections:,} leader epochs begun",
             f"{self.committed:,} records committed, {self.acknowledged:,} of them acknowledged",
+            f"topics: {', '.join(f'{what} {count:,}' for what, count in self.topics.items())}",
             f"{len(self.failures):,} failures",
             *(f"  seed {seed}: {what}" for seed, what in shown),
         ]
@@ -87,8 +91,10 @@ def run(seeds: range) -> Summary:
             summary.steps.update(step.partition(" ")[0] for step in chaos.trace)
             summary.elections += world.state.leader_epoch + 1
             summary.controllers += world.controller_epoch
-            summary.committed += len(world.truth.committed)
-            summary.acknowledged += world.truth.acknowledged_end
+            for truth in world.all_truths:
+                summary.committed += len(truth.committed)
+                summary.acknowledged += truth.acknowledged_end
+            summary.topics.update({} if chaos.topics is None else chaos.topics.counts)
     return summary
 
 

@@ -5,6 +5,8 @@ How many and which: see `seeds`. The one that is run alone shows its steps.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from barnabas.protocol.errors import ApiError
@@ -26,6 +28,7 @@ from tests.simulation.profiles import (
     Profile,
 )
 from tests.simulation.seeds import ONE_SEED, seeds_of, seeds_to_run, told_with_seed
+from tests.simulation.topic_mutations import FOUND_IN_TOPICS
 
 SEEDS = seeds_to_run(2_000)
 SEEDS_OF_A_PROFILE = SEEDS // 40
@@ -43,7 +46,9 @@ FOUND_IN_PROFILES: dict[Mutation, tuple[Profile, int]] = {
 """Rare otherwise: a profile brings together what each of them needs."""
 MISTAKES: dict[Mutation, tuple[Profile, int]] = {
     mutation: (USUAL, first)
-    for mutation, first in (FOUND_BY_CHANCE | FOUND_IN_FOLLOWERS | FOUND_IN_CONTROLLERS).items()
+    for mutation, first in (
+        FOUND_BY_CHANCE | FOUND_IN_FOLLOWERS | FOUND_IN_CONTROLLERS | FOUND_IN_TOPICS
+    ).items()
 } | FOUND_IN_PROFILES
 
 
@@ -58,15 +63,19 @@ def _run(seed: int, profile: Profile = USUAL) -> Chaos:
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_history_keeps_the_promises_and_comes_to_rest(chunk: int) -> None:
     acknowledged = 0
+    topics: Counter[str] = Counter()
     seeds = seeds_of(chunk, CHUNKS, SEEDS)
     for seed in seeds:
         chaos = _run(seed)
-        acknowledged += chaos.world.truth.acknowledged_end
+        acknowledged += sum(truth.acknowledged_end for truth in chaos.world.all_truths)
+        topics.update({} if chaos.topics is None else chaos.topics.counts)
         if ONE_SEED is not None:
             print("\n".join(chaos.trace), chaos.world.describe(), sep="\n")
     if ONE_SEED is None:
         # A simulation in which nothing is ever written would keep every promise.
         assert acknowledged > len(seeds)
+        # Made, grown and deleted.
+        assert len(+topics) == 3
 
 
 @pytest.mark.timeout(max(180, SEEDS // 10))

@@ -1,0 +1,149 @@
+"""Topics that are made, grown, deleted and made anew, as steps of a random history.
+
+What clients ask for goes through the real `TopicAdmin` of whoever takes itself for the controller. A hand
+that removes a topic, or makes its node unreadable, puts it back later.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Final
+
+from barnabas.controller.topics import TopicAdmin, TopicResult
+from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.messages.partitions import CreatePartitionsAssignment, CreatePartitionsTopic
+from barnabas.protocol.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    DeleteTopicState,
+)
+from tests.simulation.topics import Topics
+from tests.simulation.world import SimBroker, World
+
+TOPIC_WORK: Final = {
+    "create_topic": 6.0,
+    "grow_topic": 1.5,
+    "delete_topic": 3.0,
+    "let_be": 9.0,
+}
+TOPIC_FAULTS: Final = {
+    "hide_topic": 0.5,
+    "garble_topic": 0.4,
+}
+TOPIC_CURES: Final = {
+    "restore_topic": 2.0,
+    "mend_topic": 2.0,
+}
+NAMES: Final = ("a", "b")
+_MAX_PARTITIONS: Final = 3
+
+
+class TopicChaos:
+    """The steps; mixed into a history. `topics` is None in one that has the one topic only."""
+
+    random: random.Random
+    world: World
+    ids: list[BrokerId]
+    trace: list[str]
+    topics: Topics | None = None
+
+    @abstractmethod
+    def _may_put_out(self, leader: SimBroker) -> bool: ...
+
+    def _topics(self) -> Topics:
+        assert self.topics is not None
+        return self.topics
+
+    def _tp(self) -> TopicPartition:
+        """A partition to write to or to read from; it may be of a topic that is on its way out."""
+        if self.topics is None or self.random.random() < 0.3:
+            return self.world.tp
+        known = {truth.tp for truth in self.world.truths.values()} | {TopicPartition(NAMES[0], 0)}
+        tp = self.random.choice(sorted(known))
+        self.trace[-1] = f"{self.trace[-1]} {tp}"
+        return tp
+
+    def create_topic(self) -> None:
+        name, partitions = self.random.choice(NAMES), self.random.randint(1, 2)
+        assigned = [self._replicas(self.random.choice((2, 3))) for _ in range(partitions)]
+        topic = CreatableTopic(
+            name=name,
+            assignments=[
+                CreatableReplicaAssignment(partition_index=index, broker_ids=replicas)
+                for index, replicas in enumerate(assigned)
+            ],
+        )
+        self._ask(name, lambda admin: admin.create_topics([topic]))
+
+    def grow_topic(self) -> None:
+        names = [
+            name
+            for name in self._topics().names()
+            if name not in self._topics().garbled
+            and len(self._topics().partitions_of(name)) < _MAX_PARTITIONS
+        ]
+        if names:
+            name = self.random.choice(names)
+            known = self._topics().partitions_of(name)
+            replicas = CreatePartitionsAssignment(broker_ids=self._replicas(len(known[0])))
+            topic = CreatePartitionsTopic(name=name, count=len(known) + 1, assignments=[replicas])
+            self._ask(name, lambda admin: admin.create_partitions([topic]))
+
+    def delete_topic(self) -> None:
+        if names := self._changeable():
+            name = self.random.choice(names)
+            self._ask(name, lambda admin: admin.delete_topics([DeleteTopicState(name=name)]))
+
+    def let_be(self) -> None:
+        """For a while everything takes its course."""
+        for _ in range(self.random.randint(1, 3)):
+            self.world.take_turns(self._may_put_out)
+
+    def hide_topic(self) -> None:
+        names = [name for name in self._changeable() if name not in self._topics().hidden]
+        if names:
+            self._topics().hide(self._named(names))
+
+    def restore_topic(self) -> None:
+        if self._topics().hidden:
+            self._topics().restore(self._named(list(self._topics().hidden)))
+
+    def garble_topic(self) -> None:
+        if names := self._changeable():
+            self._topics().garble(self._named(names))
+
+    def mend_topic(self) -> None:
+        if self._topics().garbled:
+            self._topics().mend(self._named(list(self._topics().garbled)))
+
+    def _changeable(self) -> list[str]:
+        """Topics that are kept and readable; that of every world stays as it is."""
+        topics = self._topics()
+        return [n for n in topics.names() if n not in topics.garbled and n != self.world.tp.topic]
+
+    def _named(self, names: list[str]) -> str:
+        name = self.random.choice(names)
+        self.trace[-1] = f"{self.trace[-1]} {name}"
+        return name
+
+    def _replicas(self, count: int) -> list[int]:
+        """So many brokers that live, if there are; the controller refuses others."""
+        live = [broker for broker in self.ids if self.world.is_registered(broker)]
+        chosen = live if len(live) >= 2 else self.ids
+        return [int(broker) for broker in self.random.sample(chosen, min(count, len(chosen)))]
+
+    def _ask(self, name: str, ask: Callable[[TopicAdmin], list[TopicResult]]) -> None:
+        """A client asks a controller; the connection to ZooKeeper may break meanwhile."""
+        hosts = [
+            host for host in self.world.hosts.values() if host.can_act and host.member.controller.is_active
+        ]
+        if hosts:
+            host = self.random.choice(hosts)
+            client = host.member.client
+            if self.random.random() < 0.15:
+                client.break_after(self.random.randint(0, 4), is_last_done=self.random.random() < 0.6)
+            errors = self.world.ask(host, ask)
+            client.heal()
+            self.trace[-1] = f"{self.trace[-1]} {name} at {host.id}: {[error.name for error in errors]}"

@@ -1,0 +1,158 @@
+"""Known mistakes with topics that come and go, each put into the code on purpose; see `mutations`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.stray_logs import StrayLogs
+from barnabas.broker.replication import fetching
+from barnabas.broker.replication.role_changes import RoleChanges
+from barnabas.controller import topics
+from barnabas.controller.controller_writer import ControllerWriter
+from barnabas.controller.reign import Reign
+from barnabas.controller.request_batch import BrokerBatch
+from barnabas.controller.topic_deletion import TopicDeletion
+from barnabas.controller.topic_loading import TopicLoader
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicPartition
+from tests.simulation.mutations import Mutation, SetAttr
+
+
+def absence_is_taken_for_deletion(setattr_: SetAttr) -> None:
+    """As before KIP-516's strays: what a full LeaderAndIsr does not name is deleted."""
+
+    def deleting(self: LogManager, name: TopicPartition, now_ms: int) -> Path | None:
+        self.delete(name, now_ms)
+        return None
+
+    setattr_(LogManager, "set_aside", deleting)
+
+
+def a_topic_id_is_overwritten(setattr_: SetAttr) -> None:
+    """The log of a topic made anew goes on where that of the old one ended, in its folder."""
+
+    def overwriting(self: Log, topic_id: Any) -> None:
+        self._topic_id = topic_id
+
+    partition_for = RoleChanges._partition_for
+
+    def trusting(self: RoleChanges, name: TopicPartition, topic: Any, **flags: Any) -> Any:
+        known = self._logs.get(name)
+        if known is not None:
+            known.assign_topic_id(topic.topic_id)
+        return partition_for(self, name, topic, **flags)
+
+    setattr_(Log, "assign_topic_id", overwriting)
+    setattr_(RoleChanges, "_partition_for", trusting)
+
+
+def a_stray_of_any_topic_is_taken_up(setattr_: SetAttr) -> None:
+    """What was set aside is given to the next topic of that name."""
+
+    def find(self: StrayLogs, partition: TopicPartition, topic_id: Any) -> Any:
+        return next((stray for stray in self._strays.values() if stray.partition == partition), None)
+
+    setattr_(StrayLogs, "_find", find)
+    setattr_(Log, "assign_topic_id", lambda self, topic_id: setattr(self, "_topic_id", topic_id))
+
+
+def growth_deals_out_all_partitions(setattr_: SetAttr) -> None:
+    """The older ones too: their replicas are to be elsewhere all at once."""
+    added = topics.added_partitions
+
+    def dealing(name: str, current: Mapping[int, Any], *arguments: Any) -> dict[int, Any]:
+        fresh = added(name, current, *arguments)
+        (replicas,) = fresh.values()
+        return fresh | dict.fromkeys(current, replicas)
+
+    setattr_(topics, "added_partitions", dealing)
+
+
+def deletions_are_not_resumed(setattr_: SetAttr) -> None:
+    """The next controller waits for somebody to ask again."""
+    start = Reign.start
+
+    def forgetting(self: Reign) -> None:
+        request, self._deletion.request = self._deletion.request, lambda topics: None
+        try:
+            start(self)
+        finally:
+            self._deletion.request = request
+
+    setattr_(Reign, "start", forgetting)
+
+
+def the_request_to_delete_goes_first(setattr_: SetAttr) -> None:
+    """Before the topic: a controller that dies in between leaves a topic that nobody deletes."""
+
+    def hasty(self: ControllerWriter, topic: str) -> None:
+        self.clear_deletion_requests([topic])
+        self._delete_tree(f"/brokers/topics/{topic}")
+
+    setattr_(ControllerWriter, "delete_topic", hasty)
+
+
+def a_failed_deletion_counts(setattr_: SetAttr) -> None:
+    """A broker that could not remove its replica is not asked again."""
+    setattr_(TopicDeletion, "replicas_failed", lambda self, replicas: self.replicas_gone(replicas))
+
+
+def stop_replica_names_no_topic_id(setattr_: SetAttr) -> None:
+    """As in Kafka, a request to delete means whatever has that name."""
+    stop = RoleChanges.stop_replicas
+
+    def nameless(self: RoleChanges, request: Any) -> Any:
+        for topic in request.topic_states:
+            topic.topic_id = NO_TOPIC_ID
+        return stop(self, request)
+
+    setattr_(RoleChanges, "stop_replicas", nameless)
+
+
+def a_topic_made_anew_is_taken_for_the_old_one(setattr_: SetAttr) -> None:
+    """Found in this code: removed by hand and made anew between two looks, it was never led."""
+    setattr_(TopicLoader, "_is_another", lambda self, topic, found: False)
+
+
+def who_has_a_log_of_another_topic_keeps_it(setattr_: SetAttr) -> None:
+    """Found in this code: it refused the new topic until its next restart."""
+    answered = Reign._leader_and_isr_answered
+
+    def deaf(self: Reign, event: Any) -> None:
+        knows = self._knows_all_of
+        self._knows_all_of = lambda broker: False
+        try:
+            answered(self, event)
+        finally:
+            self._knows_all_of = knows
+
+    setattr_(Reign, "_leader_and_isr_answered", deaf)
+
+
+def requests_are_merged_over_topic_ids(setattr_: SetAttr) -> None:
+    """Found in this code: what was to be said of the old topic was said of the new one."""
+    setattr_(BrokerBatch, "_is_another", lambda self, topic, later: False)
+
+
+def followers_fetch_by_name(setattr_: SetAttr) -> None:
+    """Found in this code, as in Kafka before KIP-516: a leader of the old topic serves the new one."""
+    setattr_(fetching, "_find", lambda partition_of, item: partition_of(item.partition))
+
+
+FOUND_IN_TOPICS: dict[Mutation, int] = {
+    absence_is_taken_for_deletion: 36,
+    a_topic_id_is_overwritten: 36,
+    a_stray_of_any_topic_is_taken_up: 36,
+    growth_deals_out_all_partitions: 2,
+    deletions_are_not_resumed: 5,
+    the_request_to_delete_goes_first: 5,
+    a_failed_deletion_counts: 11,
+    stop_replica_names_no_topic_id: 11,
+    a_topic_made_anew_is_taken_for_the_old_one: 36,
+    who_has_a_log_of_another_topic_keeps_it: 36,
+    followers_fetch_by_name: 36,
+}
+"""As `mutations.FOUND_BY_CHANCE`. `requests_are_merged_over_topic_ids` is found by `test_topics` alone."""
