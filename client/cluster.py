@@ -130,6 +130,11 @@ class Cluster:
         for name in set(topics) - self._asked.keys():
             self.cache.forget(name)
 
+    def watch_only(self, *topics: str) -> None:
+        """Have these topics in every refresh from now on, and no others."""
+        self.unwatch_topics(*self._topics.difference(topics))
+        self.watch_topics(*topics)
+
     @contextmanager
     def asking_about(self, names: Iterable[str]) -> Iterator[None]:
         """Include these topics in every refresh within the block; forget them after it unless watched."""

@@ -84,7 +84,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
         if self._cluster is not None:
             raise ClientClosed("a consumer can be started only once")
-        self._cluster = Cluster(self.config, may_create=lambda _: self.config.allow_auto_create_topics)
+        self._cluster = Cluster(self.config, may_create=self._may_create)
         try:
             await self._cluster.start()
         except BaseException:
@@ -129,6 +129,10 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         raised, self._raised = self._raised, None
         await self.close(commits=not has_records_in_hand(error, raised))
 
+    def _may_create(self, topic: str) -> bool:
+        is_wanted = self._group is None or self._group.wants_created(topic)
+        return self.config.allow_auto_create_topics and is_wanted
+
     # Which partitions, and from where
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
@@ -141,15 +145,12 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         if self._group is not None and self._group.selection is not None:
             raise SubscriptionConflict("the consumer is subscribed to topics: `unsubscribe` first")
         wanted = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
-        before = {tp.topic for tp in self._states}
         self._drop([tp for tp in self._states if tp not in wanted])
         new = [self._add(tp) for tp in wanted if tp not in self._states]
         if self._group is not None and new:
             self._starts.find(new, self._group.offsets.fetch)
         self._turns = deque(self._states.values())
-        topics = {tp.topic for tp in wanted}
-        cluster.unwatch_topics(*(before - topics))
-        cluster.watch_topics(*topics)
+        cluster.watch_only(*{tp.topic for tp in wanted})
         fetcher.wake()
 
     def _add(self, tp: TopicPartition) -> PartitionState:
@@ -188,7 +189,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
 
     async def unsubscribe(self) -> None:
         """Give all partitions up, assigned either way, and leave the group. Raises what a listener raises."""
-        self._parts()
+        cluster, _ = self._parts()
         if self._group is not None:
             self._group.refuse_within_listener()
         try:
@@ -196,6 +197,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
                 await self._group.unsubscribe()
         finally:
             self._drop(list(self._states))
+            cluster.watch_only()
 
     def subscription(self) -> set[str]:
         """The topics subscribed to: for a pattern those that were found so far."""

@@ -105,6 +105,13 @@ class GroupSession:
             self._background = self._spawn(self._live())
         self._attend()
 
+    def wants_created(self, topic: str) -> bool:
+        """Whether to create a missing topic: not if a pattern found it, or another member wants it."""
+        selection = self.selection
+        if selection is None:
+            return True
+        return selection.pattern is None and (topic in selection.topics or topic not in self._join.led_topics)
+
     async def unsubscribe(self) -> None:
         """Give up all partitions, and leave the group. Raises what the listener raises, when that is done."""
         selection = self.selection
@@ -118,7 +125,6 @@ class GroupSession:
             try:
                 await self._end_membership("the consumer unsubscribed", _LEAVE_S)
             finally:
-                self._cluster.unwatch_topics(*selection.topics, *self._join.led_topics)
                 self.selection = None
                 self.offsets.is_member = False
                 member = self.member
@@ -271,6 +277,8 @@ class GroupSession:
         added = set(joined.partitions - assigned.owned())
         starts = joined.offsets
         assigned.take(added, None if starts is None else {tp: starts.get(tp) for tp in added})
+        owned = {tp.topic for tp in assigned.owned()}
+        self._cluster.watch_only(*selection.topics, *self._join.led_topics, *owned)
         self.commits.assigned_now({tp: found for tp, found in (starts or {}).items() if found is not None})
         self._remembered = set()
         self._held_generation = joined.identity.generation_id

@@ -627,3 +627,41 @@ async def test_without_a_group_there_is_nothing_to_subscribe_or_commit_to(
             consumer.subscribe("t")
         with pytest.raises(InvalidConfiguration, match="group_id"):
             await consumer.commit()
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+async def test_a_member_does_not_create_topics_again_that_it_no_longer_wants(
+    coordinator: FakeCoordinator, strategy: str
+) -> None:
+    """Nor the leader those that only a member that has left wanted."""
+    cluster = coordinator.cluster
+    cluster.creates_topics = True
+    cluster.add_topic("other")
+    cluster.add_topic("of-a-guest")
+    settings = {"partition_assignment_strategy": strategy, "session_timeout_ms": 600_000}
+    async with consumer_of(coordinator, **settings) as consumer:
+        consumer.subscribe("t")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        async with consumer_of(coordinator, **settings) as guest:
+            guest.subscribe("of-a-guest")
+            await poll_until(lambda: shares(consumer, guest) == [6, 1], consumer, guest)
+        consumer.subscribe("other")
+        await poll_until(lambda: consumer.assignment() == {TopicPartition("other", 0)}, consumer)
+        del cluster.topics["t"], cluster.topics["of-a-guest"]
+        assert consumer._cluster is not None
+        await consumer._cluster.refresh(at_once=True)
+        await consumer._cluster.refresh(at_once=True)
+        assert set(cluster.topics) == {"other"}
+
+
+async def test_a_topic_that_a_pattern_found_is_not_created_again(coordinator: FakeCoordinator) -> None:
+    cluster = coordinator.cluster
+    cluster.creates_topics = True
+    async with consumer_of(coordinator) as consumer:
+        consumer.subscribe(pattern="t|u")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        del cluster.topics["t"]
+        assert consumer._cluster is not None
+        await consumer._cluster.refresh(at_once=True)
+        await consumer._cluster.refresh(at_once=True)
+        assert set(cluster.topics) == set()
