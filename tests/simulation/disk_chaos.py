@@ -166,19 +166,29 @@ class DiskChaos:
     def _may_put_out(self, leader: SimBroker) -> bool:
         """Whether a leader may propose smaller ISRs: it is well and stays, or nobody has lost anything.
 
-        Else one that is about to be taken for dead would leave only those who have lost something.
+        Else one that is about to be taken for dead would leave only those who have lost something. One that
+        is dead for ZooKeeper may propose what it likes.
         """
         return all(
             not truth.lossy or leader.id in self._well(truth)
             for truth in self._at_stake()
             if (partition := truth.partition(leader)) is not None and partition.is_leader
+            if self._is_registered_as_known(truth, leader.id)
         )
 
     def _leaving(self, truth: Truth) -> set[BrokerId]:
         """Whom leaders would put out of the ISR, once they get it written."""
-        partitions = map(truth.partition, self.world.brokers.values())
-        pending = [partition.isr for partition in partitions if partition is not None]
-        return {member for isr in pending if isinstance(isr, PendingShrink) for member in isr.leaving}
+        return {
+            member
+            for broker in self.world.brokers.values()
+            if (partition := truth.partition(broker)) is not None
+            if isinstance(partition.isr, PendingShrink) and self._is_registered_as_known(truth, broker.id)
+            for member in partition.isr.leaving
+        }
+
+    def _is_registered_as_known(self, truth: Truth, broker: BrokerId) -> bool:
+        """Whether ZooKeeper knows a member of an ISR in the life in which it got there."""
+        return self.world.registered_epoch(broker) == truth.state.broker_epochs.get(broker)
 
     def _well(self, truth: Truth) -> list[BrokerId]:
         """Who is in sync with all that was committed, has been up since it got there and is heard of."""
@@ -192,6 +202,6 @@ class DiskChaos:
             and not world.brokers[member].disk.has_failed
             and world.doors[member] is Door.OPEN
             and world.brokers[member].member.client.client_id is not None
-            and world.registered_epoch(member) == truth.state.broker_epochs.get(member)
+            and self._is_registered_as_known(truth, member)
             and not any(channels.is_suspected(member) for channels in world.channels)
         ]
