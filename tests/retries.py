@@ -1,9 +1,9 @@
-"""Which tests may be tried once more, and how the run says so.
+"""Chooses the tests that may be retried, and reports the retries.
 
 Tests with real processes (cluster, compat, chaos, spark) depend on a machine that they share with other work.
-One that fails is tried once more; a second failure fails. The run ends with a section "flaky" that shows the
-first failure of each such test, because a flaky test is a defect to be mended. Unit, property and simulation
-tests depend on nothing but the code and are never retried.
+A failed one is retried once; a second failure fails the run. The run ends with a section "flaky" that shows
+the first failure of each such test, because a flaky test is a defect. Unit, property and simulation tests
+depend only on the code and are never retried.
 
 `-p no:rerunfailures` runs everything once, as `make chaos` does: a soak looks for rare failures.
 """
@@ -20,7 +20,7 @@ _MAY_BE_RETRIED: Final = ("cluster", "compat", "chaos", "spark")
 
 
 def mark_retried(config: pytest.Config, items: list[pytest.Item], tests: Path = _TESTS) -> None:
-    """Mark the tests that may be tried once more; none where the plugin is switched off."""
+    """Mark the tests that may be retried; none if the plugin is off."""
     if not config.pluginmanager.hasplugin("rerunfailures"):
         return
     folders = [tests / name for name in _MAY_BE_RETRIED]
@@ -30,7 +30,7 @@ def mark_retried(config: pytest.Config, items: list[pytest.Item], tests: Path = 
 
 
 def show_flaky(reporter: pytest.TerminalReporter) -> None:
-    """Print the first failure of every test that was tried again, whatever became of it then."""
+    """Print the first failure of every retried test, whatever its second outcome."""
     first_failures = reporter.stats.get("rerun", [])
     if not first_failures:
         return

@@ -1,4 +1,4 @@
-"""The log changes files and folders through `FileSystem` alone, or the crash tests would not see it."""
+"""The log changes files and folders only through `FileSystem`: the crash tests see no other changes."""
 
 from __future__ import annotations
 

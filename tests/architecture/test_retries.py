@@ -1,4 +1,4 @@
-"""What may be tried once more, and what the run says of it: a run of pytest over tests made for it."""
+"""Which tests are retried, and how the run reports it: runs of pytest over tests made for it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def tests_of(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
-def test_a_cluster_test_is_tried_once_more_and_its_first_failure_is_shown(
+def test_a_cluster_test_is_retried_once_and_its_first_failure_is_shown(
     tests_of: Path, workers: tuple[str, ...]
 ) -> None:
     code, said = _run(tests_of, *workers, "cluster")
@@ -91,7 +91,7 @@ def test_a_second_failure_fails_and_unit_tests_are_tried_once(tests_of: Path) ->
     assert (tests_of / "unit" / "test_unit.tries").read_text() == "x"
 
 
-def test_nothing_is_tried_again_where_the_plugin_is_off(tests_of: Path) -> None:
+def test_nothing_is_retried_if_the_plugin_is_off(tests_of: Path) -> None:
     code, said = _run(tests_of, "-p", "no:rerunfailures", "cluster")
     assert code == 1
     assert "1 failed" in said
@@ -99,7 +99,7 @@ def test_nothing_is_tried_again_where_the_plugin_is_off(tests_of: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "xdist"])
-def test_children_hear_sigint_though_the_run_was_started_ignoring_it(
+def test_children_receive_sigint_though_the_run_was_started_ignoring_it(
     tmp_path: Path, workers: tuple[str, ...]
 ) -> None:
     (tmp_path / "test_sigint.py").write_text(_HEARS_SIGINT)

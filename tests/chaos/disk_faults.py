@@ -1,7 +1,7 @@
-"""Damage to the files of a broker that is stopped: a flipped bit, and all that was not forced to disk gone.
+"""Damage to the files of a stopped broker: a flipped bit, and the loss of all unsynced bytes.
 
-Only what a broker of this kind can be expected to notice or to repair: the bit is flipped in the last segment
-of a log, which is read at the start after a kill, and the power is cut at one broker at a time.
+Only damage that a broker can notice or repair: the bit is flipped in the last segment of a log, which is read
+at the start after a kill, and the power is cut at one broker at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 
 
 class Flip(NamedTuple):
-    """One bit of one file that is another now."""
+    """One flipped bit of one file."""
 
     path: Path
     position: int
@@ -31,7 +31,7 @@ def partition_folders(log_dir: Path, topic: str) -> list[Path]:
 
 
 def flip_a_bit(folder: Path, chance: random.Random) -> Flip | None:
-    """Flip one bit of a log where the next start reads; None where that has no batches.
+    """Flip one bit of a log where the next start reads; None if there are no batches.
 
     That is the last segment, or the one with the recovery point, there below that point.
     """
@@ -57,10 +57,10 @@ def flip_a_bit(folder: Path, chance: random.Random) -> Flip | None:
 
 
 def cut_power(log_dir: Path) -> int:
-    """Leave of every log only what is known to be on disk; returns how many records are gone.
+    """Remove from every log the records that may not be on disk; returns how many.
 
-    As after a power cut at a broker that forces nothing to disk before its checkpoints say so: everything at
-    and above the recovery point is lost. What is below is there, in files that were forced to disk.
+    As after a power cut of a broker that syncs only for its checkpoints: every record at and above the
+    recovery point is lost, and every record below it is kept.
     """
     points = _recovery_points(log_dir)
     lost = 0

@@ -40,7 +40,7 @@ class Links:
         self._mended = asyncio.Event()
         self._servers: dict[str, asyncio.Server] = {}
         self._ends: dict[str, tuple[Endpoint, Endpoint]] = {}
-        """For each target where its proxy listens, and where it listens itself."""
+        """For each target the address of its proxy, and its own."""
         self._reserved: list[socket.socket] = []
         self._open: dict[str, set[asyncio.StreamWriter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -63,11 +63,11 @@ class Links:
         self.cut(other, one)
 
     def refuse(self, target: int | str) -> None:
-        """From now on a target seems dead: its connections are reset, and its port refuses."""
+        """Make a target look dead from now on: its connections are reset, and its port refuses."""
         self._run(self._refuse(str(target)))
 
     def mend(self) -> None:
-        """All links work again, and nobody refuses."""
+        """Make all links work again, without refusals."""
         self._call(self._mend)
         self._run(self._accept_all())
 
@@ -110,7 +110,7 @@ class Links:
         return before
 
     def _reserve(self) -> Endpoint:
-        """A port that stays ours while a proxy refuses: a socket that is bound to it and never listens."""
+        """A port kept while a proxy refuses: a socket is bound to it and never listens."""
         reserved = socket.socket()
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         reserved.bind((_HOST, 0))

@@ -1,11 +1,10 @@
-"""Does one bad thing after another to a cluster, chosen by chance from a seed, and heals it in the end.
+"""Injects one fault after another into a cluster, chosen at random from a seed, and heals it in the end.
 
 Faults: brokers killed, stopped, paused and started again, ZooKeeper killed and paused, ``/controller``
 deleted, a broker's session closed by its id, admin paths deleted with all below them, a leader cut off from
 its followers and then killed, in any order and on top of each other; all brokers may be away at once. From a
-cluster that is well: a broker that loses what it has not forced to disk, and one with a bit flipped in a log,
-which is repaired from its leader. What was done is in `steps`. A broker that ends though nobody ended it is a
-fault of its own.
+healthy cluster: a broker that loses its unsynced bytes, and one with a flipped bit in a log, which is
+repaired from its leader. `steps` records the faults. A broker that ends by itself is a failure.
 
 One thread; `run` blocks. How long a fault lasts is part of the fault, so it is a wait and no condition.
 """
@@ -46,9 +45,9 @@ class Nemesis:
     """See the module. The cluster must have a ZooKeeper of its own."""
 
     def __init__(self, cluster: LocalCluster, seed: int, settle: Callable[[], None], topic: str) -> None:
-        """`settle` waits until a healed cluster is well; it fails when that takes too long.
+        """`settle` waits until a healed cluster is healthy; it fails if that takes too long.
 
-        ``topic`` is the one whose files are damaged; the cluster is well when all of it is in sync.
+        ``topic`` is the topic whose files are damaged; the cluster is healthy when all of it is in sync.
         """
         if not isinstance(cluster.zookeeper, ZooKeeper):
             raise TypeError("the cluster's ZooKeeper is somebody else's; it may not be harmed")
@@ -79,7 +78,7 @@ class Nemesis:
         self.heal()
 
     def _do_each_once(self) -> None:
-        """What chance alone may leave out for minutes."""
+        """Inject each rare fault once, since chance may omit it for minutes."""
         acts = [self._flip, self._cut_power, self._close_session]
         for act in self._chance.sample(acts, len(acts)):
             self.heal()
@@ -193,7 +192,7 @@ class Nemesis:
         close_session(self._zookeeper.endpoint, stat.ephemeralOwner, session_password(stat.ephemeralOwner))
 
     def _cut_power(self, broker_id: int) -> None:
-        """One broker loses its page cache, and is back before or after anybody has noticed."""
+        """One broker loses its page cache, and is back before or after the cluster has noticed."""
         self.heal()
         self._cluster.kill(broker_id)
         lost = sum(cut_power(log_dir) for log_dir in self._cluster.broker(broker_id).log_dirs)
@@ -203,7 +202,7 @@ class Nemesis:
     def _flip(self, broker_id: int) -> None:
         """A log with a flipped bit is cut after its recovery point, or is offline until it is repaired."""
         if self._chance.random() < 0.7:
-            # What a clean stop has forced to disk is below the recovery point: damage there is no torn tail.
+            # A clean stop raises the recovery point to the end: damage below it is no torn tail.
             self.heal()
             self._stop(broker_id)
             self._start(broker_id)
@@ -224,7 +223,7 @@ class Nemesis:
         self._start(broker_id)
 
     def _repair(self, log_dir: Path) -> None:
-        """As an operator does; refused until the others have put this broker out of the ISR."""
+        """Repair as an operator does; refused until the leaders have removed this broker from the ISRs."""
         others = ",".join(str(broker.endpoint) for broker in self._cluster.brokers if broker.is_alive)
         command = [sys.executable, "-m", "barnabas.cli.main", "log", "repair", str(log_dir)]
         said: list[str] = []

@@ -1,7 +1,7 @@
-"""Ends the ZooKeeper session of a process that lives, by its id alone.
+"""Ends the ZooKeeper session of a live process, by its id alone.
 
-Whoever knows a session's id and password may take it over and close it. ZooKeeper makes the password from the
-id, with Java's generator of random numbers.
+A client with a session's id and password may take it over and close it. ZooKeeper derives the password from
+the id, with Java's random number generator.
 
 Source: `ZooKeeperServer.generatePasswd` of Apache ZooKeeper; `java.util.Random`.
 """

@@ -189,7 +189,7 @@ def test_a_broker_that_reaches_zookeeper_alone_harms_nobody(
 
 
 def test_a_leader_whose_port_refuses_while_it_lives_is_deposed_and_comes_back(linked: LinkedCluster) -> None:
-    """It is taken for dead, as behind a firewall that was switched on. What it was asked for is not lost."""
+    """It is declared dead, as after a firewall was switched on. Its acknowledged records are not lost."""
 
     def act(linked: LinkedCluster, load: Load) -> None:
         leader = linked.view.leader("t")

@@ -1,8 +1,8 @@
-"""Creates, grows and deletes topics, again and again under few names, while others are written to.
+"""Creates, grows and deletes topics, repeatedly under few names, while other topics are written to.
 
-What was acknowledged has to hold in the end: a topic that was created last is there with the partitions that
-it got, one that was deleted is not, and what is there can be written to. A change without an answer may have
-been made or not. One thread; any other may ask for the verdict after the block.
+Acknowledged changes have to hold in the end: a created topic exists with its partitions, a deleted one does
+not exist, and existing topics accept records. A change without an answer may have been made or not. One
+thread; any other may ask for the verdict after the block.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _UNKNOWN: Final = -1
 
 
 class TopicChurn:
-    """The topics, as far as the cluster has acknowledged what was done to them."""
+    """The state of the topics by the acknowledged changes."""
 
     def __init__(self, bootstrap: str, seed: int) -> None:
         self.changes = 0
         self._bootstrap = bootstrap
         self._chance = random.Random(seed)
         self._partitions = dict.fromkeys(_NAMES, 0)
-        """How many each has: 0 for a topic that does not exist, _UNKNOWN after a change without an answer."""
+        """Partitions per topic: 0 if it does not exist, _UNKNOWN after a change without an answer."""
 
     def step(self) -> None:
-        """One change of one topic. Raises what the cluster says, which may have made it all the same."""
+        """Make one change of one topic. Raises the cluster's error; the change may still have been made."""
         name = self._chance.choice(_NAMES)
         before, self._partitions[name] = self._partitions[name], _UNKNOWN
         with Admin(bootstrap_servers=self._bootstrap, request_timeout_ms=_TIMEOUT_MS) as admin:
@@ -59,7 +59,7 @@ class TopicChurn:
         return 0
 
     def check(self, timeout_s: float) -> None:
-        """Fail unless the cluster has, in time, what it acknowledged, and takes records for it."""
+        """Fail unless the cluster has the acknowledged topics in time, and accepts records for them."""
         seen: list[object] = []
 
         def holds() -> bool:
@@ -84,7 +84,7 @@ class TopicChurn:
 
 @contextmanager
 def churning_topics(bootstrap: str, seed: int) -> Iterator[TopicChurn]:
-    """Within, a thread changes topics by chance from a seed, whenever the cluster lets it."""
+    """Change topics at random from a seed, on a thread, while the block runs."""
     churn, stopping = TopicChurn(bootstrap, seed), threading.Event()
     chance = random.Random(seed + 1)
 
@@ -93,7 +93,7 @@ def churning_topics(bootstrap: str, seed: int) -> Iterator[TopicChurn]:
             try:
                 churn.step()
             except BarnabasError:
-                # Brokers and ZooKeeper are away at times; what was done is asked for before the next change.
+                # Brokers and ZooKeeper are away at times; the next change begins with the present state.
                 continue
 
     thread = threading.Thread(target=work, name="topic-churn", daemon=True)

@@ -121,7 +121,7 @@ def test_settings_are_replaced_only_as_they_were_read(store: ClusterStore) -> No
     assert [notice.entity for notice in notices.values()] == [TOPIC, TOPIC]
 
 
-def test_settings_that_cannot_be_read_leave_what_was_known_and_limit_nothing(store: ClusterStore) -> None:
+def test_unreadable_settings_leave_the_former_ones_and_no_retention_limit(store: ClusterStore) -> None:
     known = change(store.configs, TOPIC, **{"retention.ms": "1000"})
     change(store.configs, Entity.broker(BrokerId(7)), b="2")
     for path in ("/config/topics/t", "/config/brokers/7"):

@@ -199,7 +199,7 @@ def test_equal_addresses_are_no_proof_that_a_registration_is_ours(
     assert "the other's directory" in str(taken.value)
 
 
-def test_who_holds_the_directory_of_a_registration_takes_it_over_at_once(open_store: OpenStore) -> None:
+def test_a_broker_that_holds_the_registered_directory_takes_over_at_once(open_store: OpenStore) -> None:
     old = open_store().register_broker(registration(ONE))
     asked: list[Endpoint] = []
 
@@ -207,14 +207,14 @@ def test_who_holds_the_directory_of_a_registration_takes_it_over_at_once(open_st
         asked.append(endpoint)
         return Liveness.SILENT
 
-    # It may well have got another address.
+    # Its address may have changed.
     successor = registration(ONE, Endpoint("127.0.0.1", 2))
     assert register_broker(open_store().session, successor, probe=ask, grace_ms=-SESSION_TIMEOUT_MS) > old
     assert asked == [NOWHERE]
 
 
-def test_what_registered_after_us_is_not_our_earlier_life(open_store: OpenStore) -> None:
-    """As two do that run on copies of one directory: neither may remove the other again and again."""
+def test_a_newer_registration_is_not_our_earlier_life(open_store: OpenStore) -> None:
+    """As with two brokers on copies of one directory: neither may remove the other again and again."""
     ours = open_store()
     epoch = ours.register_broker(registration(ONE))
     successor = open_store()
@@ -224,8 +224,8 @@ def test_what_registered_after_us_is_not_our_earlier_life(open_store: OpenStore)
     assert successor.brokers()[ONE].broker_epoch == later
 
 
-def test_a_zookeeper_whose_zxids_went_back_is_not_asked_for_ever(open_store: OpenStore) -> None:
-    """As one that was set back to an older backup: no registration there is newer than the last one."""
+def test_a_zookeeper_whose_zxids_went_back_is_not_retried_for_ever(open_store: OpenStore) -> None:
+    """As after the restore of an older backup: no registration there is newer than the last one."""
     store = open_store()
     with pytest.raises(ZooKeeperWentBack, match="start this broker again"):
         register_broker(store.session, registration(ONE), newer_than=BrokerEpoch(1 << 60))
@@ -324,7 +324,7 @@ def test_an_isr_grows_by_a_broker_in_the_very_life_that_was_seen(
         expand(0, seen)
     assert store.partition_states([TP])[TP].isr == (ONE,)
     assert expand(0, again) == 1
-    # The same call again, as after a lost answer, also when that life is over by then.
+    # The same call again, as after a lost answer, even if that registration has ended by then.
     assert expand(0, again) == 1
     assert expand(0, seen) == 1
     with pytest.raises(PartitionStateConflict):
@@ -365,7 +365,7 @@ def test_a_broker_that_registers_between_the_look_and_the_write_does_not_join(
     assert store.partition_states([TP])[TP] == leadership(ONE, (ONE,))
 
 
-def test_a_leader_changes_its_isr_in_the_very_life_in_which_it_leads(
+def test_a_leader_changes_its_isr_only_while_registered_with_its_epoch(
     store: ClusterStore, open_store: Callable[[], ClusterStore]
 ) -> None:
     writer = store.become_controller(ONE)
@@ -386,7 +386,7 @@ def test_a_leader_changes_its_isr_in_the_very_life_in_which_it_leads(
         shrink(seen)
     assert store.partition_states([TP])[TP].isr == (ONE, TWO)
     assert shrink(again) == 1
-    # The same call again, as after a lost answer, also when that life is over by then.
+    # The same call again, as after a lost answer, even if that registration has ended by then.
     assert shrink(seen) == 1
 
 

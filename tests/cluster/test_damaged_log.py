@@ -1,4 +1,4 @@
-"""A flipped byte in a replica's log: offline over any number of starts, never cut nor served as if whole."""
+"""A flipped byte in a replica's log: offline over any number of starts, never truncated and never served."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_damaged_follower_is_seen_in_status_repaired_and_rebuilt_by_its_leader
     wait_flushed(root, key, RECORDS)
     cluster.kill(victim)
     flip_a_byte(root / "t-0")
-    # Offline for damage, as an operator sees it.
+    # Offline because of damage, as an operator sees it.
     cluster.start_broker(victim)
     status = ["status", "--bootstrap", cluster.bootstrap, "--topic", "t", "--json"]
 

@@ -47,7 +47,8 @@ def with_topics(start_cluster: StartCluster) -> LocalCluster:
 
 
 def test_the_offsets_topic_waits_for_all_its_replicas(start_cluster: StartCluster) -> None:
-    """Two of three brokers are down while the first group asks: it would have one replica for ever."""
+    """Two of three brokers are down at the first group's request: the topic would have one replica for
+    ever."""
     cluster = start_cluster(settings=SETTINGS)
     view = ClusterView(cluster)
     cluster.kill(2)
@@ -68,7 +69,7 @@ def test_the_offsets_topic_waits_for_all_its_replicas(start_cluster: StartCluste
 
 
 def test_offsets_survive_a_topic_that_cannot_be_read_for_a_while(with_topics: LocalCluster) -> None:
-    """One slip by hand in a topic's znode, and a controller that changes while it stands there."""
+    """A topic's znode is corrupted by hand, and the controller changes meanwhile."""
     cluster, view = with_topics, ClusterView(with_topics)
 
     def who_knows() -> list[bool]:

@@ -230,7 +230,7 @@ def test_a_metrics_port_that_is_taken_fails_the_start_by_the_names_of_the_settin
 
 
 NOTHING = {("series_left_out",): 0, ("barnabas_failed_replicas",): 0, ("barnabas_stray_logs",): 0}
-"""The page of a broker without groups, whose replicas are well."""
+"""The page of a broker without groups and with sound replicas."""
 
 
 def test_the_command_starts_brokers_with_metrics_and_says_where_they_are(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The simulation's ZooKeeper says and does what a real one does, as far as this project asks."""
+"""The simulation's ZooKeeper behaves as a real one, in the operations that this project uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATHS = ("/a", "/b", "/a/x", "/a/y", "/b/x", "/a/x/deep")
 
 
 class Side:
-    """One of the two, with what it was told of."""
+    """One of the two servers, with its recorded watch events."""
 
     def __init__(self, client: Any, root: str) -> None:
         self.client = client
@@ -30,7 +30,7 @@ class Side:
         self.told.append((event.type, event.path.removeprefix(self.root)))
 
     def run(self, name: str, *arguments: Any, **named: Any) -> Any:
-        """What comes of a request, without what differs from server to server."""
+        """The outcome of a request, without the values that differ between servers."""
         path, *rest = arguments
         try:
             return _plain(
@@ -108,7 +108,7 @@ def test_random_requests_have_the_same_outcome_on_both(sides: tuple[Side, Side])
                 assert found[0] == found[1], (read, path, trace[-5:])
 
 
-def test_watches_are_told_of_the_same_changes_in_the_same_order(sides: tuple[Side, Side]) -> None:
+def test_watches_fire_for_the_same_changes_in_the_same_order(sides: tuple[Side, Side]) -> None:
     rng = random.Random(10)
     simulated = sides[1]
     for _ in range(120):
@@ -122,7 +122,7 @@ def test_watches_are_told_of_the_same_changes_in_the_same_order(sides: tuple[Sid
             if name != "check":
                 for side in sides:
                     side.run(name.removesuffix("_data"), *arguments, **named)
-        # Sets off whatever is left, on both.
+        # Fire the remaining watches on both.
         for side in sides:
             side.run("create", path, b"")
             side.run("set", path, b"")
@@ -133,7 +133,7 @@ def test_watches_are_told_of_the_same_changes_in_the_same_order(sides: tuple[Sid
         eventually(lambda: sides[0].told == simulated.told, 20, f"{sides[0].told} {simulated.told}")
 
 
-def test_what_is_ephemeral_goes_with_its_session(zookeeper_connect: str, sides: tuple[Side, Side]) -> None:
+def test_ephemeral_nodes_end_with_their_session(zookeeper_connect: str, sides: tuple[Side, Side]) -> None:
     real, simulated = sides
     other = KazooClient(zookeeper_connect.partition("/")[0], timeout=30.0)
     other.start(timeout=30)

@@ -1,4 +1,4 @@
-"""Znodes that are deleted or spoilt by hand: no broker goes down, nothing is lost, the log names the path."""
+"""Znodes that are deleted or corrupted by hand: no broker ends, nothing is lost, the log names the path."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def kept(cluster: LocalCluster) -> list[bytes | None]:
 
 
 def work(cluster: LocalCluster, number: int) -> None:
-    """Make, set, grow and delete a topic, write to it, and have a producer id given."""
+    """Create, configure, grow, write and delete a topic, and get a producer id."""
     name = f"made-{number}"
     view = ClusterView(cluster)
     view.create_topic(name, 2, 3)
@@ -70,12 +70,12 @@ def delete_all(cluster: LocalCluster, path: str) -> None:
         try:
             zookeeper.delete(path, recursive=True)
         except NotEmptyError:
-            # The brokers have made something below it again meanwhile, which is all that matters here.
+            # The brokers have created something below it meanwhile, which is the aim here.
             return
 
 
 def depose(zookeeper: KazooClient) -> None:
-    """Make way for the next controller, if there is none already."""
+    """Delete ``/controller``, if it exists, so that the next controller is elected."""
     with suppress(NoNodeError):
         zookeeper.delete("/controller")
 
@@ -107,13 +107,13 @@ def pids_of(cluster: LocalCluster) -> list[int]:
     return [broker.running_process.pid for broker in cluster.brokers]
 
 
-def test_a_path_that_is_deleted_by_hand_is_made_again_and_nobody_goes_down(cluster: LocalCluster) -> None:
+def test_a_path_deleted_by_hand_is_recreated_and_no_broker_ends(cluster: LocalCluster) -> None:
     pids = pids_of(cluster)
     for number, path in enumerate(MISSING):
         delete_all(cluster, path)
         work(cluster, number)
         check_alive(cluster, pids)
-    # The leaders tell of a follower that leaves and comes back by a notification.
+    # The leaders send a notification when a follower leaves the ISR or comes back.
     delete_all(cluster, "/isr_change_notification")
     cluster.kill(3)
     ClusterView(cluster).wait_isr("kept", 2)
@@ -123,7 +123,7 @@ def test_a_path_that_is_deleted_by_hand_is_made_again_and_nobody_goes_down(clust
 
 
 def epochs_of(zookeeper: KazooClient) -> dict[str, int]:
-    """The broker epochs by broker, as far as they are registered."""
+    """The broker epochs of the registered brokers."""
     found = {}
     for broker in ("1", "2", "3"):
         node = zookeeper.exists(f"/brokers/ids/{broker}")
@@ -171,9 +171,9 @@ SPOILT = {
     "/log_dir_event_notification/log_dir_event_0000000007": "log_dir_event_0000000007 holds",
     "/config/changes/config_change_0000000007": "config_change_0000000007 holds",
 }
-"""By path, what some broker says of it; nothing of what is read only when it is needed."""
+"""By path, a log text of some broker; None for nodes that are read only on demand."""
 COME_AND_GO = ("/controller", "/controller_epoch", "/admin/", "/isr_", "/log_dir_", "/config/changes/")
-"""The rest is mended by the hand that spoilt it."""
+"""Nodes under these paths are replaced by themselves; the test repairs the others."""
 
 
 @pytest.mark.parametrize("garbage", [b"{", b'{"version":1,"leader":99999999999,"brokerid":[],"config":7}'])
@@ -228,11 +228,11 @@ def test_a_topic_that_was_removed_by_hand_has_its_records_when_it_is_put_back(
     with view.zookeeper() as zookeeper:
         nodes = tree(zookeeper, "/brokers/topics/kept")
         zookeeper.delete("/brokers/topics/kept", recursive=True)
-        # Each is told at its start all that it hosts, and "kept" is not in it.
+        # Each broker gets a full request at its start, and "kept" is not in it.
         for broker in cluster.brokers:
             cluster.restart(broker.id)
         eventually(lambda: len(strays()) == 3, 30, lambda: f"set aside are {strays()}")
-        # At one stroke, or the controller would find a topic without state and make it a first one.
+        # In one transaction, or the controller would find a topic without state and create a first one.
         together = zookeeper.transaction()
         for path, data in nodes.items():
             together.create(path, data)

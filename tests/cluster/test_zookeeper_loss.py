@@ -1,4 +1,4 @@
-"""ZooKeeper that goes away under load: brokers go on with what is safe, refuse the rest, and recover."""
+"""ZooKeeper fails under load: brokers continue with safe requests, refuse the others, and recover."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def start(start_cluster: StartCluster, session_timeout_ms: int) -> tuple[LocalCl
 
 
 def check_all(cluster: LocalCluster, load: Load) -> None:
-    # All of them: one whose session ends late still names the ISR of before.
+    # Ask all of them: a broker whose session ends late still has the former ISR.
     ClusterView(cluster).wait_agreed("t", len(load.partitions))
     verdict = stop_and_judge(cluster, load)
     assert verdict.is_good, str(verdict)
@@ -48,7 +48,7 @@ def leaderships(cluster: LocalCluster) -> list[tuple[int, int]]:
 
 
 def is_fenced(cluster: LocalCluster, broker_id: int) -> bool:
-    """Whether a broker takes no acks=1, though it leads one of the three partitions of `probe`."""
+    """Whether a broker refuses acks=1, although it leads one of the three partitions of `probe`."""
     with RawClient(cluster.broker(broker_id).endpoint) as client:
         answers = [client.produce(p, bytes(batch_of(b"?")), topic="probe", acks=1) for p in range(3)]
     return {answer.error_code for answer in answers} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
@@ -81,7 +81,7 @@ def test_without_zookeeper_acks_all_goes_on_and_all_else_waits_until_it_is_back(
         eventually(
             lambda: all(is_fenced(cluster, broker) for broker in cluster.broker_ids), 30, "still not fenced"
         )
-        # The followers fetch in the epochs that there are: nobody was elected.
+        # The followers fetch in the present epochs: there was no election.
         load.wait_progress("with acks=all, without ZooKeeper")
         # What was committed is still served, and everybody can still ask who there is.
         assert ClusterView(cluster).live_brokers() == {1, 2, 3}

@@ -23,13 +23,13 @@ GROUPS: Final = ("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "
 
 
 class Tool:
-    """Runs a tool by its class and arguments. Raises AssertionError with all that one said when it fails."""
+    """Runs a tool by its class and arguments. Raises AssertionError with its output if it fails."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
 
     def __call__(self, name: str, *arguments: str, stdin: str = "") -> str:
-        """Run to the end; returns what it printed."""
+        """Run to the end; returns the output."""
         done = subprocess.run(
             [*self._command, name, *arguments],
             input=stdin,
@@ -44,7 +44,7 @@ class Tool:
         return done.stdout
 
     def until(self, text: str, name: str, *arguments: str) -> str:
-        """Run one that never ends until it prints a line with a text; returns all that it printed."""
+        """Run an endless tool until it prints a line with a text; returns the output."""
         with subprocess.Popen(
             [*self._command, name, *arguments],
             stdout=subprocess.PIPE,

@@ -108,7 +108,7 @@ def test_the_producer_of_the_benchmark_is_idempotent_and_loses_nothing(
 
 
 def test_the_tool_that_compares_replicas_reads_each_of_them(tool: Tool, bootstrap: str, topic: str) -> None:
-    """It fetches from every replica, with replica id -2, in a version that it asks nobody for."""
+    """It fetches from every replica, with replica id -2, in a version that it does not negotiate."""
     lines = "".join(f"line {number}\n" for number in range(30))
     tool("kafka.tools.ConsoleProducer", "--bootstrap-server", bootstrap, "--topic", topic, stdin=lines)
     verified = f"max lag is 0 for partition {topic}-"

@@ -103,7 +103,7 @@ def test_a_broker_accepts_the_settings_of_each_service(compose_commands: list[li
 
 
 class Running(NamedTuple):
-    """A project that is up: its compose command, what it was told, and where it is reached from here."""
+    """A running project: its compose command, its environment, and its addresses."""
 
     command: list[str]
     settings: dict[str, str]
@@ -112,7 +112,7 @@ class Running(NamedTuple):
 
 @pytest.fixture
 def running(compose_commands: list[list[str]], engine: None) -> Iterator[Running]:
-    """A project with ports and an image of its own; taken down with volumes and image after the test."""
+    """A project with ports and an image of its own; removed with volumes and image after the test."""
     project = f"barnabas-test-{uuid.uuid4().hex[:8]}"
     command = [*compose_commands[0], "-p", project, "-f", str(COMPOSE_FILE)]
     reserved = [ReservedPort.pick() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""A disk that takes its time, until the test lets it go on."""
+"""A disk that blocks until the test releases it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.waiting import DEADLINE_S
 
 
 class SlowDisk(FileSystem):
-    """Its fsync, and its removal of folders, take until `released`, once `is_slow`."""
+    """While `is_slow`, fsyncs and removals of folders block until `released`."""
 
     __slots__ = ("began", "is_slow", "released")
 

@@ -1,4 +1,4 @@
-"""Which background work may hold which other up: a slow disk never the ISR check."""
+"""Background work: a slow disk never delays the ISR check."""
 
 from __future__ import annotations
 

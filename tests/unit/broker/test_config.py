@@ -31,7 +31,7 @@ def refusal(settings: dict[str, str]) -> str:
 
 
 def test_every_setting_is_read_somewhere() -> None:
-    """One that is taken and has no effect is worse than one that is refused."""
+    """An accepted setting without effect is worse than a refused one."""
     folder = Path(config_settings.__file__).parent
     text = "".join(
         path.read_text() for path in folder.rglob("*.py") if not path.name.startswith("config_settings")
@@ -55,7 +55,7 @@ def test_more_than_one_fetcher_per_leader_is_refused_with_the_reason() -> None:
 
 def test_the_defaults_are_kafkas() -> None:
     made = config()
-    # But for this one: Python has one interpreter lock.
+    # Except this one, because of the interpreter lock.
     assert made.num_network_threads == ServerSettings().num_network_threads == 1
     assert made.num_io_threads == 8
     assert made.queued_max_requests == 500

@@ -145,8 +145,8 @@ KAFKAS_TOPIC_SETTINGS = {
 }
 
 
-def test_every_topic_setting_of_kafka_is_taken_and_shown() -> None:
-    """Tools set them without asking: MirrorMaker, Connect, Terraform, kafka-reassign-partitions."""
+def test_every_topic_setting_of_kafka_is_accepted_and_shown() -> None:
+    """Tools set them unasked: MirrorMaker, Connect, Terraform, kafka-reassign-partitions."""
     made = layers()
     by_default = {found.name: found for found in describe_topic({}, made)}
     assert {name: found.config_type for name, found in by_default.items()} == {
@@ -176,7 +176,7 @@ def test_every_topic_setting_of_kafka_is_taken_and_shown() -> None:
         ("max.compaction.lag.ms", "0"),
     ],
 )
-def test_a_stored_setting_is_checked_all_the_same(name: str, value: str) -> None:
+def test_a_setting_without_effect_is_checked_too(name: str, value: str) -> None:
     with pytest.raises(ApiError, match=f"{re.escape(name)}='{re.escape(value)}': expected ") as refused:
         altered(ConfigResourceType.TOPIC, {}, [Alteration(name, ConfigOperation.SET, value)], layers())
     assert refused.value.code is ErrorCode.INVALID_CONFIG

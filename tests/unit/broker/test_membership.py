@@ -1,4 +1,4 @@
-"""A broker that registers again in a new session, whatever comes in between."""
+"""A broker registers again in a new session, whatever errors occur."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.waiting import wait_for
 
 
 class Store:
-    """Registers with a higher epoch each time, or raises what is due first."""
+    """Registers with a higher epoch each time, after raising the errors in `due`."""
 
     def __init__(self) -> None:
         self.session = SimpleNamespace(is_connected=True, threads=Threads(), call_soon=lambda work: work())
@@ -58,7 +58,7 @@ class Replicas:
         self.fence.registration_lost(reason, self.broker_epoch)
 
 
-def test_an_error_that_nobody_foresaw_delays_a_registration_and_ends_nothing(
+def test_an_unforeseen_error_delays_a_registration_and_ends_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(membership, "_RETRY_S", 0.001)
@@ -74,7 +74,7 @@ def test_an_error_that_nobody_foresaw_delays_a_registration_and_ends_nothing(
     member.stop()
 
 
-def test_a_registration_that_was_deleted_begins_another_life(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_registration_is_replaced_by_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "_RETRY_S", 0.001)
     store: Any = Store()
     replicas: Any = Replicas()
@@ -87,7 +87,7 @@ def test_a_registration_that_was_deleted_begins_another_life(monkeypatch: pytest
     store.watches[0](None)
     wait_for(lambda: replicas.broker_epoch == 2 and len(store.watches) == 3, "another registration")
     assert replicas.fence.reason == "the registration was deleted"
-    # What is still there is left alone.
+    # An existing registration is not touched.
     store.watches[0](None)
     wait_for(lambda: len(store.watches) == 4, "another look")
     assert replicas.broker_epoch == 2

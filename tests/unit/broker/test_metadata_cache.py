@@ -89,7 +89,7 @@ def test_a_replaced_controller_is_refused(cache: MetadataCache) -> None:
     assert cache.current is before
 
 
-def test_an_update_that_comes_after_a_later_one_changes_nothing(cache: MetadataCache) -> None:
+def test_a_late_update_changes_nothing(cache: MetadataCache) -> None:
     cache.update(replace(metadata(ALL, led_by(2, epoch=2)), sequence=7))
     before = cache.current
     cache.update(replace(metadata({1: 10}, led_by(3, epoch=1)), sequence=6))

@@ -1,4 +1,5 @@
-"""`barnabas log verify` and `repair` on a stopped broker's dir: what is damaged is named, and set aside."""
+"""`barnabas log verify` and `repair` on a stopped broker's dir: damage is reported, damaged logs set
+aside."""
 
 from __future__ import annotations
 
@@ -138,7 +139,7 @@ def test_every_kind_of_damage_is_found(
     assert "t-1" not in found["damaged_partitions"]
 
 
-def test_a_torn_tail_is_told_and_no_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_torn_tail_is_reported_and_no_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manager = open_dir(tmp_path)
     write(manager, KEYS[0])
     crash(manager)
@@ -200,7 +201,7 @@ REPAIR = ["log", "repair"]
 BOOTSTRAP = ["--bootstrap", "127.0.0.1:9"]
 
 
-def test_a_damaged_log_is_kept_aside_and_created_anew(
+def test_a_damaged_log_is_set_aside_and_created_empty(
     log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change(file_of(log_dir / "t-1", ".log"), 90)
@@ -235,7 +236,7 @@ def test_a_damaged_log_is_kept_aside_and_created_anew(
         ({"leader": 1, "isr": [1], "replicas": [1, 2], "topic": "other"}, "does not know it"),
     ],
 )
-def test_a_log_whose_records_may_be_nowhere_else_is_left_alone(
+def test_a_log_that_may_have_the_only_records_is_not_repaired(
     log_dir: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -276,9 +277,7 @@ def test_what_was_set_aside_before_a_failure_is_told(
     assert "a bad sector" in told.err
 
 
-def test_what_is_not_damaged_or_not_there_is_not_repaired(
-    log_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sound_or_missing_log_is_not_repaired(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*REPAIR, str(log_dir)]) == exit_codes.OK
     assert "nothing is damaged" in capsys.readouterr().out
     assert main([*REPAIR, str(log_dir), "t-0", "--accept-data-loss"]) == exit_codes.USAGE

@@ -50,7 +50,7 @@ def test_a_replica_out_of_the_isr_is_named() -> None:
     assert find_problems(_view(isr=[1]), []) == ["t-0: not in sync: 2"]
 
 
-def test_a_failed_replica_is_told_with_its_reason() -> None:
+def test_a_failed_replica_is_shown_with_its_reason() -> None:
     view = _view(isr=[1, 2])
     view.partitions[0].offsets[1].failure = "following in leader epoch 4: KeyError('a bug')"
     assert find_problems(view, []) == ["t-0 on broker 1: following in leader epoch 4: KeyError('a bug')"]

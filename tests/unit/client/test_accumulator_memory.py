@@ -1,4 +1,4 @@
-"""Who gets `buffer_memory` when several wait for it: in order, reserved before they wake, never lost."""
+"""Several appenders that wait for `buffer_memory`: served in order, reserved before they wake, never lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONG_S = 60.0
 
 
 class Sending:
-    """One partition's queue, and the ways that memory is taken and comes free."""
+    """One partition's queue, with ways to take and free memory."""
 
     def __init__(self) -> None:
         settings = {"bootstrap_servers": "localhost:9092", "buffer_memory": _BUFFER_MEMORY, "batch_size": 100}
@@ -60,7 +60,7 @@ class Sending:
 
 
 def _encoded(size: int) -> bytes:
-    """A batch of exactly so many bytes."""
+    """A batch of exactly `size` bytes."""
     for value_size in range(size, 0, -1):
         builder = RecordBatchBuilder(max_bytes=1 << 20)
         builder.append(None, bytes(value_size), None, 0)
@@ -70,7 +70,7 @@ def _encoded(size: int) -> bytes:
     raise AssertionError(f"no batch has {size} bytes")
 
 
-async def test_two_who_want_more_than_there_is_in_all_are_served_one_after_the_other() -> None:
+async def test_two_waiters_for_more_than_all_memory_are_served_one_after_the_other() -> None:
     sending = Sending()
     first = await sending.send(_BUFFER_MEMORY)
     a, b = sending.waiting(600), sending.waiting(600)
@@ -84,13 +84,13 @@ async def test_two_who_want_more_than_there_is_in_all_are_served_one_after_the_o
     assert sending.accumulator.available_bytes == _BUFFER_MEMORY
 
 
-async def test_one_who_comes_later_does_not_overtake_those_who_wait() -> None:
+async def test_a_later_append_does_not_overtake_the_waiters() -> None:
     sending = Sending()
     first = await sending.send(_BUFFER_MEMORY)
     waiting = sending.waiting(900)
     await sending.until_waiting(1)
     sending.free(first)
-    # Reserved at once: nobody can take it before the waiter has run.
+    # Reserved at once: no other appender can take it before the waiter runs.
     assert sending.accumulator.available_bytes == 100
     with pytest.raises(BufferExhausted):
         await sending.send(500, timeout_s=0.01)
@@ -99,7 +99,7 @@ async def test_one_who_comes_later_does_not_overtake_those_who_wait() -> None:
     assert sending.accumulator.available_bytes == _BUFFER_MEMORY
 
 
-async def test_a_waiter_that_is_cancelled_when_it_was_just_woken_passes_its_memory_on() -> None:
+async def test_a_waiter_cancelled_just_after_its_wake_up_passes_its_memory_on() -> None:
     sending = Sending()
     first = await sending.send(_BUFFER_MEMORY)
     a, b = sending.waiting(900), sending.waiting(900)
@@ -123,7 +123,7 @@ async def test_a_waiter_that_gives_up_lets_those_after_it_through() -> None:
         await small
 
 
-async def test_what_is_granted_and_not_needed_is_released() -> None:
+async def test_granted_memory_that_is_not_needed_is_released() -> None:
     sending = Sending()
     first = await sending.send(_BUFFER_MEMORY)
     waiting = asyncio.create_task(sending.accumulator.wait_for_memory(800, now() + _LONG_S))
@@ -150,7 +150,7 @@ async def test_memory_that_another_thread_gives_back_wakes_a_waiter() -> None:
     assert sending.accumulator.available_bytes == 0
 
 
-async def test_those_who_wait_are_told_when_the_producer_closes() -> None:
+async def test_waiters_get_an_error_when_the_producer_closes() -> None:
     sending = Sending()
     await sending.send(_BUFFER_MEMORY)
     waiting = sending.waiting(100)

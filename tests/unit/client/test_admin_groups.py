@@ -98,7 +98,7 @@ async def test_all_brokers_are_asked_for_their_groups_at_once() -> None:
             assert [group.group_id for group in await listing] == ["of-1", "of-2", "of-3"]
 
 
-async def test_deleting_goes_on_behind_a_group_that_is_in_use() -> None:
+async def test_deleting_continues_after_a_group_that_is_in_use() -> None:
     async with FakeCluster() as cluster:
         with_groups(cluster)
         async with Admin(bootstrap_servers=cluster.bootstrap, **QUICK) as admin:

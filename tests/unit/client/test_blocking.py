@@ -160,7 +160,7 @@ def test_an_interrupted_wait_for_memory_gives_back_what_it_was_granted(
         def interrupted(future: Any) -> Any:
             cluster.do(lambda: [gate.set() for gate in gates])
             assert is_granted.wait(DEADLINE_S)
-            # As `outcome` does, in the moment before the outcome reaches it.
+            # As if `outcome` were interrupted just before it gets the outcome.
             future.cancel()
             monkeypatch.undo()
             raise KeyboardInterrupt
@@ -317,7 +317,7 @@ def test_a_producer_that_is_dropped_unclosed_warns_and_loses_nothing(cluster: Th
 def test_producers_that_are_open_at_the_end_are_closed_side_by_side(
     cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each may take as long as its brokers are silent; a program with many must end all the same."""
+    """Each may wait for silent brokers up to its limit; a program with many must still end in time."""
     monkeypatch.setattr(blocking_producer, "_last_wills", weakref.WeakSet())
     both_close = threading.Barrier(2)
     producers = [blocking.Producer(bootstrap_servers=cluster.bootstrap) for _ in range(2)]

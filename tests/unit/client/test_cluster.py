@@ -300,12 +300,12 @@ async def test_a_producer_does_not_create_a_deleted_topic_again_until_it_sends_t
             await _delete_and_refresh(fake, _cluster_of(producer))
             await _cluster_of(producer).refresh(at_once=True)
             assert set(fake.topics) == set()
-            # As in Kafka, whoever sends to it wants it back.
+            # As in Kafka, a send creates it again.
             await producer.send_and_wait("t", b"and this one as well")
             assert fake.partition("t").values() == [b"and this one as well"]
 
 
-async def test_a_topic_that_nothing_is_sent_to_is_left_out_of_refreshes(
+async def test_an_unused_topic_is_not_refreshed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with FakeCluster() as fake:

@@ -1,4 +1,4 @@
-"""Errors that leave the client: one object per raise, and through a pickle whole."""
+"""Errors that leave the client: one object per raise, and complete after pickling."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_each_record_of_a_failed_batch_raises_an_error_of_its_own() -> None:
             RecordFuture(batch, index, 0).result()
         raised.append(caught.value)
     assert len(set(map(id, raised))) == 100
-    # A traceback that grew by its frames with every record kept all of their locals alive.
+    # A shared error's traceback would grow with every record and keep all locals alive.
     assert all(_frames(first) == _frames(second) for first, second in pairwise(raised))
     assert all(error.__cause__ is cause for error in raised)
 
@@ -76,7 +76,7 @@ def test_each_record_of_a_failed_batch_raises_an_error_of_its_own() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_errors_come_through_a_pickle_whole(error: BarnabasError) -> None:
-    """As from a Spark task or a process pool: one that cannot be unpickled hangs or kills the pool."""
+    """As from a Spark task or a process pool: an error that cannot be unpickled hangs or kills the pool."""
     for copied in (pickle.loads(pickle.dumps(error)), error.again()):
         assert type(copied) is type(error)
         assert str(copied) == str(error)

@@ -228,14 +228,14 @@ async def test_a_failure_in_the_body_leaves_the_group_and_commits_nothing(
 async def test_a_member_that_is_cancelled_while_it_waits_commits_what_it_handed_out(
     coordinator: FakeCoordinator, way: str
 ) -> None:
-    """A service that is shut down between two records must not read the last ones again at its next start."""
+    """A service that stops between two records must not read the last ones again at its next start."""
     fill(coordinator.cluster.partition("t"), 0, 10)
     seen: list[int] = []
 
     async def body() -> None:
         async with consumer_of(coordinator, auto_commit_interval_ms=600_000) as consumer:
             consumer.subscribe("t")
-            # The time-out makes another error of the cancellation.
+            # The timeout turns the cancellation into another error.
             async with asyncio.timeout(None) as timeout:
                 while way == "poll":
                     seen.extend(record.offset for record in await consumer.poll(60_000))
@@ -442,7 +442,7 @@ async def test_subscribing_again_replaces_what_was_subscribed(coordinator: FakeC
         consumer.assign([P[0]])
 
 
-async def test_a_listener_that_could_not_be_told_of_a_loss_is_refused(coordinator: FakeCoordinator) -> None:
+async def test_a_listener_without_on_partitions_lost_is_refused(coordinator: FakeCoordinator) -> None:
     class OfAnotherLibrary:
         def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None: ...
         def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None: ...
@@ -508,10 +508,10 @@ async def test_a_poll_that_is_cancelled_in_a_rebalance_loses_no_partition(
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-async def test_partitions_that_go_cost_a_poll_one_commit_however_little_time_it_has(
+async def test_revoked_partitions_are_committed_once_however_short_the_poll(
     coordinator: FakeCoordinator, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And that one at most five seconds, where the coordinator does not answer."""
+    """That commit takes at most five seconds if the coordinator does not answer."""
     coordinator.cluster.add_topic("other")
     fill(coordinator.cluster.partition("t"), 0, 10)
     limits_ms: list[int] = []

@@ -1,4 +1,4 @@
-"""Asking brokers until one answers: when the second one is asked, and what becomes of those that lose."""
+"""Asking brokers until one answers: when the second is asked, and what happens to the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_slow_cluster_is_not_asked_twice_for_being_slow() -> None:
         delay.answered(0.8)
 
 
-def test_one_slow_answer_is_forgotten_and_none_delays_for_ever() -> None:
+def test_one_slow_answer_is_forgotten_in_time() -> None:
     delay = HedgeDelay(0.3)
     delay.answered(60.0)
     assert delay.seconds == MOST_S
@@ -41,7 +41,7 @@ def test_one_slow_answer_is_forgotten_and_none_delays_for_ever() -> None:
 
 
 class Race:
-    """Candidates whose outcomes the test decides; those without one hang."""
+    """Candidates whose outcomes the test decides; a candidate without an outcome hangs."""
 
     def __init__(self, *names: str) -> None:
         self.upcoming = deque(names)
@@ -77,7 +77,7 @@ async def test_an_answer_counts_although_others_failed_in_the_same_moment() -> N
     assert unheard == []
 
 
-async def test_a_failure_has_the_next_asked_at_once_and_may_add_one() -> None:
+async def test_after_a_failure_the_next_candidate_is_asked_at_once() -> None:
     race = Race("a")
     failure = ConnectionClosed("a")
 
@@ -95,7 +95,7 @@ async def test_a_failure_has_the_next_asked_at_once_and_may_add_one() -> None:
     assert race.failures == [("a", failure)]
 
 
-async def test_whoever_hangs_is_overtaken_and_cancelled() -> None:
+async def test_a_hung_candidate_is_overtaken_and_cancelled() -> None:
     race = Race("a", "b")
     running = asyncio.create_task(race.run())
     await until(lambda: len(race.outcomes) == 2)
@@ -105,7 +105,7 @@ async def test_whoever_hangs_is_overtaken_and_cancelled() -> None:
     assert race.outcomes["a"].cancelled()
 
 
-async def test_none_that_answers_is_none_and_a_defect_is_raised() -> None:
+async def test_no_answer_gives_none_and_a_defect_is_raised() -> None:
     race = Race()
     assert await race.run() is None
 

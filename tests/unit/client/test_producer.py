@@ -416,7 +416,7 @@ async def test_one_who_waits_for_room_goes_on_when_there_is_some() -> None:
         assert cluster.partition("t").values() == [b"%0900d" % number for number in range(10)]
 
 
-async def test_two_who_wait_for_all_of_the_memory_get_it_one_after_the_other() -> None:
+async def test_two_waiters_for_all_of_the_memory_get_it_one_after_the_other() -> None:
     async with FakeCluster() as cluster:
         cluster.add_topic("t")
         gate = cluster.brokers[1].gate(ApiKey.PRODUCE)

@@ -1,4 +1,4 @@
-"""Where partitions begin while the committed offsets cannot be told."""
+"""The start offsets of partitions while the committed offsets are unknown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from barnabas.client.start_offsets import StartOffsets
 from barnabas.protocol.ids import TopicPartition
 
 
-async def test_a_question_that_fails_at_once_is_not_asked_again_without_a_pause() -> None:
+async def test_a_request_that_fails_at_once_is_retried_after_a_pause() -> None:
     asked: list[int] = []
 
     async def fetch(

@@ -247,7 +247,7 @@ async def test_a_name_that_does_not_resolve_leaves_the_last_address_to_ask() -> 
     assert await look(NOWHERE, address) is Sign.REFUSES
 
 
-def test_one_that_was_never_reached_is_not_suspected_though_it_refuses(rigs: list[Rig]) -> None:
+def test_a_broker_that_was_never_reached_is_not_suspect_though_it_refuses(rigs: list[Rig]) -> None:
     rig = Rig()
     rigs.append(rig)
     rig.connected()
@@ -256,13 +256,13 @@ def test_one_that_was_never_reached_is_not_suspected_though_it_refuses(rigs: lis
     asked: list[object] = []
     seen = rig.lives.seen
     rig.lives.seen = lambda *what: asked.append(what) or seen(*what)
-    # Registered anew, and its port refuses from the beginning.
+    # A new registration whose port refuses from the beginning.
     rig.channels.add_broker(ONE, BrokerEpoch(78), rig.broker.endpoint, is_suspected=False)
     wait_until(lambda: len(asked) >= 3)
     assert rig.reports == [events.BrokerSuspected(*LIFE)]
 
 
-def test_one_that_is_known_to_be_dead_is_suspected_from_the_beginning_until_it_answers(
+def test_a_broker_known_to_be_dead_is_suspect_from_the_beginning_until_it_answers(
     rigs: list[Rig],
 ) -> None:
     rig = Rig()
@@ -273,7 +273,7 @@ def test_one_that_is_known_to_be_dead_is_suspected_from_the_beginning_until_it_a
         life = (BrokerId(2), BrokerEpoch(90))
         rig.lives.reached(*life)
         assert rig.lives.seen(*life, Sign.REFUSES)
-        # It may have been reached since: the reign holds it for dead, and must hear that it is not.
+        # It may have been reached since: the reign counts it as dead, and must learn that it is not.
         rig.lives.reached(*life)
         rig.channels.add_broker(*life, other.endpoint, is_suspected=True)
         wait_until(lambda: rig.reports)
@@ -299,15 +299,15 @@ def test_a_bug_on_the_channels_thread_is_reported() -> None:
     channels.stop()
 
 
-def test_a_link_that_fails_rests_and_has_its_broker_told_everything(rigs: list[Rig]) -> None:
+def test_a_failed_link_pauses_and_then_everything_is_sent_again(rigs: list[Rig]) -> None:
     poisoned, healthy = Rig().connected(), Rig().connected()
     rigs += [poisoned, healthy]
     batch = batch_of(0)
-    batch.requests = lambda *_: 1 / 0  # an error that nobody foresaw
+    batch.requests = lambda *_: 1 / 0  # an unforeseen error
     poisoned.channels.send(ONE, batch)
     wait_until(lambda: poisoned.reports)
     assert poisoned.reports[0] == events.LinkFailed(*LIFE)
-    # The link lives on.
+    # The link continues.
     poisoned.channels.send(ONE, batch_of(1))
     wait_until(lambda: poisoned.partitions_told() == [1])
     healthy.channels.send(ONE, batch_of(2))

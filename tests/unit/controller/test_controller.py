@@ -31,7 +31,7 @@ class FakeStore(FakeZooKeeper):
         self.session = SimpleNamespace(session_id=OURS, is_connected=True)
         self.listeners: list[object] = []
         self.trouble: Exception | None = None
-        # Set as the library has them: the same one is there once.
+        # A set, as in the library: the same watch counts once.
         self.watches: set[object] = set()
 
     def add_session_listener(self, listener: object) -> None:
@@ -69,7 +69,7 @@ class FakeStore(FakeZooKeeper):
 
 
 class Clock(Threads):
-    """Real threads, and the time that a test says."""
+    """Real threads, and a clock that the test sets."""
 
     time_s = 1_000.0
 
@@ -176,7 +176,7 @@ def test_an_epoch_that_is_not_ours_any_more_ends_the_reign_though_the_seat_is_ou
     assert desk.controller.epoch == 8
 
 
-def test_looking_again_and_again_leaves_one_watch(desk: Desk) -> None:
+def test_repeated_reads_leave_one_watch(desk: Desk) -> None:
     desk.look()
     desk.look()
     assert len(desk.store.watches) == 1
@@ -196,8 +196,8 @@ def test_an_expired_session_ends_the_reign_until_the_broker_is_registered_anew(d
     assert desk.controller.is_active
 
 
-def test_an_expiry_that_is_heard_after_the_next_election_leaves_a_controller(desk: Desk) -> None:
-    """A watch of the old session is in the queue already, so the news of the new one are merged into it."""
+def test_an_expiry_reported_after_the_next_election_leaves_a_controller(desk: Desk) -> None:
+    """A watch event of the old session is queued already, so the new session's event is merged into it."""
     controller = desk.look()
     controller._queue.put(events.ControllerChange())
     controller._session_changed(SessionEvent.EXPIRED)
@@ -228,7 +228,7 @@ def test_the_seat_of_a_dead_process_is_taken(desk: Desk) -> None:
     assert desk.controller.is_active
 
 
-def test_a_reign_that_begins_with_a_death_moves_the_leaders_of_the_dead_at_once(desk: Desk) -> None:
+def test_a_reign_that_begins_with_a_death_replaces_the_dead_leaders_at_once(desk: Desk) -> None:
     tp = TopicPartition("t", 0)
     desk.store.add_topic("t", {0: (2, 1)})
     desk.store.states[tp] = state(2, (2, 1))
@@ -245,7 +245,7 @@ def test_a_reign_that_begins_with_a_death_moves_the_leaders_of_the_dead_at_once(
     assert desk.controller.live_brokers == (1, 2)
 
 
-def test_one_that_rests_leaves_the_seat_of_a_dead_process_to_others(desk: Desk) -> None:
+def test_a_pausing_broker_leaves_the_seat_of_a_dead_process_to_others(desk: Desk) -> None:
     desk.look()
     desk.store.trouble = KeyError("a bug")
     desk.look()
@@ -313,13 +313,13 @@ def test_the_thread_starts_takes_events_and_gives_the_seat_back_at_the_end(desk:
     assert desk.fatal == []
 
 
-def test_an_error_that_nobody_foresaw_ends_the_reign_and_not_the_broker(desk: Desk) -> None:
+def test_an_unforeseen_error_ends_the_reign_and_not_the_broker(desk: Desk) -> None:
     desk.look()
     desk.store.trouble = KeyError("a bug")
     desk.look()
     assert not desk.controller.is_active
     assert desk.channels[0].is_stopped
-    # Given back: others may have better luck.
+    # Deleted, so that another broker can be elected.
     assert desk.store.node is None
     desk.store.trouble = None
     desk.look()
@@ -331,7 +331,7 @@ def test_an_error_that_nobody_foresaw_ends_the_reign_and_not_the_broker(desk: De
     assert desk.fatal == []
 
 
-def test_what_comes_in_between_does_not_end_the_retries(desk: Desk) -> None:
+def test_events_in_between_do_not_end_the_retries(desk: Desk) -> None:
     desk.look()
     desk.store.trouble = ZooKeeperUnavailable("away")
     desk.look()
@@ -339,7 +339,7 @@ def test_what_comes_in_between_does_not_end_the_retries(desk: Desk) -> None:
     assert desk.controller._must_retry
 
 
-def test_one_that_fails_again_and_again_rests_longer_each_time(
+def test_a_broker_that_fails_repeatedly_pauses_longer_each_time(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def buggy(self: FakeStore, watch: object = None) -> list[str]:
@@ -363,7 +363,7 @@ def test_one_that_fails_again_and_again_rests_longer_each_time(
     assert desk.controller.is_active
 
 
-def test_a_link_that_failed_has_its_broker_told_everything_again(desk: Desk) -> None:
+def test_after_a_failed_link_everything_is_sent_again(desk: Desk) -> None:
     desk.store.add_topic("t", {0: (1, 2)})
     desk.look()
     epoch = desk.store.registrations[BrokerId(2)].broker_epoch

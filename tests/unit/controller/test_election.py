@@ -49,7 +49,7 @@ def test_an_offline_election_takes_the_first_live_member_of_the_isr(
         (ids(2), ids(1, 2, 3), ids(2), Election(BrokerId(2), ids(2))),
     ],
 )
-def test_a_member_that_lives_another_life_is_the_last_choice(
+def test_a_restarted_member_is_the_last_choice(
     isr: tuple[BrokerId, ...], live: tuple[BrokerId, ...], bounced: tuple[BrokerId, ...], expected: Election
 ) -> None:
     assert elect_offline(ids(1, 2, 3), isr, live, bounced=bounced, allow_unclean=True) == expected
@@ -81,7 +81,7 @@ def test_a_stopping_leader_hands_over_to_one_in_sync_that_stays(
         (ids(3), 1, ids(1, 2), (1, ids(1, 2))),
     ],
 )
-def test_replicas_that_go_leave_the_isr_unless_nobody_would_be_left(
+def test_replicas_that_go_offline_leave_the_isr_unless_it_would_be_empty(
     gone: tuple[BrokerId, ...], leader: int, isr: tuple[BrokerId, ...], expected: object
 ) -> None:
     assert without_replicas(gone, BrokerId(leader), isr, NO_BROKER) == expected

@@ -1,4 +1,4 @@
-"""Who may be declared dead: by which signs and after how long, and never each other for ever."""
+"""Which brokers are declared dead: by which signs, after which time, and never each other for ever."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_refusal_counts_only_after_a_connection_to_this_very_life(desk: Desk) 
     assert not desk.lives.is_dead(ONE, LIFE)
 
 
-def test_a_connection_that_others_in_this_process_had_counts_too(desk: Desk) -> None:
+def test_a_connection_of_another_part_of_this_process_counts_too(desk: Desk) -> None:
     desk.elsewhere.add(LIFE)
     assert desk.seen(Sign.REFUSES)
 
@@ -68,10 +68,10 @@ def test_a_host_that_is_gone_counts_after_a_while(desk: Desk, sign: Sign, needed
 @pytest.mark.parametrize(
     ("sign", "needed_s"), [(Sign.UNREACHABLE, UNREACHABLE_S), (Sign.VANISHED, VANISHED_S)]
 )
-def test_the_while_begins_with_the_first_attempt_and_takes_two(
+def test_the_time_runs_from_the_first_of_at_least_two_attempts(
     desk: Desk, sign: Sign, needed_s: float
 ) -> None:
-    """An attempt that nobody answers takes long itself; but this process may have stood still in one."""
+    """An attempt without an answer takes long itself; but this process may have been paused in one."""
     desk.lives.reached(ONE, LIFE)
     began_s = desk.now_s
     desk.now_s += needed_s
@@ -80,7 +80,7 @@ def test_the_while_begins_with_the_first_attempt_and_takes_two(
     assert desk.lives.seen(ONE, LIFE, sign, desk.now_s)
 
 
-def test_a_time_out_is_no_sign_and_ends_the_while(desk: Desk) -> None:
+def test_a_timeout_is_no_sign_and_restarts_the_time(desk: Desk) -> None:
     desk.lives.reached(ONE, LIFE)
     assert not desk.seen(Sign.UNREACHABLE)
     desk.now_s += UNREACHABLE_S
@@ -90,10 +90,10 @@ def test_a_time_out_is_no_sign_and_ends_the_while(desk: Desk) -> None:
     assert not desk.seen(Sign.SILENT)
 
 
-def test_one_that_was_declared_dead_in_error_has_to_be_silent_for_longer_and_is_spared_in_the_end(
+def test_each_error_lengthens_the_time_and_after_a_few_only_the_session_decides(
     desk: Desk,
 ) -> None:
-    """Two brokers that refuse each other would depose each other for ever otherwise."""
+    """Otherwise two brokers that refuse each other would depose each other for ever."""
     desk.lives.reached(ONE, LIFE)
     waited = []
     for _ in range(MOST_ERRORS):
@@ -106,13 +106,13 @@ def test_one_that_was_declared_dead_in_error_has_to_be_silent_for_longer_and_is_
     assert not desk.seen(Sign.REFUSES)
     desk.now_s += 1e9
     assert not desk.seen(Sign.REFUSES)
-    # But the next life is another.
+    # The next registration starts without errors.
     desk.lives.reached(ONE, NEXT)
     assert desk.seen(Sign.REFUSES, NEXT)
 
 
-def test_a_declaration_is_forgotten_when_nobody_has_looked_for_long(desk: Desk) -> None:
-    """It may have been an error, which nobody who could know has noticed."""
+def test_a_declaration_is_dropped_some_time_after_its_last_sign(desk: Desk) -> None:
+    """It may have been an error that was not noticed."""
     desk.lives.reached(ONE, LIFE)
     assert desk.seen(Sign.REFUSES)
     desk.now_s += FRESH_S
@@ -126,7 +126,7 @@ def test_a_declaration_is_forgotten_when_nobody_has_looked_for_long(desk: Desk) 
     assert desk.seen(Sign.REFUSES)
 
 
-def test_what_is_said_of_an_earlier_life_changes_nothing(desk: Desk) -> None:
+def test_signs_of_an_earlier_life_change_nothing(desk: Desk) -> None:
     desk.lives.reached(ONE, NEXT, ("127.0.0.1", 1))
     desk.lives.reached(ONE, LIFE, ("127.0.0.1", 2))
     assert not desk.seen(Sign.REFUSES, LIFE)

@@ -65,7 +65,7 @@ def request_deletion(cluster: Cluster, *topics: str) -> None:
     cluster.reign.handle(events.DeletionRequested())
 
 
-def test_a_topic_that_was_unreadable_is_taken_up_when_its_node_is_mended() -> None:
+def test_an_unreadable_topic_is_loaded_when_its_node_is_repaired() -> None:
     cluster = cluster_with_topic()
     whole = cluster.zookeeper.assignments["t"]
     cluster.zookeeper.assignments["t"] = MalformedZnode("not JSON")
@@ -104,7 +104,7 @@ def test_a_topic_that_grows_while_it_gets_its_id_is_read_again(monkeypatch: pyte
 
 
 def restart(cluster: Cluster, *brokers: int) -> None:
-    """They register anew; nobody tells the controller, if there is one."""
+    """The brokers register again; the controller, if there is one, gets no event."""
     cluster.zookeeper.unregister(*brokers)
     cluster.zookeeper.register(*brokers)
 
@@ -121,12 +121,12 @@ def test_a_leader_that_restarted_before_a_takeover_is_replaced_and_a_follower_le
         told = cluster.channels.leadership(broker)[T1]
         assert (told.leader, told.leader_epoch, told.isr) == (2, 1, [2, 3])
         assert cluster.channels.metadata(broker)[T1].isr == [2, 3]
-    # That is said once: another takeover finds nothing to do.
+    # That happens once: another takeover changes nothing.
     cluster.elect()
     assert cluster.zookeeper.states[T0].leader_epoch == 1
 
 
-def test_when_all_have_restarted_before_a_takeover_the_first_leads_and_the_others_join_again() -> None:
+def test_if_all_restarted_before_a_takeover_the_first_leads_and_the_others_rejoin() -> None:
     cluster = cluster_with_topic()
     restart(cluster, 1, 2, 3)
     cluster.elect()
@@ -312,8 +312,8 @@ def test_nothing_is_taken_for_deleted_while_a_topic_cannot_be_read() -> None:
 
 
 @pytest.mark.parametrize("is_mended", [True, False])
-def test_brokers_are_told_that_this_is_all_once_every_topic_can_be_read(is_mended: bool) -> None:
-    """One that hosts nothing is fenced until then, and a log of an earlier topic hinders the next."""
+def test_brokers_get_full_requests_once_every_topic_is_readable(is_mended: bool) -> None:
+    """A broker without replicas is fenced until then, and a log of an earlier topic blocks the next one."""
     cluster = cluster_with_topic()
     cluster.zookeeper.assignments["odd"] = MalformedZnode("/brokers/topics/odd holds b'?'")
     cluster.elect()
@@ -441,7 +441,7 @@ def test_a_deletion_goes_on_under_the_next_controller() -> None:
     assert cluster.zookeeper.assignments == {}
 
 
-def test_a_deletion_goes_on_when_the_link_to_a_broker_failed_with_what_it_had_to_say() -> None:
+def test_a_deletion_continues_after_a_failed_link_dropped_its_request() -> None:
     cluster = cluster_with_topic()
     request_deletion(cluster, "t")
     answer_stops(cluster, 1, 3)
@@ -560,7 +560,7 @@ def test_a_notification_of_nobody_alive_is_cleared_and_asks_nobody() -> None:
     assert cluster.channels.batches == []
 
 
-def test_replicas_that_failed_are_asked_about_again_and_may_have_come_back() -> None:
+def test_failed_replicas_get_their_roles_again_and_may_have_recovered() -> None:
     cluster = cluster_with_topic()
     answer_lost(cluster, 1, T0)
     cluster.channels.forget()
@@ -568,15 +568,15 @@ def test_replicas_that_failed_are_asked_about_again_and_may_have_come_back() -> 
     assert set(cluster.channels.leadership(1)) == {T0, T1}
     answer_lost(cluster, 1, T1)
     assert cluster.zookeeper.states[T1].isr == (2, 3)
-    # Of the first one nothing was said: it is back, and may lead once it is in sync.
+    # The answer does not name the first one: it is back, and may lead once it is in sync.
     cluster.zookeeper.shrink_isr(T0, 2, 3, 1)
     cluster.reign.handle(events.IsrChangeNotified())
     die(cluster, 2, 3)
     assert cluster.zookeeper.states[T0].leader == 1
 
 
-def test_a_leader_that_could_not_lead_for_a_while_leads_when_its_broker_asks_to_be_asked() -> None:
-    """It had no descriptors when it was elected, and nobody else is in sync."""
+def test_a_leader_that_could_not_lead_for_a_while_leads_when_its_broker_asks_for_its_roles() -> None:
+    """It had no descriptors when it was elected, and no other replica is in sync."""
     cluster = cluster_with_topic()
     die(cluster, 2, 3)
     assert cluster.zookeeper.states[T0].leader == 1
@@ -729,7 +729,7 @@ def test_a_broker_is_told_the_settings_with_the_time_of_their_writing() -> None:
     assert topic.config_zxid == cluster.zookeeper.configs["t"].zxid
 
 
-def test_a_broker_that_nobody_can_tell_anything_may_not_lead() -> None:
+def test_a_broker_without_an_address_may_not_lead() -> None:
     cluster = cluster_with_topic()
     deaf = cluster.zookeeper.registrations[BrokerId(2)]
     cluster.zookeeper.unregister(2)
@@ -739,23 +739,23 @@ def test_a_broker_that_nobody_can_tell_anything_may_not_lead() -> None:
     )
     cluster.reign.handle(events.BrokerChange())
     assert cluster.reign.live_brokers == (1, 3)
-    # Nor for the next controller.
+    # Nor under the next controller.
     assert cluster.elect().live_brokers == (1, 3)
 
 
-def test_whom_a_new_controller_finds_is_told_that_this_is_all() -> None:
+def test_a_new_controller_sends_full_requests_to_registered_brokers() -> None:
     cluster = cluster_with_topic()
     for broker in (1, 2, 3):
         [full] = cluster.channels.full_requests(broker)
         assert sum(len(topic.partition_states) for topic in full.topic_states) == 2
-    # Also one that hosts nothing: it may wait for a word to its new registration.
+    # Also a broker without replicas: it may wait for the first request to its new registration.
     cluster.zookeeper.register(4)
     cluster.elect()
     [full] = cluster.channels.full_requests(4)
     assert full.topic_states == []
 
 
-def test_a_broker_that_refuses_its_epoch_has_the_registrations_read_again() -> None:
+def test_after_a_stale_broker_epoch_the_registrations_are_read_again() -> None:
     cluster = cluster_with_topic()
     answer = events.LeaderAndIsrAnswered(
         cluster.writer.epoch,

@@ -47,7 +47,7 @@ def test_a_process_that_dies_is_seen(rig: Rig) -> None:
     assert rig.gone[0] == NODE
 
 
-def test_one_that_refuses_and_was_never_reached_is_not_taken_for_dead(rig: Rig) -> None:
+def test_a_broker_that_refuses_and_was_never_reached_is_not_declared_dead(rig: Rig) -> None:
     rig.broker.die()
     asked: list[object] = []
     seen = rig.lives.seen
@@ -57,7 +57,7 @@ def test_one_that_refuses_and_was_never_reached_is_not_taken_for_dead(rig: Rig) 
     assert rig.gone == []
 
 
-def test_one_that_others_here_have_reached_is_taken_for_dead_when_it_refuses(rig: Rig) -> None:
+def test_a_broker_reached_by_another_part_is_declared_dead_when_it_refuses(rig: Rig) -> None:
     rig.broker.die()
     rig.lives.reached(BrokerId(1), LIFE)
     rig.watch()
@@ -65,10 +65,10 @@ def test_one_that_others_here_have_reached_is_taken_for_dead_when_it_refuses(rig
 
 
 @pytest.mark.parametrize("its_address", ["refuses", "is silent"])
-def test_a_host_whose_name_is_gone_with_it_is_taken_for_dead(
+def test_a_host_that_vanishes_with_its_name_is_declared_dead(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, its_address: str
 ) -> None:
-    """As when a container dies: the engine takes its name and its address away."""
+    """As when a container dies: the engine removes its name and its address."""
     rig.watch()
     wait_until(lambda: rig.broker.connections_made)
     wait_until(lambda: rig.lives.address(BrokerId(1), LIFE))
@@ -85,7 +85,7 @@ def test_a_host_whose_name_is_gone_with_it_is_taken_for_dead(
     assert rig.lives.is_dead(BrokerId(1), LIFE)
 
 
-def test_a_name_that_is_gone_is_nothing_while_the_address_answers(
+def test_a_name_that_does_not_resolve_is_no_sign_while_the_address_answers(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.watch()
@@ -105,12 +105,12 @@ def test_a_name_that_is_gone_is_nothing_while_the_address_answers(
 
 
 def test_the_dead_do_not_become_controllers(rig: Rig) -> None:
-    """One that holds the seat again after its death was told was declared dead in error."""
+    """A broker that becomes controller after it was declared dead was declared dead in error."""
     rig.watch()
     wait_until(lambda: rig.broker.connections_made)
     rig.broker.die()
     wait_until(lambda: rig.gone)
-    # The node of the dead is still there, and seen again: that changes nothing.
+    # The dead controller's node still exists and is read again: that changes nothing.
     rig.sentinel.watch(None)
     rig.watch()
     assert rig.lives.is_dead(BrokerId(1), LIFE)

@@ -80,7 +80,7 @@ def test_a_partition_state_reads_back_and_is_kafkas() -> None:
     assert znodes.decode_partition_state("/s", data, 8) == written
 
 
-def test_a_partition_state_tells_the_lives_of_its_isr() -> None:
+def test_a_partition_state_has_the_broker_epochs_of_its_isr() -> None:
     written = replace(
         state(1, (1, 2)), broker_epochs={BrokerId(1): BrokerEpoch(7), BrokerId(2): BrokerEpoch(9)}
     )
@@ -123,7 +123,7 @@ DECODERS: list[Callable[[bytes], object]] = [
 @pytest.mark.parametrize(
     "data",
     [
-        None,  # made by a hand that gave no data
+        None,  # created by hand without data
         b"",
         b"\xff\xfe",
         b"null",

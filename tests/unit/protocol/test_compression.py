@@ -35,7 +35,7 @@ def test_exactly_the_limit_passes_and_one_byte_more_is_refused(compression: Comp
 
 @pytest.mark.parametrize("unit", [b"\0", bytes(range(7)), b"ab" * 40], ids=["zeros", "7 bytes", "80 bytes"])
 @pytest.mark.parametrize("compression", list(Compression))
-def test_nothing_unfolds_to_more_than_its_format_allows(compression: Compression, unit: bytes) -> None:
+def test_nothing_decompresses_to_more_than_its_format_allows(compression: Compression, unit: bytes) -> None:
     data = unit * (4_000_000 // len(unit))
     packings = [bytes(compress(compression, data))]
     if compression is Compression.ZSTD:

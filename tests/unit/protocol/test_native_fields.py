@@ -1,8 +1,8 @@
-"""The native wire from one version to the next: while a cluster is upgraded, brokers of both versions run.
+"""The native protocol across versions: during an upgrade, brokers of both versions run.
 
 ``native_fields.txt`` has the fields of each message as the last released version sends them. A shorter array
-takes defaults for fields that were added; an older version ignores the surplus of a longer one. Add new
-fields to the file with each release, and never remove one.
+gets defaults for added fields; an older version ignores the surplus of a longer one. Add new fields to the
+file with each release, and never remove one.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def test_a_produced_batch_with_a_wrong_header_is_refused(fields: dict[str, int],
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_a_batch_cannot_claim_more_records_than_its_bytes_can_unfold_to(compression: Compression) -> None:
+def test_a_batch_cannot_claim_more_records_than_its_bytes_can_decompress_to(compression: Compression) -> None:
     batch = build_batch([(None, b"v")], compression=compression)
     room = len(batch) - HEADER_BYTES
     most = room * MAX_EXPANSION[compression] // MIN_RECORD_BYTES

@@ -200,7 +200,7 @@ def test_a_range_that_is_gone_altogether_is_skipped_when_loss_is_allowed(
 def test_a_log_that_has_become_shorter_is_data_loss_as_well(
     view: Any, numbered: Numbered, caplog: pytest.LogCaptureFixture, fails: str
 ) -> None:
-    """After the read was planned its topic was deleted and created again, or an unclean election cut it."""
+    """After the read was planned, its topic was recreated, or an unclean election truncated it."""
     view.write("t", 0, numbered(12))
     options = parse_options({"bootstrap.servers": "a:1", "subscribe": "t", "failOnDataLoss": fails})
     made = BarnabasReader(options, ddl("offset long"), view)
@@ -223,7 +223,7 @@ def test_a_log_that_has_become_shorter_is_data_loss_as_well(
         assert "9 offsets of this read are skipped" in caplog.text
 
 
-def test_a_pattern_that_matches_nothing_is_said(view: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pattern_that_matches_nothing_is_logged(view: Any, caplog: pytest.LogCaptureFixture) -> None:
     view.write("flights", 0, [b"x"])
     options = parse_options({"bootstrap.servers": "a:1", "subscribePattern": "fligths"})
     assert BarnabasReader(options, ddl("topic string"), view).partitions() == []

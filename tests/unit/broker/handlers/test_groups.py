@@ -277,7 +277,7 @@ def test_who_comes_before_the_topic_is_answered_when_it_is_there(serving: Servin
     assert describing.is_answered
 
 
-def test_the_topic_waits_for_as_many_brokers_as_it_is_to_have_replicas(serving: Serving) -> None:
+def test_the_topic_waits_until_as_many_brokers_live_as_it_has_replicas(serving: Serving) -> None:
     serving.managed.metadata.update(metadata({1: 0, 2: 5}, led_by(1)))
     serving.send(find("g"))
     serving.managed.pass_time(60_000)
@@ -690,7 +690,7 @@ def test_offsets_of_deleted_topics_go_with_them(hosting: Serving) -> None:
 
 
 def test_offsets_of_a_topic_that_a_full_update_does_not_name_stay(hosting: Serving) -> None:
-    """Its znode cannot be read while the controller changes: it is hidden for a while, not deleted."""
+    """Its znode is unreadable while the controller changes: it is hidden for a while, not deleted."""
     hosting.send(commit(7, topic="other"))
     without = [led_by(1)]
     hosting.managed.metadata.update(
@@ -703,7 +703,7 @@ def test_offsets_of_a_topic_that_a_full_update_does_not_name_stay(hosting: Servi
     assert len(records(hosting)) == 1, "there is no tombstone"
 
 
-def test_offsets_of_a_hidden_topic_that_is_deleted_go(hosting: Serving) -> None:
+def test_offsets_of_a_deleted_hidden_topic_are_removed(hosting: Serving) -> None:
     hosting.send(commit(7, topic="other"))
     update = hosting.managed.metadata.update
     update(metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, is_full=True))
@@ -712,8 +712,8 @@ def test_offsets_of_a_hidden_topic_that_is_deleted_go(hosting: Serving) -> None:
     assert fetched(hosting) == {}
 
 
-def test_offsets_of_a_topic_that_comes_back_as_another_go(hosting: Serving) -> None:
-    """The mark and the new topic became one update for this broker, which was busy."""
+def test_offsets_of_a_recreated_topic_are_removed(hosting: Serving) -> None:
+    """The deletion and the new topic were merged into one update for this broker."""
     hosting.send(commit(7, topic="other"))
     update = hosting.managed.metadata.update
     update(metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, is_full=True))
@@ -726,7 +726,7 @@ def test_offsets_of_a_topic_that_comes_back_as_another_go(hosting: Serving) -> N
 def test_offsets_of_a_deleted_topic_do_not_survive_a_change_of_coordinator(
     hosting: Serving, is_known_first: bool
 ) -> None:
-    """It was deleted and made again while another broker coordinated, or nobody did."""
+    """It was deleted and recreated under another coordinator, or without one."""
     hosting.send(commit(7, topic="other"))
     hosting.send(commit(8))
     lead(hosting, epoch=1, leader=2)
@@ -735,14 +735,14 @@ def test_offsets_of_a_deleted_topic_do_not_survive_a_change_of_coordinator(
     if is_known_first:
         hosting.managed.metadata.update(anew)
     else:
-        # A process that has just started knows no topic yet.
+        # A newly started process knows no topic yet.
         hosting.managed.metadata.update(
             metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID, is_full=True)
         )
     lead(hosting, epoch=2)
     work(hosting)
     if is_known_first:
-        # What the controller sends with a role.
+        # The controller sends this with a role.
         hosting.managed.metadata.update(metadata(LIVE, led_by(1), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID))
         work(hosting)
     else:
@@ -752,8 +752,9 @@ def test_offsets_of_a_deleted_topic_do_not_survive_a_change_of_coordinator(
     assert fetched(hosting) == {("topic", 0): 8}
 
 
-def test_offsets_of_a_topic_that_this_broker_has_not_heard_of_yet_stay(hosting: Serving) -> None:
-    """It was made anew and committed for while this broker stood still; its role comes before that news."""
+def test_offsets_of_a_topic_that_this_broker_does_not_know_yet_stay(hosting: Serving) -> None:
+    """It was recreated and committed for while this broker was paused; the role arrives before the
+    metadata."""
     update, old = hosting.managed.metadata.update, uuid.UUID(int=9)
     update(metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=10)))
     hosting.send(commit(7, topic="other"))
@@ -761,7 +762,7 @@ def test_offsets_of_a_topic_that_this_broker_has_not_heard_of_yet_stay(hosting: 
     update(metadata(LIVE, led_by(1), topic="other", topic_id=old))
     lead(hosting, epoch=2)
     work(hosting)
-    # The news that was on its way before the role counts for nothing either.
+    # Metadata sent before the role do not count either.
     hosting.groups.topics_changed(["other"])
     work(hosting)
     assert fetched(hosting) == {("other", 0): 7}
@@ -782,17 +783,17 @@ def test_the_coordinator_keeps_no_names_of_deleted_topics(hosting: Serving) -> N
     assert len(hosting.groups._checked) == kept
 
 
-def make_anew(serving: Serving, topic: str) -> None:
-    """The topic is deleted, and made again before the coordinator's thread has time for either."""
+def recreate(serving: Serving, topic: str) -> None:
+    """Delete the topic and create it again, before the coordinator's thread handles either."""
     update = serving.managed.metadata.update
     update(metadata(LIVE, led_by(-2), topic=topic, topic_id=uuid.UUID(int=9)))
     update(metadata(LIVE, led_by(1), led_by(1, index=1), topic=topic, topic_id=uuid.UUID(int=10)))
 
 
-def test_what_is_committed_for_a_topic_that_was_made_anew_stays(hosting: Serving) -> None:
+def test_offsets_committed_for_a_recreated_topic_stay(hosting: Serving) -> None:
     hosting.send(commit(7, topic="other"))
     hosting.send(commit(8, topic="other", index=1))
-    make_anew(hosting, "other")
+    recreate(hosting, "other")
     assert code_of(hosting.send(commit(9, topic="other"))) == NONE
     work(hosting)
     assert fetched(hosting) == {("other", 0): 9}
@@ -802,10 +803,10 @@ def test_what_is_committed_for_a_topic_that_was_made_anew_stays(hosting: Serving
     assert fetched(hosting) == {("other", 0): 9}
 
 
-def test_a_commit_that_is_on_its_way_for_a_topic_made_anew_is_not_removed(hosting: Serving) -> None:
+def test_a_commit_in_flight_for_a_recreated_topic_is_not_removed(hosting: Serving) -> None:
     hosting.send(commit(7, topic="other"))
     lead(hosting, epoch=1, isr=(1, 2))
-    make_anew(hosting, "other")
+    recreate(hosting, "other")
     under_way = hosting.send(commit(9, topic="other"))
     work(hosting)
     hosting.managed.fetch(2, replica=2, partition=PARTITION)
@@ -813,7 +814,7 @@ def test_a_commit_that_is_on_its_way_for_a_topic_made_anew_is_not_removed(hostin
     assert fetched(hosting) == {("other", 0): 9}
 
 
-def test_a_commit_that_is_on_its_way_when_its_topic_goes_goes_with_it(hosting: Serving) -> None:
+def test_a_commit_in_flight_for_a_deleted_topic_is_removed(hosting: Serving) -> None:
     lead(hosting, epoch=1, isr=(1, 2))
     under_way = hosting.send(commit(7, topic="other"))
     hosting.managed.metadata.update(metadata(LIVE, led_by(-2), topic="other", topic_id=uuid.UUID(int=9)))

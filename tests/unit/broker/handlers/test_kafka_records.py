@@ -225,7 +225,7 @@ def test_a_refused_batch_without_acks_closes_the_connection(leading: Serving) ->
     ("settings", "lane"),
     [({"cleanup_policy": ("compact",)}, Lane.RECORDS), ({"flush_messages": 1}, Lane.GENERAL)],
 )
-def test_what_is_to_be_unfolded_or_flushed_is_not_for_a_network_thread(
+def test_compressed_or_flushed_batches_do_not_run_on_a_network_thread(
     leading: Serving, settings: dict[str, Any], lane: Lane
 ) -> None:
     set_topic(leading, **settings)

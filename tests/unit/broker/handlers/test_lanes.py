@@ -1,4 +1,4 @@
-"""What looks into records keeps nobody else waiting: neither groups nor the controller."""
+"""Checks of records delay neither groups nor the controller."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def server(leading: Serving) -> Iterator[SocketServer]:
 @pytest.mark.parametrize(
     "settings", [{"cleanup_policy": ("compact",)}, {"compression_type": Compression.ZSTD}]
 )
-def test_groups_and_the_controller_do_not_wait_for_what_looks_into_records(
+def test_groups_and_the_controller_do_not_wait_for_record_checks(
     server: SocketServer, leading: Serving, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     leading.managed.manager.partition(TP).log.config = LogConfig(**settings)
@@ -107,12 +107,12 @@ def test_groups_and_the_controller_do_not_wait_for_what_looks_into_records(
             closing.callback(made.socket.close)
             return made
 
-        # It may go on whatever fails here.
+        # Let it continue even if an assertion fails here.
         closing.callback(may_end.set)
         producers = [peer() for _ in range(PRODUCERS)]
         for producer in producers:
             producer.send(produced)
-            # The second of each connection goes the way of the workers.
+            # The second request of each connection goes to the workers.
             producer.send(produced)
         for _ in range(2):
             assert looking.acquire(timeout=DEADLINE_S)
@@ -133,7 +133,7 @@ def test_groups_and_the_controller_do_not_wait_for_what_looks_into_records(
 
 
 def test_the_controller_does_not_wait_for_other_slow_requests(server: SocketServer, leading: Serving) -> None:
-    """Whatever the general workers are at: here nothing, for they all stand still."""
+    """Even if all general workers are blocked, as here."""
     may_end = threading.Event()
     standing = threading.Semaphore(0)
     before = leading.process

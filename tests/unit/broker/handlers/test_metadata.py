@@ -202,7 +202,7 @@ MANY = 60
 
 @pytest.fixture
 def large(serving: Serving) -> Serving:
-    """A cluster whose topic has so many partitions that an answer about it is kept."""
+    """A cluster whose topic has so many partitions that an answer about it is cached."""
     serving.managed.metadata.update(
         metadata({1: 10, 2: 20}, *(led_by(1 + index % 2, index=index) for index in range(MANY)))
     )
@@ -210,7 +210,7 @@ def large(serving: Serving) -> Serving:
 
 
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The topics that answers are made about from now on."""
+    """The topics for which answers are built from now on."""
     found: list[str] = []
     make = handler._topic
 
@@ -223,7 +223,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_answer_about_many_partitions_is_made_once(
+def test_an_answer_about_many_partitions_is_built_once(
     large: Serving, monkeypatch: pytest.MonkeyPatch, version: int | None
 ) -> None:
     topics = made(monkeypatch)
@@ -235,18 +235,18 @@ def test_an_answer_about_many_partitions_is_made_once(
         assert len(first.topics[0].partitions) == MANY
         assert [large.call(question, version=version) for _ in range(3)] == [first] * 3
     assert topics == ["topic"] * 2
-    # Who comes by another listener is told other addresses.
+    # Clients of another listener get other addresses.
     for listener in (INTERNAL, EXTERNAL):
         large.call(questions[0], listener, version=version)
     assert topics == ["topic"] * 3
 
 
-def test_a_kept_answer_ends_with_the_picture_it_was_made_of(large: Serving) -> None:
+def test_a_cached_answer_ends_with_its_metadata(large: Serving) -> None:
     def leaders(version: int | None) -> set[int]:
         answer = large.call(MetadataRequest(topics=None), version=version)
         return {partition.leader_id for partition in answer.topics[0].partitions}
 
-    # A native client does not wait for leaders that are on the move.
+    # A native client does not wait for leaders that are being replaced.
     assert leaders(None) == leaders(9) == {1, 2}
     large.managed.metadata.suspect(BrokerId(2))
     assert leaders(None) == {1, -1}
@@ -257,14 +257,14 @@ def test_a_kept_answer_ends_with_the_picture_it_was_made_of(large: Serving) -> N
     assert leaders(None) == leaders(9) == {1}
 
 
-def test_what_was_not_there_is_asked_for_each_time(large: Serving) -> None:
+def test_an_unknown_topic_is_looked_up_each_time(large: Serving) -> None:
     for _ in range(2):
         found = large.call(named("topic", "fresh"), version=9)
         assert [len(topic.partitions) for topic in found.topics] == [MANY, 0]
     assert large.auto_created == [["fresh"], ["fresh"]]
 
 
-def test_answers_that_are_kept_are_few() -> None:
+def test_few_answers_are_cached() -> None:
     answers = MetadataAnswers()
     for number in range(100):
         answers.keep(7, number, str(number))

@@ -1,4 +1,4 @@
-"""What the tests of the log layer share: opening one log, or the logs of a broker, in a fresh folder."""
+"""Fixtures of the log layer's tests: one log, or the logs of a broker, in a fresh folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def open_log(tmp_path: Path) -> Iterator[OpenLog]:
 
 
 class Managers:
-    """Opens managers on the test's two log dirs and lets go of them at the end."""
+    """Opens managers on the test's two log dirs and releases them at the end."""
 
     def __init__(self, folder: Path) -> None:
         self.paths = [folder / "a", folder / "b"]
@@ -61,7 +61,7 @@ class Managers:
         return manager
 
     def crash(self, manager: LogManager) -> None:
-        """As when the process is killed: nothing is written, the locks are free."""
+        """Release the manager as a kill of its process does: nothing is written, the locks are free."""
         for log in manager.all_logs():
             log.abandon()
         for log_dir in manager._dirs.values():

@@ -1,15 +1,15 @@
-"""A broker's logs that live, are stopped at any file operation, and are judged by what is found afterwards.
+"""A model of a broker's logs that is stopped at any file operation, and a judge of the disk's content.
 
-`Life` does to the logs what a broker does and remembers, in lists, what was done. `judge` opens an image of
-the disk and compares. What holds after a power cut:
+`Life` performs a broker's operations on the logs and records them in lists. `judge` opens an image of the
+disk and compares. After a power cut:
 
-- all below `Log.recovery_point` is there, as it was written;
-- the batches are those that the log held at some moment, up to some offset: nothing is mixed of two moments;
-- the log start is not above the one that was set, nothing is offline, no checkpoint is damaged;
-- a log with records knows its topic id; epochs, indexes and producers say what the batches say;
-- a partition whose deletion was answered is not back.
+- every record below `Log.recovery_point` exists as it was written;
+- the batches are those that the log held at one moment, up to some offset, never a mixture of two moments;
+- the log start is not above the one that was set, no log is offline, no checkpoint is damaged;
+- a log with records has its topic id; epochs, indexes and producer states agree with the batches;
+- a partition whose deletion was acknowledged does not exist.
 
-After a kill -9 the log is whole: all that was answered is there, and nothing that was truncated.
+After a kill -9 the log has every acknowledged record, and no truncated one.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ def next_offset(batches: Batches, empty: int = 0) -> int:
 
 @dataclass
 class Expected:
-    """What was done to one log. Batches below the log start stay in the lists."""
+    """The operations on one log. Batches below the log start stay in the lists."""
 
     topic_id: TopicId
     batches: Batches = ()
     ended: list[Batches] = field(default_factory=list)
-    """What it held before each truncation."""
+    """The batches before each truncation."""
     end: int = 0
     start: int = 0
     safe: int = 0
-    """The recovery point, or the lower one of a truncation that is under way."""
+    """The recovery point, or the lower one of a truncation in progress."""
     least_end: int = 0
-    """What was answered, or is left by a truncation that is under way: for a kill."""
+    """The least log end after a kill: the acknowledged one, or that of a truncation in progress."""
     may_be_cut: bool = False
-    """Whether a truncation is under way, which a kill may leave undone."""
+    """Whether a truncation is in progress, which a kill may leave undone."""
 
 
 class Life:
@@ -77,9 +77,9 @@ class Life:
         self.config = config
         self.logs: dict[TopicPartition, Expected] = {}
         self.gone: set[TopicId] = set()
-        """Topic ids of partitions whose deletion was answered."""
+        """Topic ids of partitions whose deletion was acknowledged."""
         self.doomed: set[TopicId] = set()
-        """Those of a deletion that may be under way."""
+        """Topic ids of partitions whose deletion may be in progress."""
         self.now_ms = 1_000_000
         self.epoch = 0
         self.sequences: dict[tuple[TopicPartition, int], int] = {}
@@ -124,7 +124,7 @@ class Life:
         self.gone.add(expected.topic_id)
 
     def batch(self, key: TopicPartition, offset: int, producer_id: int, size: int, count: int) -> bytes:
-        """As it will be in the log, at an offset."""
+        """A batch as the log will hold it at an offset."""
         builder = RecordBatchBuilder()
         self.now_ms += 10
         for _ in range(count):
@@ -152,7 +152,7 @@ class Life:
         self._answered(key)
 
     def follow(self, key: TopicPartition, batches: int, *, size: int = 60) -> None:
-        """Append what a leader sent, several batches at once."""
+        """Append several batches of a leader at once."""
         expected = self.logs[key]
         sent = b""
         for _ in range(batches):
@@ -163,7 +163,7 @@ class Life:
         self._answered(key)
 
     def truncate(self, key: TopicPartition, offset: int) -> None:
-        """As a follower whose leader has another history; the next batches are of a newer epoch."""
+        """Truncate as a follower whose leader has another history; the next batches have a newer epoch."""
         expected = self.logs[key]
         kept = tuple(batch for batch in expected.batches if header(batch).next_offset <= offset)
         if offset >= expected.end:
@@ -174,7 +174,7 @@ class Life:
         expected.start = min(expected.start, end)
 
     def restart(self, key: TopicPartition, offset: int) -> None:
-        """As a follower that its leader has left behind."""
+        """Restart the log at an offset, as a follower that ends below its leader's log start."""
         expected = self.logs[key]
         with self._cut(key, (), offset, 0):
             expected.start = max(expected.start, offset)
@@ -187,7 +187,7 @@ class Life:
 
     def retention(self) -> None:
         for key, expected in self.logs.items():
-            # As `retention.bytes` wants it; the log tells how far it went.
+            # As `retention.bytes` demands; the log returns how many segments went.
             expected.start = max(expected.start, expected.end)
             self.log(key).delete_old_segments(self.now_ms, expected.end)
             expected.start = self.log(key).log_start_offset
@@ -225,13 +225,13 @@ class Life:
         self.start()
 
     def kill(self) -> None:
-        """Let go of everything; the files stay as they are."""
+        """Release everything; the files stay as they are."""
         manager, self.manager = self.manager, None
         if manager is not None:
             let_go(manager)
 
     def restart_on(self, disk: PowerCutDisk, found: dict[TopicPartition, Found]) -> None:
-        """Go on with what a crash has left, which `judge` has found: all of that is on disk."""
+        """Continue with the disk that a crash has left and `judge` has accepted: all of it is durable."""
         self.disk = disk
         self.sequences.clear()
         for key in list(self.logs):
@@ -301,17 +301,17 @@ def let_go(manager: LogManager) -> None:
 
 
 class Found(NamedTuple):
-    """What an image holds of one log."""
+    """The content of one log in an image."""
 
     topic_id: TopicId | None
     start: int
     end: int
     history: Batches
-    """All batches up to the end, those below the start included."""
+    """All batches up to the end, including those below the start."""
 
 
 def judge(life: Life, image: Path, *, is_kill: bool) -> dict[TopicPartition, Found]:
-    """Open the logs of an image and compare; leaves them closed. Returns those that are as they should be."""
+    """Open the logs of an image, compare them with the model and close them. Returns their content."""
     found = image / "logs"
     judged: dict[TopicPartition, Found] = {}
     if not found.is_dir():
@@ -340,7 +340,7 @@ def judge(life: Life, image: Path, *, is_kill: bool) -> dict[TopicPartition, Fou
 
 
 def contents(log: Log) -> Batches:
-    """All batches from the log start on, read one by one through the indexes."""
+    """All batches from the log start, read one by one through the indexes."""
     found: list[bytes] = []
     offset: int = log.log_start_offset
     while offset < log.log_end_offset:
@@ -372,11 +372,11 @@ def _judge_log(log: Log, expected: Expected, *, is_kill: bool) -> Found:
     for batch in found:
         head = header(batch)
         if head.last_offset < expected.start:
-            # The epochs of what was deleted may be forgotten before the deletion itself is safe.
+            # The epochs of deleted records may be gone before the deletion itself is durable.
             continue
         epoch = log.epoch_cache.epoch_at(max(head.base_offset, start))
         assert epoch == head.partition_leader_epoch, f"{_short(batch)} in {log.epoch_cache.entries}"
-    # Of an empty log it cannot be told at which moment it was that.
+    # An empty log does not show its moment.
     held = (
         history if found else tuple(batch for each in (expected.batches, *expected.ended) for batch in each)
     )
@@ -387,12 +387,12 @@ def _judge_log(log: Log, expected: Expected, *, is_kill: bool) -> Found:
         assert at is not None
         assert at.offset <= head.last_offset, f"{at} for {head.max_timestamp}"
     held = tuple(batch for batch in history if header(batch).next_offset <= end)
-    # A log that begins anew at a later start has nothing of what lay before.
+    # A log restarted at a later offset has none of the earlier batches.
     return Found(log.topic_id, start, end, held if next_offset(held) == end else ())
 
 
 def _history(found: Batches, start: int, end: int, expected: Expected) -> Batches | None:
-    """What the log held at some moment, of which it has everything from its start to its end."""
+    """The batches of a past moment that the log holds completely from its start to its end."""
     for held in (expected.batches, *reversed(expected.ended)):
         mine = tuple(
             batch for batch in held if header(batch).next_offset > start and header(batch).next_offset <= end

@@ -1,17 +1,19 @@
-"""A file system that remembers what is on disk for good, so that a test can ask what a power cut would leave.
+"""A file system that tracks which changes are durable, so that a test can create what a power cut would
+leave.
 
 The model, for ext4 and XFS with write-back caching, and stricter where POSIX promises less:
 
-- Bytes are safe after an fsync of their file. Of what was written since, each block of 512 bytes is found as
-  it was at any time since then; how long the file is, and what a truncation has freed, are of one moment, for
-  the metadata of an inode are journaled. So a file may be empty, lack its middle, or have zeros in it.
-- Names are safe after an fsync of their folder; one of a file does not include its name. Of later changes of
-  names those up to some moment are found, for the journal keeps their order; the moment may be another one
-  for each folder. A rename is found whole or not at all; an unlinked file may be back with what it held.
-- A durable write (RWF_DSYNC) is safe, with what is needed to read those bytes, and nothing else of the file.
-- After a kill -9 everything that was called is found, and of the last write any leading part.
+- Bytes are durable after an fsync of their file. Of later writes, each block of 512 bytes survives as
+  it was at any time since then; the file's length and the freed blocks of a truncation are of one moment,
+  because an inode's metadata are journaled. So a file may be empty, lack its middle, or contain zeros.
+- Names are durable after an fsync of their folder; an fsync of the file does not cover its name. Of later
+  changes of names those up to some moment survive, because the journal keeps their order; the moment may
+  differ between folders. A rename survives whole or not at all; an unlinked file may be back with its bytes.
+- A durable write (RWF_DSYNC) survives, with the metadata to read those bytes, and nothing else of the file.
+- After a kill -9 all changes survive, and any leading part of the last write.
 
-The real files, which the log reads, are changed too; an image of what is left is written into another folder.
+The real files, which the log reads, are changed too; the image after a power cut is written into another
+folder.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _BLOCK_BYTES: Final = 512
 
 
 class _File:
-    """The bytes of one inode: as they are, and as they were after each change since the last fsync."""
+    """The bytes of one inode, now and after each change since the last fsync."""
 
     def __init__(self, data: bytes = b"") -> None:
         self.states: list[bytes] = [data]
@@ -55,7 +57,7 @@ class _File:
         self.states, self.freed = [self.now], [None]
 
     def after_kill(self, random: random.Random, *, is_last: bool) -> bytes:
-        """All, but that the last write may have been under way."""
+        """All bytes, except that the last write may be incomplete."""
         if not is_last or len(self.states) < 2 or self.freed[-1] is not None:
             return self.now
         before = self.states[-2]
@@ -94,7 +96,7 @@ class _File:
 
 
 class _Folder:
-    """The names in one folder, and those that are safe."""
+    """The names in one folder, and the durable ones."""
 
     def __init__(self) -> None:
         self.names: dict[str, _File | _Folder] = {}
@@ -102,19 +104,19 @@ class _Folder:
 
 
 _Change = list[tuple[_Folder, str, "_File | _Folder | None"]]
-"""Names that change together: what each stands for from then on."""
+"""Names that change together, each with its new file or folder."""
 
 
 class PowerCutDisk(FileSystem):
-    """Everything below one folder; what is there at first is safe."""
+    """Everything below one folder; its initial content is durable."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.on_change: Callable[[str], None] = lambda what: None
-        """Called after each change, with its description: the moment to ask for an image."""
+        """Called after each change with its description; a test creates images here."""
         self._top = _Folder()
         self._pending: list[_Change] = []
-        """The changes of names that no fsync has made safe, in their order."""
+        """The changes of names that no fsync has made durable, in order."""
         self._by_descriptor: dict[int, _File] = {}
         self._last_written: _File | None = None
         _read_tree(root, self._top)
@@ -154,7 +156,7 @@ class PowerCutDisk(FileSystem):
         self._changed(f"truncate to {size}")
 
     def fsync(self, file: int | Path) -> None:
-        """Nothing is forced to the real disk: it would only cost time."""
+        """Record the sync; the real disk is not synced, to save time."""
         if isinstance(file, Path) and file.is_dir():
             self._fsync_folder(self._folder(file))
             self._changed(f"fsync folder {file.name}")
@@ -165,7 +167,7 @@ class PowerCutDisk(FileSystem):
             self._changed("fsync")
 
     def sync_all(self, folder: Path) -> bool:
-        """Refused, so that each file is forced."""
+        """Return False, so that each file is synced."""
         return False
 
     def rename(self, source: Path, target: Path) -> None:
@@ -201,7 +203,7 @@ class PowerCutDisk(FileSystem):
     # Images
 
     def write_killed(self, target: Path, random: random.Random, *, torn: bool) -> None:
-        """What a kill -9 leaves."""
+        """Write the image after a kill -9."""
         last = self._last_written if torn else None
         _write_tree(
             target,
@@ -211,7 +213,7 @@ class PowerCutDisk(FileSystem):
         )
 
     def write_cut(self, target: Path, random: random.Random) -> None:
-        """What a power cut leaves, one of many possibilities."""
+        """Write one of the many possible images after a power cut."""
         names: dict[_Folder, dict[str, _File | _Folder]] = {}
         for change in self._surviving(random):
             for folder, name, node in change:
@@ -230,7 +232,7 @@ class PowerCutDisk(FileSystem):
         _write_tree(target, self._top, lambda folder: names.get(folder, folder.safe), content)
 
     def check_follows(self) -> None:
-        """That nothing was changed without this object."""
+        """Check that every change went through this object."""
         found = _Folder()
         _read_tree(self.root, found)
         assert dict(_flat(found)) == dict(_flat(self._top))

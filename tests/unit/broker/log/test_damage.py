@@ -1,4 +1,4 @@
-"""Damage below the recovery point: the replica stays offline over all starts, and its files as they are."""
+"""Damage below the recovery point: the replica stays offline over all starts, and its files unchanged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def damaged(managers: Managers) -> Path:
-    """Two logs of a broker that was killed; a bit of one is flipped below its recovery point."""
+    """Two logs of a killed broker; one has a flipped bit below its recovery point."""
     del managers.paths[1:]
     manager = managers.open()
     for key in (KEY, OTHER):
@@ -85,7 +85,7 @@ def test_the_mark_of_a_clean_stop_excludes_the_damaged_log_alone(managers: Manag
     mark = damaged.parent / MARK
     assert json.loads(mark.read_text()) == {"version": 0, "brokerEpoch": "-1", "damaged": [str(KEY)]}
     (sound,) = (damaged.parent / str(OTHER)).glob("*.log")
-    # What only reading all batches would find: this log was closed cleanly, so it is not read.
+    # Only reading all batches would find this, and a cleanly closed log is not read.
     data = bytearray(sound.read_bytes())
     data[70] ^= 1
     sound.write_bytes(data)

@@ -1,4 +1,4 @@
-"""What an error of the system means for a log: the table, and what follows from it in a log manager."""
+"""The table that decides what an operating system error means, and its effects in a log manager."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_failed_calls_are_reported_once_in_a_while(caplog: pytest.LogCaptureFixt
 
 
 class Manager:
-    """A manager over one log dir, and a way to have its opens or writes fail."""
+    """A manager of one log dir whose opens or writes can be made to fail."""
 
     def __init__(self, folder: Path) -> None:
         self.logs = LogManager.open(
@@ -114,7 +114,7 @@ def refusing(error_number: int) -> Callable[..., int]:
 
 
 @pytest.mark.parametrize("error_number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_a_write_for_which_something_is_lacking_is_refused_and_the_dir_stays(
+def test_a_write_without_descriptors_or_memory_is_refused_and_the_dir_stays(
     manager: Manager, monkeypatch: pytest.MonkeyPatch, error_number: int
 ) -> None:
     manager.append(T0)
@@ -147,7 +147,7 @@ def test_a_roll_that_finds_no_descriptor_is_done_by_a_later_append(
     assert [log.read(offset, 1).next_offset for offset in (0, 1)] == [1, 2]
 
 
-def test_a_pass_leaves_out_the_log_whose_call_failed_and_does_the_others(
+def test_a_pass_skips_the_log_whose_call_failed_and_does_the_others(
     manager: Manager, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in (T0, T1):
@@ -181,7 +181,7 @@ def test_a_reader_of_a_deleted_log_takes_no_dir_offline(manager: Manager) -> Non
     assert manager.logs.offline_dirs == {}
 
 
-def test_many_readers_during_a_deletion_meet_no_failed_disk(manager: Manager) -> None:
+def test_many_readers_during_a_deletion_report_no_failed_disk(manager: Manager) -> None:
     manager.append(T0)
     log = manager.logs.get(T0)
     assert log is not None
@@ -235,7 +235,7 @@ def test_a_log_whose_folder_is_missing_can_be_deleted(manager: Manager, tmp_path
     ],
     ids=["roll", "truncation", "flush", "topic id"],
 )
-def test_a_change_that_finds_no_descriptor_has_one_let_go_that_is_kept_for_reading(
+def test_a_change_without_a_free_descriptor_evicts_one_kept_for_reading(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, change: Callable[[Log], object]
 ) -> None:
     log = open_log()
@@ -258,7 +258,7 @@ def test_a_change_that_finds_no_descriptor_has_one_let_go_that_is_kept_for_readi
 
 
 class EpochsRefused(FileSystem):
-    """A disk that refuses to open the file of the epochs while it is told to."""
+    """A disk that refuses to open the epoch file while the test says so."""
 
     def __init__(self) -> None:
         self.refuses = False
@@ -269,8 +269,8 @@ class EpochsRefused(FileSystem):
         return super().open(path, flags)
 
 
-def test_a_truncation_that_is_refused_has_cut_nothing_and_the_next_cuts_all(open_log: OpenLog) -> None:
-    # Cut but for its producers, the log would answer a batch that comes again with where it was.
+def test_a_refused_truncation_changes_nothing_and_the_next_one_works(open_log: OpenLog) -> None:
+    # If all but the producer states were truncated, a resent batch would be acknowledged at its old offset.
     disk = EpochsRefused()
     log = open_log(files=disk)
     log.append_as_leader(produced(0), 1, 0)
@@ -309,7 +309,7 @@ def test_a_checkpoint_that_finds_no_descriptor_is_left_to_the_next_pass(
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_log_that_could_not_be_opened_at_start_is_opened_when_it_is_asked_for(
+def test_a_log_that_could_not_be_opened_at_start_is_opened_on_demand(
     managers: Managers, monkeypatch: pytest.MonkeyPatch, is_clean: bool
 ) -> None:
     manager = managers.open()
@@ -330,14 +330,14 @@ def test_a_log_that_could_not_be_opened_at_start_is_opened_when_it_is_asked_for(
     with monkeypatch.context() as patch:
         patch.setattr(Log, "open", refuse)
         manager = managers.open()
-        # Refused as a call, so that the role is asked for again.
+        # Refused as a failed call, so that the role is requested again.
         with pytest.raises(StorageCallFailed):
             manager.get_or_create(T0, TOPIC_ID, 0)
     assert manager.load_high_watermarks() == {T0: 4}
     found = manager.get_or_create(T0, TOPIC_ID, 0)
     assert (found.log_start_offset, found.log_end_offset) == (2, 5)
     assert manager.offline_partitions == {}
-    # Its entries in the checkpoints are its own again.
+    # The log writes its own checkpoint entries again.
     found.truncate_fully_and_start_at(0)
     managers.crash(manager)
     again = managers.open().get(T0)
@@ -345,7 +345,7 @@ def test_a_log_that_could_not_be_opened_at_start_is_opened_when_it_is_asked_for(
     assert again.log_start_offset == 0
 
 
-def test_a_log_that_is_found_damaged_in_the_second_try_stays_offline(
+def test_a_log_that_is_damaged_at_the_second_try_stays_offline(
     managers: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = managers.open()

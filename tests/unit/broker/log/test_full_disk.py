@@ -1,4 +1,4 @@
-"""A disk that is full from any one operation on: the next start finds all that was taken, and no more."""
+"""A disk that fills up at any one operation: the next start finds all accepted records, and no others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ APPENDS = 12
 
 
 class FullDisk(FileSystem):
-    """Takes so many writes and new files, then nothing more; what it refuses first is there in part."""
+    """Accepts `room` writes and new files; the first refused write is done in part."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -58,7 +58,7 @@ class FullDisk(FileSystem):
 
 
 def work(manager: LogManager) -> int:
-    """Append, roll, flush and checkpoint until the disk is full; how many appends were taken."""
+    """Append, roll, flush and checkpoint until the disk is full; returns the number of accepted appends."""
     taken = 0
     try:
         log = manager.get_or_create(KEY, TopicId(uuid.UUID(int=1)), 0)
@@ -78,7 +78,7 @@ def work(manager: LogManager) -> int:
 
 
 @pytest.mark.parametrize("many_producers", [False, True])
-def test_whichever_operation_finds_the_disk_full_nothing_that_was_taken_is_lost(
+def test_no_accepted_record_is_lost_whichever_operation_finds_the_disk_full(
     managers: Managers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many_producers: bool
 ) -> None:
     if many_producers:

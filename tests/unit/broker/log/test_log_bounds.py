@@ -29,13 +29,13 @@ def test_a_start_that_moves_puts_nothing_on_disk(offset: int) -> None:
     ("end", "expected"),
     [(25, (10, 20, 30)), (20, (10, 20, 30)), (15, (10, 15, 30)), (5, (5, 5, 30))],
 )
-def test_what_lies_behind_a_cut_is_lowered_before_it(end: int, expected: tuple[int, int, int]) -> None:
+def test_bounds_above_a_cut_are_lowered_before_it(end: int, expected: tuple[int, int, int]) -> None:
     bounds = LogBounds(10, 20, 30)
     bounds.lower(end)
     assert seen(bounds) == expected
 
 
-def test_a_cut_needs_a_checkpoint_only_below_what_checkpoints_promise() -> None:
+def test_a_cut_needs_a_checkpoint_only_below_the_promised_offsets() -> None:
     bounds = LogBounds(0, 20, 30)
     assert not bounds.lower(15)
     bounds.raise_recovery_point(30, bounds.cuts)

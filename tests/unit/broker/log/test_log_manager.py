@@ -101,9 +101,7 @@ def strays(managers: Managers) -> list[Path]:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_log_that_was_set_aside_is_taken_up_by_its_own_topic_alone(
-    managers: Managers, restarts: bool
-) -> None:
+def test_only_the_same_topic_reopens_a_log_that_was_set_aside(managers: Managers, restarts: bool) -> None:
     manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
     log.append_as_leader(batch(5), 2, 0)
@@ -134,7 +132,7 @@ def test_a_log_that_was_set_aside_is_taken_up_by_its_own_topic_alone(
 
 
 @pytest.mark.parametrize(("owner", "call"), [(FileSystem, "rename"), (FileSystem, "fsync"), (Log, "open")])
-def test_a_stray_that_could_not_be_taken_up_is_taken_up_the_next_time(
+def test_a_stray_that_could_not_be_reopened_is_reopened_the_next_time(
     managers: Managers, monkeypatch: pytest.MonkeyPatch, owner: type, call: str
 ) -> None:
     manager = managers.open()
@@ -158,8 +156,8 @@ def test_a_stray_that_could_not_be_taken_up_is_taken_up_the_next_time(
     assert manager.strays.all() == []
 
 
-def test_who_reads_a_log_that_is_set_aside_is_told_that_it_is_gone(managers: Managers) -> None:
-    # Its files must not be looked for where a new log of that name lies by now: they would seem lost.
+def test_a_reader_of_a_log_that_is_set_aside_gets_an_error(managers: Managers) -> None:
+    # The reader must not look for its files in the folder of a new log of that name: they would seem lost.
     managers.configs[KEY.topic] = LogConfig(segment_bytes=100)
     manager = managers.open()
     old = manager.get_or_create(KEY, TOPIC_ID, 0)
@@ -186,7 +184,7 @@ def test_a_log_that_was_set_aside_is_deleted_when_its_topic_is(managers: Manager
     assert (found.topic_id, found.log_end_offset) == (other_id, 3)
 
 
-def test_a_topic_with_the_longest_name_is_set_aside_and_taken_up(managers: Managers) -> None:
+def test_a_topic_with_the_longest_name_is_set_aside_and_reopened(managers: Managers) -> None:
     key = TopicPartition("x" * 249, 17)
     manager = managers.open()
     manager.get_or_create(key, TOPIC_ID, 0).append_as_leader(batch(5), 0, 0)
@@ -241,7 +239,7 @@ def test_each_log_dir_has_an_id_of_its_own_that_stays(managers: Managers) -> Non
     manager.close(0)
     meta = managers.paths[0] / "meta.properties"
     assert meta.read_text() == f"broker.id=1\ncluster.id=cluster\ndirectory.id={ids[0]}\nversion=0\n"
-    # As written by a broker that gave none, and by one that said more.
+    # As written by a broker without directory ids, and by one with further keys.
     meta.write_text("#once\nversion=0\nbroker.id=1\ncluster.id=cluster\nsaid=more\n")
     manager = managers.open()
     first, second = manager.directory_ids
@@ -403,7 +401,7 @@ def test_high_watermarks_are_saved_in_the_dir_of_their_log(managers: Managers) -
     assert again.load_high_watermarks() == {OTHER: 9}
 
 
-def test_a_truncation_writes_a_checkpoint_only_where_one_promises_more(
+def test_a_truncation_writes_a_checkpoint_only_if_one_names_a_higher_offset(
     managers: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = managers.open()

@@ -415,7 +415,7 @@ def test_a_producer_without_an_id_leaves_no_state(open_log: OpenLog) -> None:
     assert log.producers.get(ID) is None
 
 
-def test_retention_waits_until_a_large_snapshot_says_who_wrote_what_it_deletes(
+def test_retention_waits_for_the_snapshot_of_the_producers_that_it_deletes(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer_snapshot, "_MANY", 0)
@@ -430,7 +430,7 @@ def test_retention_waits_until_a_large_snapshot_says_who_wrote_what_it_deletes(
 def test_a_crash_before_a_large_snapshot_is_written_forgets_no_producer(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, is_written: bool
 ) -> None:
-    """A roll only copies it: the log's lock is held meanwhile."""
+    """A roll only copies the states, because it holds the log's lock."""
     monkeypatch.setattr(producer_snapshot, "_MANY", 1)
     log = open_log(LogConfig())
     append(log, 0, producer_id=1)
@@ -450,10 +450,10 @@ def test_a_crash_before_a_large_snapshot_is_written_forgets_no_producer(
     assert known.keys() == {1, 2, 3}
 
 
-def test_of_too_many_producers_the_oldest_are_forgotten(open_log: OpenLog) -> None:
+def test_the_oldest_producers_above_the_limit_are_evicted(open_log: OpenLog) -> None:
     log = open_log(LogConfig(max_producer_ids=16))
     for number in range(17):
         append(log, 0, producer_id=1 + number, now_ms=number)
     assert [state.producer_id for state in log.producers] == list(range(3, 18))
-    # One that is forgotten may go on anywhere.
+    # An evicted producer may continue at any sequence.
     append(log, 7, producer_id=1, now_ms=20)

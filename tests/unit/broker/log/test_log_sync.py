@@ -1,4 +1,4 @@
-"""What is forced to disk, how often, and by whom: each file once, and many logs in one go."""
+"""Syncs: each changed file once, and many logs with one call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MARK = ".kafka_cleanshutdown"
 
 
 class NotingDisk(FileSystem):
-    """Notes what is forced to disk, by name below the partition's folder."""
+    """Records which files are synced, by name below the partition's folder."""
 
     def __init__(self, *, syncs_all: bool = True) -> None:
         self.synced: Counter[str] = Counter()
@@ -70,7 +70,7 @@ def test_a_clean_stop_forces_each_file_to_disk_once(open_log: OpenLog) -> None:
     assert disk.synced == dict.fromkeys(names, 1)
 
 
-def test_a_stop_of_a_log_that_nobody_wrote_to_forces_nothing(open_log: OpenLog) -> None:
+def test_a_stop_of_an_unwritten_log_syncs_nothing(open_log: OpenLog) -> None:
     log = open_log()
     log.append_as_leader(produced(0), 0, 0)
     log.close(0)
@@ -79,7 +79,7 @@ def test_a_stop_of_a_log_that_nobody_wrote_to_forces_nothing(open_log: OpenLog) 
     assert not disk.synced
 
 
-def test_an_append_is_not_vouched_for_by_a_sync_that_had_begun(open_log: OpenLog) -> None:
+def test_a_sync_does_not_cover_an_append_made_after_it_began(open_log: OpenLog) -> None:
     disk = SlowDisk()
     log = open_log(files=disk)
     log.append_as_leader(produced(0), 0, 0)
@@ -167,7 +167,7 @@ def test_a_disk_that_could_not_write_all_gets_no_clean_mark(
 
 
 @pytest.mark.parametrize("end", ["close", "crash"])
-def test_several_threads_open_what_one_would(managers: Managers, end: str) -> None:
+def test_several_threads_open_the_same_logs_as_one(managers: Managers, end: str) -> None:
     manager = managers.open(recovery_threads=4)
     write(manager, *KEYS)
     for key in KEYS[:2]:
@@ -221,7 +221,7 @@ def test_an_unclean_start_writes_the_epochs_only_where_they_change(
 
 
 class RetainingDisk(FileSystem):
-    """At its first fsync, retention has just removed the oldest segment."""
+    """Retention removes the oldest segment just before the first fsync."""
 
     def __init__(self) -> None:
         self.retain: Callable[[], object] | None = None

@@ -79,7 +79,7 @@ def test_readers_see_whole_batches_in_order_while_the_log_changes(open_log: Call
     assert log.log_start_offset > 0
 
 
-def test_two_readers_that_find_the_same_damaged_index_build_it_anew_once(
+def test_two_readers_of_a_damaged_index_rebuild_it_once(
     open_log: Callable[..., Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = LogConfig(segment_bytes=1000, index_interval_bytes=0)
@@ -126,7 +126,7 @@ def test_two_readers_that_find_the_same_damaged_index_build_it_anew_once(
 def test_readers_do_not_doubt_the_index_of_a_log_that_was_empty_at_the_start(
     open_log: Callable[..., Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # In the midst of an append the index is ahead of the segment, which looks like damage.
+    # During an append the index is ahead of the segment, which looks like damage.
     open_log().close(0)
     log = open_log(LogConfig(index_interval_bytes=0), is_clean=True)
     for _ in range(5):

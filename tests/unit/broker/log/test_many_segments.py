@@ -1,4 +1,4 @@
-"""Ten thousand sealed segments cost neither descriptors nor memory: counted in a process of its own."""
+"""Ten thousand sealed segments need few descriptors and little memory, counted in a process of its own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def count(name):
     }
 
 
-# Waiting for the disk is not what is counted here.
+# Waits for the disk are not measured here.
 os.fsync = lambda descriptor: None
 begun = time.perf_counter()
 logs = manager()
@@ -110,7 +110,7 @@ def test_ten_thousand_sealed_segments_need_few_descriptors_and_little_memory(tmp
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     figures = json.loads(ran.stdout)
-    assert figures["opened at start"] < 600, "a start looks into the last segment of each log alone"
+    assert figures["opened at start"] < 600, "a start checks only the last segment of each log"
     for name in ("started", "read", "asked by time", "retained", "appended", "deleted half"):
         assert figures[name]["descriptors"] < 1024, name
         assert figures[name]["resident_mb"] < 250, name

@@ -29,14 +29,14 @@ def kept_by(open_files: OpenFiles, count: int) -> list[Keeper]:
     return keepers
 
 
-def test_the_first_that_were_opened_are_let_go_first() -> None:
+def test_the_files_opened_first_are_evicted_first() -> None:
     open_files = OpenFiles(100)
     keepers = kept_by(open_files, 130)
     assert [keeper.is_open for keeper in keepers] == [False] * 30 + [True] * 100
     assert open_files.kept == 100
 
 
-def test_who_was_used_since_stays() -> None:
+def test_a_keeper_that_was_used_since_stays() -> None:
     open_files = OpenFiles(100)
     keepers = kept_by(open_files, 100)
     keepers[0].is_used = keepers[7].is_used = True
@@ -44,7 +44,7 @@ def test_who_was_used_since_stays() -> None:
     assert [index for index in range(30) if keepers[index].is_open] == [0, 7, *range(22, 30)]
 
 
-def test_when_all_are_used_one_has_to_go_all_the_same() -> None:
+def test_if_all_files_are_in_use_one_is_still_evicted() -> None:
     open_files = OpenFiles(100)
     keepers = kept_by(open_files, 100)
     for keeper in keepers:
@@ -54,7 +54,7 @@ def test_when_all_are_used_one_has_to_go_all_the_same() -> None:
     assert sum(keeper.is_open for keeper in keepers) == 99
 
 
-def test_what_is_closed_counts_no_more() -> None:
+def test_a_closed_file_does_not_count() -> None:
     open_files = OpenFiles(100)
     for keeper in kept_by(open_files, 60):
         open_files.keep(keeper, 0)
@@ -62,7 +62,7 @@ def test_what_is_closed_counts_no_more() -> None:
     assert all(keeper.is_open for keeper in kept_by(open_files, 100))
 
 
-def test_an_opening_that_finds_no_descriptor_is_tried_again_with_fewer_kept() -> None:
+def test_an_open_without_a_free_descriptor_evicts_and_retries() -> None:
     open_files = OpenFiles(1000)
     keepers = kept_by(open_files, 50)
 
@@ -88,8 +88,8 @@ def test_a_descriptor_is_closed_when_its_last_user_is_done(tmp_path: Path) -> No
         os.fstat(number)
 
 
-def test_readers_of_files_that_are_let_go_all_the_time_read_their_own_bytes(tmp_path: Path) -> None:
-    """Where a number was closed under its reader, it would soon be another file's."""
+def test_readers_of_evicted_files_read_their_own_bytes(tmp_path: Path) -> None:
+    """If a descriptor were closed under its reader, its number would soon belong to another file."""
     open_files = OpenFiles(64)
     files = []
     for index in range(200):

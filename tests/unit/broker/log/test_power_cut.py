@@ -1,4 +1,4 @@
-"""The disk that forgets what was not forced to it: what it may leave, and what it must."""
+"""The simulated disk of power cuts: what it may lose, and what it must keep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .power_cut import PowerCutDisk
 
 
 def images(tmp_path: Path, act: Callable[[PowerCutDisk, Path], None]) -> set[tuple[tuple[str, bytes], ...]]:
-    """All that 200 power cuts left: the files, each with its bytes."""
+    """The images after 200 power cuts: the files, each with its bytes."""
     root = tmp_path / "disk"
     root.mkdir()
     disk = PowerCutDisk(root)
@@ -34,7 +34,7 @@ def write(disk: PowerCutDisk, path: Path, data: bytes, position: int = 0) -> Non
     os.close(descriptor)
 
 
-def test_what_was_forced_is_there_whatever_else_is_lost(tmp_path: Path) -> None:
+def test_synced_bytes_survive_whatever_else_is_lost(tmp_path: Path) -> None:
     def act(disk: PowerCutDisk, root: Path) -> None:
         write(disk, root / "f", b"safe")
         disk.fsync(root / "f")
@@ -60,7 +60,7 @@ def test_blocks_of_one_file_are_lost_apart(tmp_path: Path) -> None:
     assert found == {first * 512 + second * 512 for first in (b"\0", b"a") for second in (b"\0", b"b")}
 
 
-def test_what_a_truncation_freed_does_not_come_back_with_the_new_size(tmp_path: Path) -> None:
+def test_truncated_bytes_do_not_come_back_with_the_new_size(tmp_path: Path) -> None:
     def act(disk: PowerCutDisk, root: Path) -> None:
         write(disk, root / "f", b"o" * 1024)
         disk.fsync(root / "f")
@@ -72,7 +72,7 @@ def test_what_a_truncation_freed_does_not_come_back_with_the_new_size(tmp_path: 
     assert found == {b"o" * 1024, b"", bytes(512)}
 
 
-def test_a_durable_write_is_there_and_says_nothing_of_others(tmp_path: Path) -> None:
+def test_a_durable_write_survives_and_covers_no_other_bytes(tmp_path: Path) -> None:
     def act(disk: PowerCutDisk, root: Path) -> None:
         write(disk, root / "f", b"o" * 1024)
         disk.fsync(root / "f")

@@ -22,14 +22,14 @@ from .crash_life import Found, Life, judge
 from .power_cut import PowerCutDisk
 
 SEEDS = int(os.environ.get("BARNABAS_CRASH_SEEDS", "2"))
-"""Power cuts that are tried at each file operation."""
+"""The number of power cuts at each file operation."""
 A, B, C = (TopicPartition("t", number) for number in range(3))
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=300, retention_ms=-1, file_delete_delay_ms=0)
 
 
 @pytest.fixture
 def fast_folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory, where there is such a folder: thousands of small files are written."""
+    """A folder in memory if there is one, because thousands of small files are written."""
     if not os.access("/dev/shm", os.W_OK):
         yield tmp_path
         return
@@ -176,16 +176,16 @@ def test_nothing_safe_is_lost_and_nothing_is_offline_wherever_a_broker_is_stoppe
     assert lived(fast_folder, script).count > 40
 
 
-def test_the_same_with_a_flush_after_every_record(fast_folder: Path) -> None:
+def test_nothing_is_lost_with_a_flush_after_every_record(fast_folder: Path) -> None:
     lived(fast_folder, appends_rolls_and_flushes, replace(CONFIG, segment_bytes=1_000, flush_messages=1))
 
 
 class Crash(BaseException):
-    """The machine, or the process, stops here."""
+    """Stops the machine or the process here."""
 
 
 def live_at_random(life: Life, chosen: random.Random) -> None:
-    """One thing that a broker does, to one of three partitions."""
+    """One random operation of a broker on one of three partitions."""
     key = chosen.choice((A, B, C))
     expected = life.logs.get(key)
     if expected is None:
@@ -216,7 +216,7 @@ def live_at_random(life: Life, chosen: random.Random) -> None:
 
 
 class Countdown:
-    """Ends a life after so many changes on disk."""
+    """Raises Crash after a number of changes on disk."""
 
     def __init__(self, left: int) -> None:
         self._left = left
@@ -230,7 +230,7 @@ class Countdown:
 def live_until_crash(
     life: Life, disk: PowerCutDisk, found: dict[TopicPartition, Found] | None, seed: str
 ) -> None:
-    """Start on what a crash before has left, and stop after some changes, perhaps within recovery."""
+    """Start on the disk of the last crash, and stop after some changes, perhaps within recovery."""
     chosen = random.Random(seed)
     disk.on_change = Countdown(chosen.choice((chosen.randrange(1, 20), chosen.randrange(1, 300))))
     try:
@@ -274,7 +274,7 @@ def test_a_life_of_many_crashes(fast_folder: Path, seed: int) -> None:
         disk = PowerCutDisk(after)
 
 
-# Each takes one of the safeguards away; the lives above must tell.
+# Each disables one safeguard; the tests above must notice it.
 
 
 def _write_unsafely(disk: PowerCutDisk, descriptor: int, data: memoryview | bytes, position: int) -> None:

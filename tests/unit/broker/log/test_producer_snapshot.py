@@ -168,14 +168,14 @@ def test_only_those_in_range_are_removed(tmp_path: Path) -> None:
 
 
 def many() -> ProducerStates:
-    """So many that writing them takes long."""
+    """So many producers that writing them takes long."""
     states = ProducerStates()
     for number in range(7_000):
         states.note(written(number, 0, producer_id=number), 0)
     return states
 
 
-def test_a_large_one_is_kept_and_written_without_the_lock(tmp_path: Path) -> None:
+def test_a_large_snapshot_is_written_without_the_lock(tmp_path: Path) -> None:
     lock = threading.Lock()
     snapshots = ProducerSnapshots(tmp_path, files=WithoutLock(lock))
     snapshots.write_or_keep(5, seven())
@@ -193,7 +193,7 @@ def test_a_large_one_is_kept_and_written_without_the_lock(tmp_path: Path) -> Non
 
 
 class WithoutLock(FileSystem):
-    """Large files are written while nobody holds the lock."""
+    """Checks that large files are written while no thread holds the lock."""
 
     __slots__ = ("lock", "meanwhile")
 
@@ -211,7 +211,7 @@ class WithoutLock(FileSystem):
 
 @pytest.mark.parametrize("cut_to", [-1, 8_999])
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_a_kept_one_of_a_log_that_was_cut_is_never_seen(tmp_path: Path, cut_to: int, when: str) -> None:
+def test_a_kept_snapshot_of_a_truncated_log_is_never_seen(tmp_path: Path, cut_to: int, when: str) -> None:
     lock = threading.Lock()
     files = WithoutLock(lock)
     snapshots = ProducerSnapshots(tmp_path, files=files)
@@ -225,7 +225,7 @@ def test_a_kept_one_of_a_log_that_was_cut_is_never_seen(tmp_path: Path, cut_to: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_newer_one_takes_the_place_of_a_kept_one(tmp_path: Path) -> None:
+def test_a_newer_snapshot_replaces_a_kept_one(tmp_path: Path) -> None:
     snapshots = ProducerSnapshots(tmp_path)
     snapshots.write_or_keep(9_000, many())
     assert snapshots.write(9_001, seven())

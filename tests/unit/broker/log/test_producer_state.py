@@ -181,17 +181,17 @@ def test_a_cut_that_needs_older_batches_than_are_kept_says_so_and_changes_nothin
     assert not ProducerStates([restored]).cut(0)
 
 
-def test_of_too_many_those_that_wrote_longest_ago_are_forgotten() -> None:
+def test_the_least_recent_writers_above_the_limit_are_evicted() -> None:
     states = ProducerStates()
     for number in range(33):
         states.note(written(number, 0, producer_id=number), 100 - number if number < 5 else 1_000 + number)
     assert states.bound(33) == 0
-    # One too many, and a 16th more, so that the next few need no search.
+    # One over the limit, and a 16th more, so that the next few need no search.
     assert states.bound(32) == 3
     assert {state.producer_id for state in states} == {0, 1} | set(range(5, 33))
 
 
-def test_one_in_a_transaction_is_not_forgotten_however_many_there_are() -> None:
+def test_a_producer_in_a_transaction_is_never_evicted() -> None:
     states = states_with(*(written(number, 0, producer_id=number) for number in range(3)))
     first = states.get(0)
     assert first is not None

@@ -1,4 +1,4 @@
-"""Memory for reads: leased, back when the last view is gone, and bounded."""
+"""Memory for reads: leased, returned with its last view, and bounded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_read_above_the_largest_block_gets_less_and_a_batch_all() -> None:
     assert len(buffers.exactly(10 * LARGE_BYTES)) == 10 * LARGE_BYTES
 
 
-def test_when_all_blocks_are_out_everybody_gets_a_little() -> None:
+def test_if_all_blocks_are_leased_each_reader_gets_a_small_one() -> None:
     buffers = ReadBuffers(SIZES)
     held = [buffers.lease(LARGE_BYTES) for _ in range(2)]
     more = [buffers.lease(LARGE_BYTES) for _ in range(100)]

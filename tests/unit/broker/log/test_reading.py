@@ -1,4 +1,4 @@
-"""Reads that go past the mapping: the same answers, and an error where a mapping would be SIGBUS."""
+"""Reads without the mapping: the same answers, and an error where a mapping would raise SIGBUS."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def filled(open_log: OpenLog, sizes: list[int], config: LogConfig = CONFIG) -> L
 
 
 def cold(log: Log) -> None:
-    """As after a restart: nothing in the log was written by this process."""
+    """Make the log look as after a restart: this process wrote none of it."""
     for segment in log.segments:
         segment.file._hot_from = segment.size
 
@@ -68,7 +68,7 @@ def test_a_cold_log_answers_as_a_hot_one(open_log: OpenLog, seed: int) -> None:
     hot = answers(log, seed)
     cold(log)
     for in_mapping, copied in zip(hot, answers(log, seed), strict=True):
-        # It may stop earlier, for what it read begins at an index entry, but never with nothing.
+        # It may end earlier, because the read begins at an index entry, but it returns at least one batch.
         assert copied[0] == in_mapping[0]
         assert in_mapping[1].startswith(copied[1])
         assert bool(copied[1]) == bool(in_mapping[1])
@@ -104,7 +104,7 @@ def test_a_batch_larger_than_any_block_comes_whole(open_log: OpenLog) -> None:
     assert len(log.read(0, 1, min_one_batch=False).records) == 0
 
 
-def test_a_hint_that_a_truncation_made_stale_is_not_believed(open_log: OpenLog) -> None:
+def test_a_hint_that_a_truncation_made_stale_is_ignored(open_log: OpenLog) -> None:
     log = filled(open_log, [100, 2_000, 100])
     cold(log)
     segment = log.segments[0]
@@ -113,7 +113,7 @@ def test_a_hint_that_a_truncation_made_stale_is_not_believed(open_log: OpenLog) 
     assert log.read(stale, 1 << 20).start_offset == stale
 
 
-def test_who_may_not_wait_is_told_what_is_not_in_the_page_cache(
+def test_a_reader_that_may_not_wait_gets_an_error_for_uncached_bytes(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = filled(open_log, [1_000] * 20)
@@ -140,7 +140,7 @@ def test_who_may_not_wait_is_told_what_is_not_in_the_page_cache(
 
 
 @pytest.mark.parametrize("error_number", [errno.EOPNOTSUPP])
-def test_a_file_system_that_cannot_tell_is_taken_for_cold(
+def test_a_file_system_that_cannot_tell_counts_as_cold(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, error_number: int
 ) -> None:
     log = filled(open_log, [100])
@@ -183,7 +183,7 @@ def test_a_sector_that_cannot_be_read_is_an_error_of_the_reader(
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_a_sector_that_recovery_cannot_read_cuts_nothing(
+def test_recovery_truncates_nothing_at_an_unreadable_sector(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, is_clean: bool
 ) -> None:
     log = filled(open_log, [100] * 10)
@@ -227,8 +227,8 @@ print("alive")
 """
 
 
-def test_a_file_that_somebody_cut_is_an_error_and_no_signal(tmp_path: Path) -> None:
-    """Through a mapping, the first look behind the new end would end the process (SIGBUS)."""
+def test_a_file_that_somebody_shortened_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    """A read beyond the new end through a mapping would kill the process (SIGBUS)."""
     ran = subprocess.run(
         [sys.executable, "-c", CUT_FILE, str(tmp_path)], capture_output=True, text=True, check=False
     )

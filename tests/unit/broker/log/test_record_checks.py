@@ -192,7 +192,7 @@ def test_not_every_one_of_very_many_bad_records_is_named() -> None:
 
 
 def claiming(max_timestamp: int, base_timestamp: int, *times: int, packed: Compression) -> bytearray:
-    """A batch of records of these times, whose header says something else."""
+    """A batch of records with these times, and other timestamps in its header."""
     batch = batch_of(*[(None, b"v", None, time) for time in times], compression=packed)
     header = parse_header(batch)
     assert header.base_timestamp == times[0]
@@ -215,7 +215,7 @@ COMPACTED = {"cleanup_policy": ("compact",)}
         (NOW_LATE_MS - WEEK_MS, 0, {}, False),
         (NOW_LATE_MS + HOUR_MS, NOW_LATE_MS, {}, False),
         (-1, -1, {}, False),
-        # Deleted at the next pass, or kept for long.
+        # Retention would delete it at the next pass, or keep it for long.
         (0, 0, {}, True),
         (NOW_LATE_MS - WEEK_MS - 1, 0, {}, True),
         (NOW_LATE_MS + HOUR_MS + 1, NOW_LATE_MS, {}, True),
@@ -223,14 +223,14 @@ COMPACTED = {"cleanup_policy": ("compact",)}
         # It contradicts itself.
         (NOW_LATE_MS - 1, NOW_LATE_MS, AGELESS, True),
         (-1, NOW_LATE_MS, AGELESS, True),
-        # What nothing is decided by.
+        # Retention decides nothing by these.
         (0, 0, AGELESS, False),
         (1 << 60, 0, AGELESS, False),
         (0, 0, COMPACTED, False),
         (0, NOW_LATE_MS, {"message_timestamp_type": TimestampType.LOG_APPEND_TIME}, False),
     ],
 )
-def test_a_claim_by_which_retention_would_go_astray_is_doubted(
+def test_a_claim_that_would_mislead_retention_is_doubted(
     largest_ms: int, base_ms: int, settings: dict[str, Any], doubted: bool
 ) -> None:
     sound = claiming(NOW_LATE_MS, NOW_LATE_MS, NOW_LATE_MS, packed=Compression.NONE)

@@ -1,4 +1,4 @@
-"""Walks over a segment file: the quick one finds what the full one finds, and both end on whatever bytes."""
+"""Walks over a segment file: the quick one finds the same batches as the full one, and both always end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def in_file(data: bytes) -> Iterator[SegmentFile]:
 
 @pytest.fixture(params=[64, 100, 1 << 18])
 def window_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows that hold hardly more than a header, and one that holds all."""
+    """Windows that hold little more than a header, and one that holds everything."""
     monkeypatch.setattr(segment_scan, "_WINDOW_BYTES", request.param)
     monkeypatch.setattr(segment_scan, "_STEP_BYTES", min(request.param, 64))
 

@@ -1,4 +1,4 @@
-"""An append that is forced to disk holds no lock meanwhile."""
+"""An append holds no lock while it is forced to disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetches of what is not in the page cache: begun without waiting, finished by a thread that may wait."""
+"""Fetches of uncached records: begun without waiting, finished by a thread that may wait."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARAMS = FetchParams(
 
 
 class Reader:
-    """A partition of which the test says whether it can be read at once."""
+    """A partition whose test decides whether it can be read at once."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -121,7 +121,7 @@ def make_rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
             reader.log.abandon()
 
 
-def test_what_is_hot_is_answered_at_once_by_the_thread_that_asks(make_rig: Callable[..., Rig]) -> None:
+def test_hot_records_are_answered_at_once_on_the_same_thread(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig()
     for reader in rig.readers.values():
         reader.is_cold = False
@@ -130,7 +130,7 @@ def test_what_is_hot_is_answered_at_once_by_the_thread_that_asks(make_rig: Calla
     assert all(reader.waited_on == [] for reader in rig.readers.values())
 
 
-def test_what_is_cold_is_read_by_another_thread_and_answered_with_the_rest(
+def test_cold_records_are_read_by_another_thread_and_answered_with_the_rest(
     make_rig: Callable[..., Rig],
 ) -> None:
     rig = make_rig()
@@ -147,7 +147,7 @@ def test_what_is_cold_is_read_by_another_thread_and_answered_with_the_rest(
     assert rig.readers[NAMES[1]].waited_on == []
 
 
-def test_a_disk_that_does_not_answer_holds_up_its_own_readers_alone(make_rig: Callable[..., Rig]) -> None:
+def test_a_hung_disk_blocks_only_its_own_readers(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(threads=2)
     rig.readers[NAMES[0]].may_go_on.clear()
     rig.readers[NAMES[2]].is_cold = False
@@ -159,7 +159,7 @@ def test_a_disk_that_does_not_answer_holds_up_its_own_readers_alone(make_rig: Ca
     assert rig.wait_for(3)[2].outcomes[0].item.partition == NAMES[0]
 
 
-def test_where_too_many_wait_a_fetch_is_answered_without_what_is_cold(make_rig: Callable[..., Rig]) -> None:
+def test_if_too_many_fetches_wait_one_is_answered_without_cold_records(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(threads=1, max_waiting=2)
     first = rig.readers[NAMES[0]]
     first.may_go_on.clear()
@@ -185,8 +185,8 @@ def test_a_sector_that_cannot_be_read_is_the_answer_for_its_partition(make_rig: 
     assert rig.noted == [failure]
 
 
-def test_an_error_that_nobody_foresaw_costs_one_fetch_and_no_thread(make_rig: Callable[..., Rig]) -> None:
-    # It may come of bytes on a disk, that is again and again.
+def test_an_unforeseen_error_fails_one_fetch_and_no_thread(make_rig: Callable[..., Rig]) -> None:
+    # Bytes on a disk may cause it, so it may recur.
     rig = make_rig(threads=1)
     rig.readers[NAMES[0]].error = ZeroDivisionError("unforeseen")
     rig.readers[NAMES[1]].is_cold = False

@@ -160,7 +160,7 @@ def test_a_follower_is_woken_by_the_append(led: Managed) -> None:
 def test_consumers_are_answered_when_the_follower_that_moved_the_high_watermark_waits_again(
     led: Managed,
 ) -> None:
-    """Many consumers take long, and nothing would be replicated meanwhile."""
+    """Answering many consumers takes long, and would delay the replication."""
     waiting: list[int] = []
     item = FetchItem(TP, -1, Offset(0), -1, Offset(0), 1 << 20)
     params = FetchParams(BrokerId(-1), BrokerEpoch(-1), 60_000, 1, 1 << 20)
@@ -330,13 +330,13 @@ def test_laggards_are_proposed_to_leave(led: Managed) -> None:
     assert not led.manager.isr_changes.work_off()
 
 
-def test_a_replica_that_hangs_outside_the_isr_is_not_waited_for_longer_than_the_lag() -> None:
-    """Nothing is appended and nobody fetches any more: the check of the ISRs looks."""
+def test_the_high_watermark_waits_for_a_hung_replica_outside_the_isr_no_longer_than_the_lag() -> None:
+    """Without appends and fetches only the ISR check moves the high watermark."""
     managed = Managed()
     managed.know({1: 0, 2: 5})
     managed.tell(state(isr=(1,), replicas=(1, 2)))
     managed.produce(acks=1)
-    # It has everything, but of an earlier life it does not join.
+    # It has everything, but it does not join with an earlier broker epoch.
     managed.know({1: 0})
     managed.fetch(1, replica=TWO)
     answers = managed.produce(timeout_ms=60_000)

@@ -381,10 +381,11 @@ def test_a_replica_that_cannot_be_created_is_offline_until_a_restart(
     assert error.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_role_that_was_refused_for_want_of_descriptors_is_asked_for_again(
+def test_a_role_refused_for_lack_of_descriptors_is_requested_again(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller takes the replica for lost; without another word it would stay so until a restart."""
+    """The controller counts the replica as offline; without a new request it would stay so until a
+    restart."""
 
     def refuse(partition: Partition, *_: Any) -> bool:
         raise StorageCallFailed(partition.log.folder, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))

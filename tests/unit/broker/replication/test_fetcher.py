@@ -195,7 +195,7 @@ def test_a_follower_copies_byte_for_byte_and_its_fetches_commit(leader: Leader, 
 def test_a_batch_larger_than_any_other_answer_is_replicated(
     leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with `max.message.bytes` above 100 MB: the refused frame would hold up all of that leader."""
+    """As with `max.message.bytes` above 100 MB: a refused frame would block all partitions of that leader."""
     monkeypatch.setitem(Channel.__init__.__kwdefaults__, "max_frame_bytes", 100_000)
     leader.append(b"v" * 500_000)
     follower.follow(leader, TP)
@@ -214,9 +214,7 @@ def test_a_partition_followed_later_need_not_wait_for_the_long_poll(
     wait_for(lambda: follower.has_all_of(leader, SECOND), "the second partition")
 
 
-def test_a_slow_disk_holds_up_what_the_leader_is_told_and_nothing_else(
-    tmp_path: Path, leader: Leader
-) -> None:
+def test_a_slow_disk_delays_only_the_fetches_to_that_leader(tmp_path: Path, leader: Leader) -> None:
     disk = SlowDisk()
     follower = Follower(tmp_path / "slow", LogConfig(flush_messages=1), disk)
     disk.is_slow = True
@@ -225,7 +223,7 @@ def test_a_slow_disk_holds_up_what_the_leader_is_told_and_nothing_else(
         follower.follow(leader, TP)
         assert disk.began.wait(DEADLINE_S)
         assert follower.has_all_of(leader)
-        # The thread of the fetchers is free for those of other leaders.
+        # The fetchers' thread is free for other leaders.
         is_free = threading.Event()
         follower.fetchers._loop.call_soon_threadsafe(is_free.set)
         assert is_free.wait(DEADLINE_S)

@@ -48,7 +48,7 @@ class Table:
         return {leader: set(found.fetches.followed) for leader, found in self.table.fetchers.items()}
 
 
-def test_a_new_epoch_of_all_that_a_leader_leads_keeps_its_connection() -> None:
+def test_a_new_epoch_of_all_its_partitions_keeps_a_leaders_connection() -> None:
     table = Table()
     table.follow(TWO, 0, TP, SECOND)
     [fetcher] = table.made
@@ -56,13 +56,13 @@ def test_a_new_epoch_of_all_that_a_leader_leads_keeps_its_connection() -> None:
     table.follow(TWO, 1, TP, SECOND)
     assert table.made == [fetcher]
     assert not fetcher.is_closed
-    # Both are named anew, in their new epoch.
+    # The session begins again with both, in their new epoch.
     named = fetcher.fetches.followed.next_fetch(0.0).named
     assert table.fetched == {TWO: {TP, SECOND}}
     assert {name: says[0] for name, says in named.items()} == {TP: 1, SECOND: 1}
 
 
-def test_a_leader_of_nothing_loses_its_connection() -> None:
+def test_a_leader_without_partitions_loses_its_connection() -> None:
     table = Table()
     table.follow(TWO, 0, TP, SECOND)
     table.follow(THREE, 1, TP)
@@ -84,7 +84,7 @@ def test_a_leader_at_another_address_gets_another_connection() -> None:
     assert table.fetched == {TWO: {TP}}
 
 
-def test_what_is_followed_already_goes_on_undisturbed() -> None:
+def test_partitions_that_are_followed_already_continue() -> None:
     table = Table()
     table.follow(TWO, 1, TP)
     [fetcher] = table.made
@@ -96,7 +96,7 @@ def test_what_is_followed_already_goes_on_undisturbed() -> None:
     assert not followed.next_fetch(0.0).named
 
 
-def test_all_that_a_leader_leads_moves_to_its_other_address() -> None:
+def test_all_partitions_of_a_leader_move_to_its_new_address() -> None:
     table = Table()
     table.follow(TWO, 1, TP, SECOND)
     # Only one of them is named, in the epoch that it has.

@@ -322,8 +322,8 @@ def test_a_newer_change_of_a_partition_takes_the_place_of_an_older(carrier: Carr
     assert partition.isr == CommittedIsr(brokers(1), 2)
 
 
-def test_a_proposal_that_is_submitted_late_takes_no_newer_one_away(carrier: Carrier) -> None:
-    """A thread may stand still between proposing a change and submitting it."""
+def test_a_late_proposal_does_not_replace_a_newer_one(carrier: Carrier) -> None:
+    """A thread may be paused between proposing a change and submitting it."""
     partition, old = shrinking()
     partition.make_leader(state(epoch=1, isr=(1, 2), partition_epoch=1), 0.0)
     append(partition)
@@ -373,7 +373,7 @@ def test_a_joiner_whose_life_is_over_does_not_join_and_the_next_change_may_come(
     assert fetched(partition, THREE, 3).may_join_isr
 
 
-def test_a_broker_that_is_not_registered_changes_no_isr(carrier: Carrier) -> None:
+def test_an_unregistered_broker_changes_no_isr(carrier: Carrier) -> None:
     partition, pending = shrinking()
     carrier.store.broker_epoch = None
     carrier.changes.submit(partition, pending)
@@ -410,7 +410,7 @@ def test_the_thread_tries_again_by_itself(started: Carrier) -> None:
     assert len(started.store.asked) == 2
 
 
-def test_an_error_that_nobody_foresaw_leaves_the_change_pending_and_the_others_go_on(
+def test_an_unforeseen_error_leaves_the_change_pending_and_the_others_continue(
     carrier: Carrier, caplog: pytest.LogCaptureFixture
 ) -> None:
     carrier.store.answers = [ZeroDivisionError("a bug")]

@@ -1,4 +1,4 @@
-"""What a follower asks of its leader and when: decisions alone, without a socket or a clock."""
+"""The fetch protocol of a follower, without a socket or a clock."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_an_answer_opens_the_session_that_the_next_fetch_goes_on_with(follower: 
     assert (second.session_id, second.session_epoch) == (SESSION, 1)
 
 
-def test_in_another_life_of_this_broker_a_session_begins_anew(follower: Follower) -> None:
+def test_a_new_registration_of_this_broker_begins_a_new_session(follower: Follower) -> None:
     follower.follow()
     follower.fetches.next_request(0.0)
     follower.fetches.answered(answer(), 0.0, 0)
@@ -99,7 +99,7 @@ def test_a_partition_that_fails_rests_and_is_asked_for_again(follower: Follower)
     assert follower.fetches.next_request(0.02).request is not None
 
 
-def test_a_partition_that_fails_by_an_error_nobody_foresaw_is_asked_for_no_longer(
+def test_a_partition_that_fails_by_an_unforeseen_error_is_no_longer_fetched(
     follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[tuple[Partition, LeaderEpoch, str]] = []
@@ -113,7 +113,7 @@ def test_a_partition_that_fails_by_an_error_nobody_foresaw_is_asked_for_no_longe
     monkeypatch.setattr(leader_fetches, "apply_answer", poisoned)
     assert follower.fetches.answered(answer(), 0.0, 0) == 0.0
     assert failed == [(follower.partition, 0, "KeyError('a bug')")]
-    # The session goes on for the others; this partition is forgotten by it.
+    # The session continues for the others; this partition is removed from it.
     request = follower.fetches.next_request(0.0).request
     assert request is None or request.topics == []
     assert follower.fetches.followed.asked(TP) is None
@@ -122,7 +122,7 @@ def test_a_partition_that_fails_by_an_error_nobody_foresaw_is_asked_for_no_longe
 @pytest.mark.parametrize(
     "code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH]
 )
-def test_a_session_that_is_not_known_begins_anew_at_once(follower: Follower, code: ErrorCode) -> None:
+def test_an_unknown_session_is_replaced_at_once(follower: Follower, code: ErrorCode) -> None:
     follower.follow()
     follower.fetches.next_request(0.0)
     follower.fetches.answered(answer(), 0.0, 0)
@@ -133,7 +133,7 @@ def test_a_session_that_is_not_known_begins_anew_at_once(follower: Follower, cod
     assert request.session_id == NO_SESSION
 
 
-def test_a_leader_that_refuses_all_is_asked_after_the_back_off(follower: Follower) -> None:
+def test_a_leader_that_refuses_all_fetches_is_retried_after_the_back_off(follower: Follower) -> None:
     follower.follow()
     follower.fetches.next_request(0.0)
     refused = FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, responses=[])
@@ -160,7 +160,7 @@ def test_a_refusal_is_suspected_until_the_leader_answers(follower: Follower) -> 
     assert not follower.metadata.suspects
 
 
-def test_after_a_network_error_the_back_off_passes_and_after_a_time_out_nothing_does(
+def test_the_back_off_follows_a_network_error_but_not_a_timeout(
     follower: Follower,
 ) -> None:
     unreachable = ConnectionClosed("no route")

@@ -172,8 +172,8 @@ def test_who_was_left_behind_begins_at_the_leaders_start() -> None:
     assert partition.log_end_offset == 7
 
 
-def test_an_empty_log_behind_its_leaders_end_begins_anew_at_the_leaders_start() -> None:
-    """After an unclean election the leader may end before the offset at which this replica began."""
+def test_an_empty_log_beyond_its_leaders_end_restarts_at_the_leaders_start() -> None:
+    """After an unclean election the leader may end below the start of this replica."""
     partition = follower_of()
     partition.restart_at(LeaderEpoch(0), Offset(9))
     apply(partition, answered(error_code=int(ErrorCode.OFFSET_OUT_OF_RANGE), log_start_offset=2))
@@ -181,7 +181,7 @@ def test_an_empty_log_behind_its_leaders_end_begins_anew_at_the_leaders_start() 
     assert follow(partition, 2, 3, mark=4)
 
 
-def test_records_are_not_dropped_for_a_leader_that_does_not_say_where_histories_part() -> None:
+def test_records_are_not_dropped_for_a_leader_without_a_point_of_divergence() -> None:
     partition = follower_of()
     follow(partition, 0, 5)
     with refused(ErrorCode.OFFSET_OUT_OF_RANGE):
@@ -190,7 +190,7 @@ def test_records_are_not_dropped_for_a_leader_that_does_not_say_where_histories_
 
 
 @pytest.mark.parametrize("kept", [0, 2])
-def test_a_log_that_begins_behind_where_histories_part_begins_anew(kept: int) -> None:
+def test_a_log_that_begins_after_the_point_of_divergence_is_restarted(kept: int) -> None:
     partition = follower_of()
     follow(partition, 0, 5 + kept, mark=5)
     follow(partition, 5 + kept, 0, mark=5, start=5)

@@ -374,7 +374,7 @@ def test_retention_goes_by_the_records_and_not_by_what_their_batch_claims(
     log.abandon()
 
 
-def test_only_fetches_of_the_present_epoch_bear_witness() -> None:
+def test_only_fetches_of_the_present_epoch_count_as_witness() -> None:
     partition = leader_of(1, 2)
     assert not partition.is_witnessed(0.0)
     fetched(partition, TWO, 0, epoch=-1)

@@ -93,7 +93,7 @@ def test_a_known_state_changes_nothing(managed: Managed) -> None:
     before = managed.fetchers.followed[TP]
     assert managed.tell(state(leader=2)) == []
     assert managed.fetchers.followed[TP] == before
-    # Who is not told of the leader's address goes on with the one it has.
+    # Without the leader's address the follower keeps the one it has.
     assert managed.tell(state(leader=2), live=(1, 3)) == []
     assert managed.fetchers.followed[TP] == before
     managed.tell(state(leader=2, epoch=1))
@@ -107,7 +107,7 @@ def test_a_leader_is_followed_to_another_address_in_the_same_epoch(managed: Mana
     assert managed.fetchers.followed[TP].endpoint == Endpoint("host", 9002)
 
 
-def test_an_error_that_nobody_foresaw_fails_its_partition_alone_until_the_role_changes(
+def test_an_unforeseen_error_fails_only_its_partition_until_the_role_changes(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def poisoned(self: Partition, state: object, now_ms: float) -> bool:
@@ -119,17 +119,19 @@ def test_an_error_that_nobody_foresaw_fails_its_partition_alone_until_the_role_c
         assert managed.tell(state(epoch=1), second(leader=3, epoch=1)) == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert managed.manager.partition(TP).role is Role.NONE
     assert managed.manager.failed.reasons() == {TP: "the role of leader epoch 1: KeyError('a bug')"}
-    # The controller's answer to the error; the reason is there to be looked up still.
+    # The controller stops the replica after the error; the reason stays visible.
     managed.stop_replica(1)
     assert list(managed.manager.failed.reasons()) == [TP]
-    # The other one has its role, and the next word of the controller is tried anew.
+    # The other partition has its role, and the controller's next request is tried again.
     assert managed.fetchers.followed[SECOND].broker_id == 3
     assert managed.tell(state(epoch=2)) == []
     assert managed.manager.partition(TP).is_leader
     assert managed.manager.failed.reasons() == {}
 
 
-def test_a_replica_that_cannot_be_made_is_failed(managed: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_that_cannot_be_created_is_failed(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(MemoryLogs, "get_or_create", lambda *_, **__: 1 / 0)
     assert managed.tell(state()) == [ErrorCode.KAFKA_STORAGE_ERROR]
     assert list(managed.manager.failed.reasons()) == [TP]
@@ -229,7 +231,7 @@ def stray(logs: MemoryLogs, name: TopicPartition, topic_id: int = 7) -> None:
     logs.get_or_create(name, TopicId(uuid.UUID(int=topic_id)), 0)
 
 
-def test_a_full_request_sets_aside_what_it_does_not_name() -> None:
+def test_a_full_request_sets_aside_logs_that_it_does_not_name() -> None:
     logs = MemoryLogs()
     gone = TopicPartition("gone", 3)
     for name in (TP, gone):
@@ -258,7 +260,7 @@ def test_who_waits_for_a_stray_is_answered(managed: Managed) -> None:
     assert polled[0].outcomes[0].error is not ErrorCode.NONE
 
 
-def test_a_stray_that_cannot_be_set_aside_hinders_nothing_else() -> None:
+def test_a_stray_that_cannot_be_set_aside_affects_no_other_log() -> None:
     logs = MemoryLogs()
     stray(logs, TopicPartition("gone", 3))
 
@@ -297,22 +299,22 @@ def test_a_stopped_replica_keeps_its_log_and_may_be_taken_up_again(managed: Mana
     assert managed.manager.partition(TP).role is Role.FOLLOWER
 
 
-def test_a_request_that_comes_after_a_later_one_is_answered_and_not_done(managed: Managed) -> None:
+def test_a_late_request_is_answered_and_not_applied(managed: Managed) -> None:
     managed.tell(state(), sequence=3)
     managed.tell(state(), second(), sequence=5)
-    # Copies of earlier requests, which came before the second partition was made.
+    # Copies of earlier requests, from before the second partition was created.
     assert managed.tell(state(), is_full=True, sequence=3) == []
     assert managed.stop_replica(-2, delete=True, sequence=4) == []
     assert managed.manager.partition(TP).is_leader
     assert managed.manager.partition(SECOND).is_leader
-    # The last one may be said again, and the next controller counts anew.
+    # The last request may be resent, and the next controller has its own numbers.
     assert managed.stop_replica(0, sequence=5) == []
     assert managed.manager.partition(TP).role is Role.NONE
     managed.tell(state(epoch=1), controller_epoch=2, sequence=0)
     assert managed.manager.partition(TP).is_leader
 
 
-def test_a_broker_that_begins_a_life_believes_no_controller_of_before(managed: Managed) -> None:
+def test_a_registered_broker_refuses_earlier_controllers(managed: Managed) -> None:
     managed.manager.begin_life(BrokerEpoch(20), ControllerEpoch(4))
     with refused(ErrorCode.STALE_CONTROLLER_EPOCH):
         managed.tell(state(), is_full=True, controller_epoch=3, broker_epoch=20)
