@@ -309,14 +309,21 @@ class Judge:
             key = token.since, response.generation_id
             self._told.setdefault(key, (response.leader, set()))[1].add(response.member_id)
         elif isinstance(response, SyncGroupResponse) and response.error_code == ErrorCode.NONE:
-            self._hands_out(token.what, response)
+            self._hands_out(token, response)
 
-    def _hands_out(self, asked: SyncGroupRequest, response: SyncGroupResponse) -> None:
+    def _hands_out(self, token: Token, response: SyncGroupResponse) -> None:
+        """An assignment that is stored for good, or that the coordinator has found in its log, as Kafka's.
+
+        The latter may be lost with the coordinator. Then nothing that was committed in that generation has
+        been acknowledged, for it lies behind, and the number of the generation is not given again.
+        """
+        asked: SyncGroupRequest = token.what
         generation_id = asked.generation_id
+        inherited = self.world.inherited_records(token.broker, token.since)
         stored = next(
             (
                 record.value
-                for record in reversed(self.world.committed_records())
+                for record in reversed(self.world.committed_records() + inherited)
                 if isinstance(record, GroupRecord) and record.value is not None
                 if record.value.generation_id == generation_id
             ),

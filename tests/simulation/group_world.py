@@ -37,6 +37,7 @@ from barnabas.protocol.messages.join_group import (
     SyncGroupRequest,
 )
 from barnabas.protocol.messages.offsets import OffsetCommitRequest
+from tests.simulation.disk import Entry
 from tests.simulation.requests import LISTENER, SimRequest
 from tests.simulation.world import Message, SimBroker, World
 
@@ -312,10 +313,22 @@ class GroupWorld(World):
         """What the log holds for good; the place of each is its offset."""
         self.check()
         for entry in self.truth.committed[len(self._records) :]:
-            assert entry.key is not None
-            assert not isinstance(entry.value, int)
-            self._records.append(from_bytes(entry.key, entry.value))
+            self._records.append(_record_of(entry))
         return self._records
+
+    def inherited_records(self, broker: SimBroker, leader_epoch: int) -> list[Record]:
+        """What a coordinator's log holds of earlier leader epochs and is not known to be committed yet."""
+        view = broker.view
+        if view is None:
+            return []
+        tail = view.between(len(self.truth.committed), view.log.log_end_offset)
+        return [_record_of(entry) for entry in tail if entry.epoch < leader_epoch]
+
+
+def _record_of(entry: Entry) -> Record:
+    assert entry.key is not None
+    assert not isinstance(entry.value, int)
+    return from_bytes(entry.key, entry.value)
 
 
 def _raise(error: BaseException) -> None:
