@@ -68,6 +68,8 @@ from barnabas.protocol.ids import (
 logger = logging.getLogger(__name__)
 
 _DRAIN_MS: Final = 2_000
+_REFRESHES: Final = 4
+"""How often a follower names an idle partition within ``replica.lag.time.max.ms``."""
 
 
 class Broker:
@@ -223,7 +225,7 @@ class Broker:
                     response_max_bytes=config.replica_fetch_response_max_bytes,
                     backoff_ms=config.replica_fetch_backoff_ms,
                     socket_timeout_ms=config.replica_socket_timeout_ms,
-                    refresh_ms=config.replica_lag_time_max_ms / 10,
+                    refresh_ms=config.replica_lag_time_max_ms / _REFRESHES,
                 ),
                 # Whoever is stopping must not be let into an ISR again that the controller has just put it
                 # out of: writes would wait for it until its session ends.
