@@ -95,9 +95,14 @@ class Topics:
         del self._ids[name]
 
     def restore(self, name: str) -> None:
-        """What was removed is put back as it was, with its versions, unless the name is taken."""
-        zookeeper = self._world.zookeeper
-        if name not in self._ids:
+        """What was removed is put back as it was, with its versions, unless the name is taken.
+
+        A hand is slow: a controller has seen that it was gone. A leader whose ISR change found no state waits
+        for the controller's next word.
+        """
+        zookeeper, controller = self._world.zookeeper, self._world.controller
+        reign = None if controller is None else controller._reign
+        if name not in self._ids and reign is not None and name not in reign.context.assignments:
             nodes = self.hidden.pop(name)
             session = zookeeper.open_session()
             zookeeper.transact(
@@ -118,11 +123,13 @@ class Topics:
     def mend(self, name: str) -> None:
         self._world.zookeeper.set_by_hand(paths.topic(name), self.garbled.pop(name))
 
-    def heal(self) -> None:
+    def heal(self) -> bool:
+        """Undo what was done by hand; False while that is to be tried again."""
         for name in list(self.garbled):
             self.mend(name)
         for name in list(self.hidden):
             self.restore(name)
+        return all(name in self._ids for name in self.hidden)
 
     # What is written
 

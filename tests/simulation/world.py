@@ -624,8 +624,6 @@ class World:
     def heal(self) -> None:
         """All faults end."""
         self.cut.clear()
-        if self.topics is not None:
-            self.topics.heal()
         self.zookeeper.expire_silent(0)
         for host in self.hosts.values():
             self.doors[host.id] = Door.OPEN
@@ -653,6 +651,10 @@ class World:
                 if host.is_lost:
                     host.is_lost = False
                     host.start()
+        for _ in range(_ROUNDS):
+            if self.topics is None or self.topics.heal():
+                break
+            self.take_turns()
 
     def describe(self) -> str:
         registered = [host for host in self.hosts if self.is_registered(host)]
