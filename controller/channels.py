@@ -17,19 +17,14 @@ import asyncio
 import itertools
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 from barnabas.controller.events import (
-    BrokerReturned,
-    BrokerSuspected,
     ChannelEvent,
     ChannelsFailed,
-    LeaderAndIsrAnswered,
-    LinkFailed,
-    StopReplicaAnswered,
 )
+from barnabas.controller.link_queue import ControllerRequest, LinkQueue
 from barnabas.controller.peer_lives import PeerLives, Sign
 from barnabas.controller.peer_probe import look
 from barnabas.controller.request_batch import BrokerBatch
@@ -41,11 +36,6 @@ from barnabas.protocol.errors import (
     api_error,
 )
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, Endpoint
-from barnabas.protocol.messages.inter_broker import (
-    LeaderAndIsrRequest,
-    StopReplicaRequest,
-    UpdateMetadataRequest,
-)
 from barnabas.protocol.schema import RequestOf
 
 log = logging.getLogger("barnabas.controller")
@@ -56,8 +46,6 @@ _LONGEST_REST_S: Final = 30.0
 _PROBE_EVERY_S: Final = 0.1
 _STOP_TIMEOUT_S: Final = 5.0
 _TOLD_TIMEOUT_S: Final = 2.0
-
-ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 
 
 class BrokerChannels(Protocol):
@@ -227,12 +215,13 @@ class _BrokerLink:
         self._broker = broker
         self._broker_epoch = broker_epoch
         self._endpoint = endpoint
-        self._waiting: deque[BrokerBatch] = deque()
+        self._queue = LinkQueue(
+            owner._broker_id, owner._epoch, broker, broker_epoch, owner.sequences, is_suspected=is_suspected
+        )
         self._wake = asyncio.Event()
         # Set when no request waits or is in flight, or when the broker is suspect.
         self.idle = asyncio.Event()
         self.idle.set()
-        self._is_suspected = is_suspected
         self._is_repeating = False
         # Unforeseen errors since the last completely sent batch.
         self._failures = 0
@@ -261,13 +250,10 @@ class _BrokerLink:
         self._channel.close("the broker is gone or the controller resigned")
 
     def send(self, batch: BrokerBatch) -> None:
-        if self._is_suspected:
-            # When it returns, the controller tells it everything anew.
-            return
-        if not self._waiting or not self._waiting[-1].merge(batch):
-            self._waiting.append(batch)
-        self.idle.clear()
-        self._wake.set()
+        self._queue.add(batch)
+        if self._queue:
+            self.idle.clear()
+            self._wake.set()
 
     async def _serve(self) -> None:
         while True:
@@ -278,13 +264,12 @@ class _BrokerLink:
 
     async def _serve_once(self) -> None:
         self._wake.clear()
-        if self._is_suspected:
+        if self._queue.is_suspected:
             await self._probe()
         elif not self._channel.is_connected:
             await self._connect()
-        elif self._waiting:
-            await self._send_batch(self._waiting.popleft())
-            self._failures = 0
+        elif (request := self._queue.first()) is not None:
+            await self._send_request(request)
         else:
             self.idle.set()
             await self._wake.wait()
@@ -300,11 +285,10 @@ class _BrokerLink:
             error,
             exc_info=error,
         )
-        self._waiting.clear()
+        self._queue.failed()
         self.idle.set()
         await asyncio.sleep(rest_s)
-        self._waiting.clear()
-        self._report(LinkFailed)
+        self._owner._report(self._queue.failed())
 
     async def _connect(self) -> None:
         lives, life = self._owner.lives, (self._broker, self._broker_epoch)
@@ -323,22 +307,14 @@ class _BrokerLink:
 
     def _suspect(self, sign: Sign) -> None:
         log.warning("%s is suspect: it %s", self, sign.value)
-        self._is_suspected = True
-        self._waiting.clear()
+        event = self._queue.suspect()
         self.idle.set()
-        self._report(BrokerSuspected)
+        self._owner._report(event)
 
     async def _probe(self) -> None:
         """Ask a suspected broker for its life; what it is to know it gets once it is back."""
-        probe = LeaderAndIsrRequest(
-            controller_id=self._owner._broker_id,
-            controller_epoch=self._owner._epoch,
-            broker_epoch=self._broker_epoch,
-            topic_states=[],
-            live_brokers=[],
-        )
         try:
-            answer = await self._channel.request(probe)
+            answer = await self._channel.request(self._queue.probe())
         except (ConnectionClosed, RequestTimedOutLocally):
             await asyncio.sleep(_PROBE_EVERY_S)
             return
@@ -347,19 +323,10 @@ class _BrokerLink:
             return
         log.warning("%s answers again", self)
         self._owner.lives.reached(self._broker, self._broker_epoch, self._channel.peer_address)
-        self._is_suspected = False
-        self._report(BrokerReturned)
+        self._owner._report(self._queue.returned())
 
-    async def _send_batch(self, batch: BrokerBatch) -> None:
-        for request in batch.requests(self._owner._broker_id, self._owner._epoch, self._broker_epoch):
-            # A resent request keeps its number: the broker recognises late copies by it.
-            request.sequence = next(self._owner.sequences)
-            while not await self._send_request(request):
-                if self._is_suspected:
-                    return
-
-    async def _send_request(self, request: ControllerRequest) -> bool:
-        """Whether the request was answered; if not, it is to be sent again unless the broker is suspected."""
+    async def _send_request(self, request: ControllerRequest) -> None:
+        """Without an answer it stays the first of the queue, and is sent again."""
         name = type(request).__name__
         try:
             answer = await self._channel.request(cast(RequestOf[Any], request))
@@ -368,22 +335,15 @@ class _BrokerLink:
                 logging.DEBUG if self._is_repeating else logging.WARNING, "%s to %s: %s", name, self, error
             )
             self._is_repeating = True
-            if not self._channel.is_connected:
-                await self._connect()
-            return False
+            return
         self._is_repeating = False
         if answer.error_code != ErrorCode.NONE:
             log.warning("%s to %s was refused: %s", name, self, api_error(answer.error_code))
-        owner = self._owner
-        life = (owner._epoch, self._broker, self._broker_epoch)
-        if isinstance(request, LeaderAndIsrRequest):
-            owner._report(LeaderAndIsrAnswered(*life, answer))
-        elif isinstance(request, StopReplicaRequest):
-            owner._report(StopReplicaAnswered(*life, request, answer))
-        return True
-
-    def _report(self, kind: type[BrokerSuspected] | type[BrokerReturned] | type[LinkFailed]) -> None:
-        self._owner._report(kind(self._owner._epoch, self._broker, self._broker_epoch))
+        event = self._queue.answered(answer)
+        if not self._queue.is_in_batch:
+            self._failures = 0
+        if event is not None:
+            self._owner._report(event)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

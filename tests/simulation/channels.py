@@ -1,19 +1,19 @@
 """What one reign has to tell the brokers, on its way through the simulated network.
 
-As `barnabas.controller.channels` does it: in order on each link, one request at a time, again when its answer
-does not come. So a broker may hear a request twice, and late, and those of two links in any order.
+What is sent next, and what an answer means, the real `LinkQueue` says; a request whose answer does not come
+is sent again. So a broker may hear a request twice, and late, and those of two links in any order.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.handlers import inter_broker
 from barnabas.controller import events
+from barnabas.controller.link_queue import LinkQueue
 from barnabas.controller.request_batch import BrokerBatch
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, Endpoint
 from barnabas.protocol.messages.inter_broker import (
@@ -34,20 +34,16 @@ HANDLERS: dict[type, Callable[[Any, Any], None]] = {
 
 @dataclass(slots=True)
 class Link:
-    """To one life of one broker."""
+    """To one registration of one broker."""
 
-    broker_epoch: BrokerEpoch
-    is_suspected: bool = False
-    waiting: deque[BrokerBatch] = field(default_factory=deque)
-    requests: deque[Any] = field(default_factory=deque)
-    """What is left of the batch that is being sent; the first of them may be under way."""
+    queue: LinkQueue
     under_way: object | None = None
     message: object | None = None
     """What was last sent, either way."""
 
     @property
     def has_something(self) -> bool:
-        return bool(self.waiting or self.requests)
+        return bool(self.queue)
 
 
 class SimChannels:
@@ -68,17 +64,18 @@ class SimChannels:
     def add_broker(
         self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint, *, is_suspected: bool
     ) -> None:
-        self.links[broker] = Link(broker_epoch, is_suspected)
+        queue = LinkQueue(
+            self.source, self.epoch, broker, broker_epoch, self._sequences, is_suspected=is_suspected
+        )
+        self.links[broker] = Link(queue)
 
     def remove_broker(self, broker: BrokerId) -> None:
         self.links.pop(broker, None)
 
     def send(self, broker: BrokerId, batch: BrokerBatch) -> None:
         link = self.links.get(broker)
-        if link is None or link.is_suspected:
-            return
-        if not link.waiting or not link.waiting[-1].merge(batch):
-            link.waiting.append(batch)
+        if link is not None:
+            link.queue.add(batch)
 
     def when_told(self, done: Callable[[], None]) -> None:
         done()
@@ -94,17 +91,11 @@ class SimChannels:
     def send_next(self, broker: BrokerId) -> bool:
         """Send the next request to a broker, or the last once more; False when there is none to send."""
         link = self.links.get(broker)
-        if link is None or link.is_suspected or link.under_way is not None:
+        if link is None or link.under_way is not None:
             return False
-        if not link.requests:
-            if not link.waiting:
-                return False
-            link.requests.extend(link.waiting.popleft().requests(self.source, self.epoch, link.broker_epoch))
-            if not link.requests:
-                return True
-            for one in link.requests:
-                one.sequence = next(self._sequences)
-        request, token = link.requests[0], object()
+        request, token = link.queue.first(), object()
+        if request is None:
+            return False
         link.under_way = token
         target = self._world.hosts[broker]
 
@@ -113,7 +104,7 @@ class SimChannels:
 
         def answer(response: Any) -> None:
             link.message = self._world.send(
-                broker, self.source, lambda: self._answered(broker, link, token, request, response)
+                broker, self.source, lambda: self._answered(broker, link, token, response)
             )
 
         link.message = self._world.send(self.source, broker, arrive)
@@ -127,31 +118,23 @@ class SimChannels:
 
     def is_suspected(self, broker: BrokerId) -> bool:
         link = self.links.get(broker)
-        return link is not None and link.is_suspected
+        return link is not None and link.queue.is_suspected
 
     def suspect(self, broker: BrokerId) -> None:
         """The connection is reset and the port refuses, or so it seems."""
         link = self.links.get(broker)
-        if link is not None and not link.is_suspected:
-            link.is_suspected = True
-            link.waiting.clear()
-            link.requests.clear()
+        if link is not None and not link.queue.is_suspected:
             link.under_way = None
-            self._report(events.BrokerSuspected(self.epoch, broker, link.broker_epoch))
+            self._report(link.queue.suspect())
 
     def clear_suspicion(self, broker: BrokerId) -> None:
         link = self.links.get(broker)
-        if link is not None and link.is_suspected:
-            link.is_suspected = False
-            self._report(events.BrokerReturned(self.epoch, broker, link.broker_epoch))
+        if link is not None and link.queue.is_suspected:
+            self._report(link.queue.returned())
 
-    def _answered(self, broker: BrokerId, link: Link, token: object, request: Any, response: Any) -> None:
-        if link.under_way is not token or self.links.get(broker) is not link:
-            return
-        link.under_way = None
-        link.requests.popleft()
-        life = (self.epoch, broker, link.broker_epoch)
-        if isinstance(request, LeaderAndIsrRequest):
-            self._report(events.LeaderAndIsrAnswered(*life, response))
-        elif isinstance(request, StopReplicaRequest):
-            self._report(events.StopReplicaAnswered(*life, request, response))
+    def _answered(self, broker: BrokerId, link: Link, token: object, response: Any) -> None:
+        if link.under_way is token and self.links.get(broker) is link:
+            link.under_way = None
+            event = link.queue.answered(response)
+            if event is not None:
+                self._report(event)

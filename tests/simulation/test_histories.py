@@ -270,11 +270,11 @@ def a_controller_wakes_from_a_pause() -> None:
     world.suspect(A)
     control(world)
     assert world.state.leader == B
-    unsaid = {broker: list(link.waiting) for broker, link in channels.links.items()}
+    unsaid = {broker: list(link.queue.waiting) for broker, link in channels.links.items()}
     assert unsaid[B]
     assert unsaid[C]
     for link in channels.links.values():
-        link.waiting.clear()
+        link.queue.waiting.clear()
     # Another controller is elected, sees everybody alive, and then the new leader fail.
     old.is_paused = True
     world.expire(old.id)
@@ -292,7 +292,7 @@ def a_controller_wakes_from_a_pause() -> None:
     channels.suspect(C)
     for broker, link in channels.links.items():
         view = world.hosts[broker].partition.view() if broker in world.brokers else None
-        link.waiting.extend(unsaid[broker])
+        link.queue.waiting.extend(unsaid[broker])
         while world.deliver_control(channels, broker):
             world.check()
         assert view is None or world.brokers[broker].partition.view() == view

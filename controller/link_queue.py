@@ -1,0 +1,122 @@
+"""What the controller still has to tell one broker, and what the broker's answers mean: the rules of a link.
+
+Requests go out in order, one at a time. The first stays first until it is answered, so a request that is
+sent again keeps its number. What waits behind is merged (see `barnabas.controller.request_batch`). A
+suspected broker is told nothing: when it returns, the controller tells it everything.
+
+Belongs to one registration of the broker and to one thread; no socket and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from barnabas.controller.events import (
+    BrokerReturned,
+    BrokerSuspected,
+    LeaderAndIsrAnswered,
+    LinkFailed,
+    StopReplicaAnswered,
+)
+from barnabas.controller.request_batch import BrokerBatch
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
+from barnabas.protocol.messages.inter_broker import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+
+ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+ControllerResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
+
+
+class LinkQueue:
+    """See the module. `sequences` numbers the requests of all links of a controller."""
+
+    def __init__(
+        self,
+        controller: BrokerId,
+        epoch: ControllerEpoch,
+        broker: BrokerId,
+        broker_epoch: BrokerEpoch,
+        sequences: Iterator[int],
+        *,
+        is_suspected: bool,
+    ) -> None:
+        self.broker_epoch = broker_epoch
+        self.is_suspected = is_suspected
+        self.waiting: deque[BrokerBatch] = deque()
+        self._requests: deque[ControllerRequest] = deque()
+        """The rest of the batch that is being sent."""
+        self._controller = controller
+        self._epoch = epoch
+        self._registration = (epoch, broker, broker_epoch)
+        self._sequences = sequences
+
+    @property
+    def is_in_batch(self) -> bool:
+        """Whether a batch has been sent in part."""
+        return bool(self._requests)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to send."""
+        return bool(self._requests or self.waiting)
+
+    def add(self, batch: BrokerBatch) -> None:
+        if self.is_suspected:
+            return
+        if not self.waiting or not self.waiting[-1].merge(batch):
+            self.waiting.append(batch)
+
+    def first(self) -> ControllerRequest | None:
+        """The request to send now, or once more; None if there is none."""
+        while not self._requests and self.waiting:
+            batch = self.waiting.popleft()
+            self._requests.extend(batch.requests(self._controller, self._epoch, self.broker_epoch))
+            for request in self._requests:
+                # The broker recognises late copies by it.
+                request.sequence = next(self._sequences)
+        return self._requests[0] if self._requests else None
+
+    def answered(self, response: ControllerResponse) -> LeaderAndIsrAnswered | StopReplicaAnswered | None:
+        """The first request is done; the event that its answer is."""
+        request = self._requests.popleft()
+        if isinstance(request, LeaderAndIsrRequest) and isinstance(response, LeaderAndIsrResponse):
+            return LeaderAndIsrAnswered(*self._registration, response)
+        if isinstance(request, StopReplicaRequest) and isinstance(response, StopReplicaResponse):
+            return StopReplicaAnswered(*self._registration, request, response)
+        return None
+
+    def suspect(self) -> BrokerSuspected:
+        """Its connection was lost, and its port refuses."""
+        self.is_suspected = True
+        self._clear()
+        return BrokerSuspected(*self._registration)
+
+    def probe(self) -> LeaderAndIsrRequest:
+        """Asks a suspected broker for its registration, and changes nothing."""
+        return LeaderAndIsrRequest(
+            controller_id=self._controller,
+            controller_epoch=self._epoch,
+            broker_epoch=self.broker_epoch,
+            topic_states=[],
+            live_brokers=[],
+        )
+
+    def returned(self) -> BrokerReturned:
+        """The suspected broker has answered a probe."""
+        self.is_suspected = False
+        return BrokerReturned(*self._registration)
+
+    def failed(self) -> LinkFailed:
+        """Something was perhaps not sent: the controller is to tell the broker everything."""
+        self._clear()
+        return LinkFailed(*self._registration)
+
+    def _clear(self) -> None:
+        self.waiting.clear()
+        self._requests.clear()

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from barnabas.controller import events
+from barnabas.controller.link_queue import LinkQueue
+from barnabas.controller.request_batch import BrokerBatch
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from barnabas.protocol.messages.inter_broker import (
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+
+REGISTRATION = (ControllerEpoch(5), BrokerId(1), BrokerEpoch(77))
+
+
+@pytest.fixture
+def queue() -> LinkQueue:
+    return make_queue()
+
+
+def make_queue(*, is_suspected: bool = False) -> LinkQueue:
+    epoch, broker, broker_epoch = REGISTRATION
+    sequences = itertools.count(10)
+    return LinkQueue(BrokerId(0), epoch, broker, broker_epoch, sequences, is_suspected=is_suspected)
+
+
+def batch_of(partition: int, *, stops: bool = False) -> BrokerBatch:
+    state = LeaderAndIsrPartition(
+        partition_index=partition,
+        controller_epoch=5,
+        leader=1,
+        leader_epoch=0,
+        isr=[1],
+        partition_epoch=0,
+        replicas=[1],
+    )
+    batch = BrokerBatch(leader_and_isr={TopicPartition("t", partition): state}, has_metadata=True)
+    if stops:
+        batch.stop_replicas[TopicPartition("u", 0)] = StopReplicaPartition(partition_index=0, leader_epoch=1)
+    return batch
+
+
+def test_requests_go_out_in_order_each_once_the_one_before_is_answered(queue: LinkQueue) -> None:
+    queue.add(batch_of(0, stops=True))
+    first = queue.first()
+    assert isinstance(first, LeaderAndIsrRequest)
+    answer = LeaderAndIsrResponse(error_code=0)
+    assert queue.answered(answer) == events.LeaderAndIsrAnswered(*REGISTRATION, answer)
+    second = queue.first()
+    assert isinstance(second, UpdateMetadataRequest)
+    assert queue.answered(UpdateMetadataResponse(error_code=0)) is None
+    assert queue.is_in_batch
+    third = queue.first()
+    assert isinstance(third, StopReplicaRequest)
+    stopped = StopReplicaResponse(error_code=0)
+    assert queue.answered(stopped) == events.StopReplicaAnswered(*REGISTRATION, third, stopped)
+    assert [first.sequence, second.sequence, third.sequence] == [10, 11, 12]
+    assert queue.first() is None
+    assert not queue
+
+
+def test_a_request_without_an_answer_is_the_same_when_it_is_sent_again(queue: LinkQueue) -> None:
+    queue.add(batch_of(0))
+    assert queue.first() is queue.first()
+
+
+def test_what_is_being_sent_is_not_merged_and_what_waits_is(queue: LinkQueue) -> None:
+    queue.add(batch_of(0))
+    first = queue.first()
+    queue.add(batch_of(1))
+    queue.add(batch_of(2))
+    assert queue.first() is first
+    queue.answered(LeaderAndIsrResponse(error_code=0))
+    queue.answered(UpdateMetadataResponse(error_code=0))
+    merged = queue.first()
+    assert isinstance(merged, LeaderAndIsrRequest)
+    told = [state.partition_index for topic in merged.topic_states for state in topic.partition_states]
+    assert told == [1, 2]
+
+
+def test_a_suspected_broker_is_told_nothing_until_it_returns(queue: LinkQueue) -> None:
+    queue.add(batch_of(0))
+    queue.first()
+    queue.add(batch_of(1))
+    assert queue.suspect() == events.BrokerSuspected(*REGISTRATION)
+    queue.add(batch_of(2))
+    assert queue.first() is None
+    assert (queue.probe().topic_states, queue.probe().broker_epoch) == ([], 77)
+    assert queue.returned() == events.BrokerReturned(*REGISTRATION)
+    queue.add(batch_of(3))
+    assert queue.first() is not None
+
+
+def test_one_that_is_dead_already_is_suspected_from_the_beginning() -> None:
+    queue = make_queue(is_suspected=True)
+    queue.add(batch_of(0))
+    assert not queue
+
+
+def test_after_a_failure_nothing_is_left_to_send(queue: LinkQueue) -> None:
+    queue.add(batch_of(0))
+    queue.first()
+    queue.add(batch_of(1))
+    assert queue.failed() == events.LinkFailed(*REGISTRATION)
+    assert queue.first() is None
