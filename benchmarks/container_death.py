@@ -54,7 +54,7 @@ _ETC: Final = Path("/etc/netns")
 
 
 class _Case(NamedTuple):
-    """What happens to a broker, and for how long its effects are watched."""
+    """A fault of a broker, and how long its effects are watched."""
 
     name: str
     watched_s: float
@@ -62,7 +62,7 @@ class _Case(NamedTuple):
 
 
 _DIES: Final = _Case("dies", 6.0, 1.0)
-# Its process lives, and nothing tells the others: a session and a client's time-out decide.
+# The process lives and the others get no sign: only the session and the clients' timeouts detect it.
 _UNPLUGGED: Final = _Case("is unplugged", 45.0, None)
 
 
@@ -118,7 +118,7 @@ def _namespaces() -> Iterator[None]:
             etc = _ETC / _netns(node)
             etc.mkdir(parents=True, exist_ok=True)
             (etc / "hosts").write_text(f" 127.0.0.1 localhost\n{hosts}")
-            # Nobody listens there: what is not in the file above has no name.
+            # No name server listens there: only the names in the file above resolve.
             (etc / "resolv.conf").write_text("nameserver 127.0.0.1\n")
             _ip("netns", "add", _netns(node))
             _ip("-n", _netns(node), "link", "set", "lo", "up")
@@ -293,7 +293,7 @@ async def _measure(cluster: _Cluster, cases: list[tuple[_Case, int]]) -> list[Fi
         for who in ("controller", "other broker"):
             gaps = []
             for number in range(rounds):
-                # Each round has a topic of its own: nobody gives leaders back to a broker that was away.
+                # Each round has a topic of its own: a broker that was away does not get its leaders back.
                 topic = f"{who} {case.name} {number}".replace(" ", "-")
                 gaps.append(await _round(cluster, case, topic, of_controller=who == "controller"))
             for kind, seconds in zip(("led by it", "others"), zip(*gaps, strict=True), strict=True):

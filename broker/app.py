@@ -1,12 +1,12 @@
-"""The composition root: puts a broker together, starts it, and takes it down.
+"""The composition root: builds a broker, starts it and stops it.
 
 Start, in this order: bind the ports; reach ZooKeeper; open the logs (with recovery after an unclean stop);
-let connections in; register; stand for controller. So whoever learns of this broker can reach it, and nothing
-is answered before the logs are whole.
+accept connections; register; stand for controller. So every client that learns of this broker can reach it,
+and no request is answered before the logs are recovered.
 
-Stop: have the controller move the leaderships away; let no more requests in and answer those in flight;
-stop following; close the logs cleanly; give the registration back. Whoever runs it hears of a thread that
-died, and had better end the process (`barnabas.broker.process`).
+Stop: have the controller move the leaderships away; accept no more requests and answer those in flight; stop
+following; close the logs cleanly; remove the registration. `on_fatal` reports a thread that died; the process
+should then end (`barnabas.broker.process`).
 """
 
 from __future__ import annotations

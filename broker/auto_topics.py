@@ -1,13 +1,13 @@
-"""Making the topics that clients ask for though they do not exist (``auto.create.topics.enable``).
+"""Creates unknown topics that clients ask for (``auto.create.topics.enable``).
 
-Whoever asks is answered LEADER_NOT_AVAILABLE at once, and asks again as with any Kafka; the topic is made
-meanwhile, on a thread of its own, by the controller: in this process, or asked over its inter-broker
-listener. However many clients ask, one topic is being made once at a time, what was just made or refused is
-remembered for a second, and the number of topics under way is bounded. A refusal that asking again would not
-change (too few brokers for ``default.replication.factor``) is told to those who ask within that second.
+The request gets LEADER_NOT_AVAILABLE at once, and the client retries as with any Kafka; meanwhile a thread
+has the topic created by the controller: in this process, or over its inter-broker listener. However many
+clients ask, a topic is created once at a time, a result is remembered for a second, and the number of
+creations in progress is bounded. A refusal that a retry would not change (too few brokers for
+``default.replication.factor``) is the answer to all requests within that second.
 
-The brokers' own topics are made in the same way, but only when a broker asks (`ask_internal`), whatever
-``auto.create.topics.enable`` says: no client can have one made by naming it.
+The brokers' own topics are created in the same way, but only when a broker asks (`ask_internal`), whatever
+``auto.create.topics.enable`` says: no client can create one by naming it.
 
 Any thread may ask, and never waits.
 """

@@ -1,10 +1,9 @@
-"""Where a broker's log lines go: three files a person can follow, or the terminal.
+"""Sets up a broker's log: three files, or the terminal.
 
-``server.log`` has everything but what the other two have: ``controller.log`` what the controller decided and
-why, ``state-change.log`` each change of a partition's or replica's state. Files are rotated, so their size is
-bounded.
+``controller.log`` has the controller's decisions and their reasons, ``state-change.log`` each change of a
+partition's or replica's state, ``server.log`` everything else. Files are rotated, so their size is bounded.
 
-A message is one line, of a bounded length, whatever the names that peers made up and it quotes.
+A message is one line of bounded length, whatever names of peers it quotes.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 """The purgatory: operations that wait for an event or for their deadline, and complete exactly once.
 
-A `DelayedOperation` watches some keys (a partition). Whoever changes what it waits for calls
-`check_and_complete(key)`; a reaper thread, shared by several purgatories, expires what is late. An event and
-the deadline can race as they like: one of them wins and runs `on_complete`, once, after `on_expiration` when
-it was the deadline.
+A `DelayedOperation` watches some keys (a partition). The code that changes the awaited state calls
+`check_and_complete(key)`; a reaper thread, shared by several purgatories, expires late operations. If an
+event and the deadline race, one of them wins and runs `on_complete`, once, after `on_expiration` if it was
+the deadline.
 
 Guarantees: an event is never missed between the first try and the watching, because an operation tries once
-more when it watches all its keys. Checking a key that nobody watches costs one dict lookup and no lock. What
-is completed leaves the watch lists at once, and never fills more than half of the heap of deadlines. The
-number of waiting operations is bounded: one too many expires at once, and `Watched.REFUSED` says so.
+more when it watches all its keys. Checking an unwatched key costs one dict lookup and no lock. Completed
+operations leave the watch lists at once, and never fill more than half of the heap of deadlines. The number
+of waiting operations is bounded: beyond it an operation expires at once, and `Watched.REFUSED` says so.
 
-`try_complete`, `on_complete` and `on_expiration` run on the thread of whoever checks, or of the reaper.
-No lock is held while the latter two run, and no try runs beside them or after: what a try took note of is
-there for the completion, which waits for it. A check that completes nothing waits for nobody. A caller may
-hold a lock of its own as long as these three methods do not take it.
+`try_complete`, `on_complete` and `on_expiration` run on the thread of the checking caller, or of the reaper.
+No lock is held while the latter two run, and no try runs at the same time or later: the completion waits for
+a running try and sees its notes. A check that completes nothing waits for no thread. A caller may hold a lock
+of its own as long as these three methods do not take it.
 """
 
 from __future__ import annotations

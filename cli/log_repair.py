@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
             for verdict in damaged:
                 moved.append((verdict, _set_aside(log_dir, verdict)))
         finally:
-            # Also those before one that fails.
+            # If one rename fails, report the logs before it.
             _print_moved(path, moved, as_json=options.json)
     if not options.json:
         print(

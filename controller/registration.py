@@ -119,7 +119,7 @@ def register_broker(
             log.info("broker %s takes over from its earlier life", registration.broker_id)
             session.attempt(lambda zk: zk.delete_async(path))
             if is_ours and error is None:
-                # It was created just now, so that the next one would be no better.
+                # It was created just now, so the next one would be no newer.
                 raise ZooKeeperWentBack(
                     f"ZooKeeper registered broker {registration.broker_id} with epoch {stat.czxid}, after "
                     f"{newer_than} before: its data are older than what was seen; start this broker again"

@@ -471,7 +471,7 @@ class Reign:
             and event.broker in self.context.live_brokers
             and self._knows_all_of(event.broker)
         ):
-            # It has a log of a topic that was removed by hand, and sets it aside once it is told all.
+            # It has a log of a topic that was removed by hand; a full request makes it set the log aside.
             self._bring_up({event.broker})
 
     def _log_dirs_failed(self) -> None:

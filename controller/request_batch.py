@@ -79,7 +79,7 @@ class BrokerBatch:
             stop = self.stop_replicas.get(tp)
             if stop is not None and stop.delete_partition:
                 return False
-        # A batch names each topic by one id: what goes with an earlier one must not be told of the next.
+        # A batch names each topic by one id: requests for an earlier topic must not be sent for the next one.
         told = {tp.topic for tp in self.stop_replicas} | {tp.topic for tp in self.leader_and_isr}
         if any(self._is_another(topic, later) for topic in told):
             return False

@@ -72,13 +72,13 @@ class TopicLoader:
         # An unreadable topic may have been repaired.
         fresh = self.load(touched & self._context.unreadable_topics)
         current = self._store.topic_assignments(known, self._touched.add)
-        anew = {topic for topic in known if self._is_another(topic, current.get(topic))}
-        for topic in sorted(anew):
+        replaced = {topic for topic in known if self._is_another(topic, current.get(topic))}
+        for topic in sorted(replaced):
             log.warning("topic %s was removed from ZooKeeper by hand", topic)
             self._context.forget_topic(topic)
-        fresh += self.load(anew & current.keys())
+        fresh += self.load(replaced & current.keys())
         for topic, found in current.items():
-            if topic in anew:
+            if topic in replaced:
                 continue
             if isinstance(found, MalformedZnode):
                 log.error("topic %s cannot be read any more and stays as it was: %s", topic, found)
@@ -111,7 +111,7 @@ class TopicLoader:
         self._context.leadership.update(states)
 
     def _is_another(self, topic: str, found: TopicAssignment | MalformedZnode | None) -> bool:
-        """Whether a known topic is gone, or is not the one that it was; a tool may have dropped its id."""
+        """Whether a known topic is gone or has another id; a missing id may have been dropped by a tool."""
         if isinstance(found, MalformedZnode):
             return False
         return found is None or found.topic_id not in (NO_TOPIC_ID, self._context.topic_ids[topic])

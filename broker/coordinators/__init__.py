@@ -1,1 +1,1 @@
-"""Groups and their offsets: the rules, and what keeps them on this broker."""
+"""Consumer groups and their offsets."""

@@ -5,16 +5,16 @@ How it is driven (all of it under one lock per group; nothing here blocks, reads
 - Every event returns `Effects`: append each of ``appends`` in order, with acks=all, before the lock is given
   up, and report the outcome of each that has a number by `appended`, exactly once; send each of ``answers``.
 - A request whose answer is not among the effects waits in the group. It is answered by a later event.
-- `next_deadline_ms` says when `tick` is wanted at the latest, and costs nothing to ask. Heartbeats never make
-  it earlier; ask anew after every other event. Calling `tick` too early or too often does no harm.
+- `next_deadline_ms` is the latest time for the next `tick`, and cheap to read. Heartbeats never make
+  it earlier; read it again after every other event. Calling `tick` too early or too often does no harm.
 - When `is_dead`, drop the object: the group was deleted, has expired or was unloaded. The outcomes of its
-  appends are still to be reported, so that commits are answered.
+  appends must still be reported, so that commits are answered.
 
-A group that is not there answers as a new one does; but a commit of generation 0 or more gets
-ILLEGAL_GENERATION, DeleteGroups and OffsetDelete GROUP_ID_NOT_FOUND, and it is described as Dead.
+An unknown group answers as a new one does; but a commit of generation 0 or more gets ILLEGAL_GENERATION,
+DeleteGroups and OffsetDelete GROUP_ID_NOT_FOUND, and it is described as Dead.
 
-What it guarantees is said in `rebalance`; and: a commit is accepted only from a member of the generation in
-force, or from outside while there are no members; it counts when it is replicated.
+Guarantees: those of `rebalance`; and a commit is accepted only from a member of the present generation, or
+from outside while there are no members; it counts when it is replicated.
 
 Source: Kafka 3.9's classic group coordinator for errors and their order.
 """

@@ -1,4 +1,4 @@
-"""Which groups this broker coordinates, and where the others are.
+"""Knows the groups that this broker coordinates, and the coordinators of the others.
 
 A broker coordinates the groups of the partitions of the offsets topic that it leads: one `GroupShard` each.
 It opens a shard when it becomes leader and closes it when it no longer leads; no state is handed over, since
@@ -6,10 +6,10 @@ all of it is in the log. A shard is loaded on a thread of its own, and requests 
 COORDINATOR_LOAD_IN_PROGRESS meanwhile. A broker coordinates only partitions that it may write with acks=all:
 none after it has lost its session, and without an answer of ZooKeeper those whose followers are witnesses.
 
-The number of partitions decides where a group is, so it is taken for known only when it is certain: when all
-of the partitions that the settings ask for are there, or ZooKeeper confirms another number.
+The number of partitions decides about a group's coordinator, so it counts as known only when it is certain:
+when all partitions that the settings demand exist, or ZooKeeper confirms another number.
 
-Any thread. The lock is held for moments only, and no other is taken under it but a shard's.
+Any thread. The lock is held for moments only; the only lock taken under it is a shard's.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class GroupCoordinator:
         self._thread.start()
 
     def stop(self) -> None:
-        """Coordinate nothing any more, and tell who waits."""
+        """Stop coordinating, and answer the waiting requests."""
         with self._condition:
             self._is_stopping = True
             shards, self._shards = list(self._shards.values()), {}
@@ -312,7 +312,7 @@ class GroupCoordinator:
         return {index: found.log_end_offset for index, found in led if found is not None}
 
     def expire_offsets(self) -> None:
-        """Remove offsets that nobody has used for long; called by the scheduler."""
+        """Remove offsets that have not been used for long; called by the scheduler."""
         for shard in self._serving():
             shard.for_all(lambda group, now: group.expire_offsets(now, self._retention_ms))
 
@@ -336,7 +336,7 @@ class GroupCoordinator:
             self._on_fatal(error)
 
     def _next(self) -> Callable[[], None] | None:
-        """What is most urgent: who waits in vain comes first."""
+        """The most urgent work: first answer requests that wait in vain."""
         with self._condition:
             while not self._is_stopping:
                 if self._to_close:
@@ -357,7 +357,7 @@ class GroupCoordinator:
             return None
 
     def run_once(self) -> bool:
-        """Do one piece of the thread's work, for who runs no thread; False when there is none."""
+        """Do one piece of the thread's work, for tests without the thread; False if there is none."""
         with self._condition:
             if not (self._to_close or self._must_count or self._to_load or self._deleted or self._to_check):
                 return False

@@ -1,8 +1,8 @@
-"""What goes into a group's rules and what comes out, as plain data.
+"""The inputs and outputs of a group's rules, as plain data.
 
 In: events with a `Moment`. Out: `Effects`, which the caller carries out while it holds the group's lock:
-append the records in their order, and send the answers (these may go out later and in any order).
-For any thread; an `Effects` belongs to who received it.
+append the records in their order, and send the answers (these may go out later and in any order). For any
+thread; an `Effects` belongs to its receiver.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Loading groups from a partition of the offsets topic, compacted or not.
 
-The last record of each key counts, as compaction would leave it; only what is left at the end is understood,
-so that a long history of few keys is cheap. A record that is not understood is reported and left out: it is
-of a later version, or of another kind of group. A batch that is damaged ends the loading: to go on without it
-could mean to hand out old offsets.
+The last record of each key counts, as after compaction; only these last records are decoded, so that a long
+history of few keys is cheap. An unreadable record is logged and ignored: it has a later version, or belongs
+to another kind of group. A damaged batch ends the loading: continuing without it could return old offsets.
 
-The log is read to its end, not to the high watermark: as a leader this broker keeps all that is there.
-Runs on the coordinator's loading thread.
+The log is read to its end, not to the high watermark: as the leader this broker keeps all its records. Runs
+on the coordinator's loading thread.
 """
 
 from __future__ import annotations

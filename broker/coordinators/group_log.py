@@ -1,7 +1,7 @@
-"""What a group writes to the offsets topic and is loaded from, as plain data; bytes are made elsewhere.
+"""The records of a group in the offsets topic, as plain data; `group_records` encodes them.
 
 A group is the last `GroupRecord` of its id; its offsets are the last `OffsetRecord` of each partition. A
-record without a value removes what was there. Frozen data, for any thread.
+record without a value removes the former one. Frozen data, for any thread.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The groups of one partition of the offsets topic, while this broker leads it since one epoch.
+"""The groups of one partition of the offsets topic, while this broker leads it in one leader epoch.
 
-Whatever happens to a group happens under that group's lock: the rules say what follows, the records are put
-in line for the log in that order, and the timer is set. Writing and answering come after, without the lock.
-So groups do not wait for each other, nor for the disk.
+Every event of a group is handled under that group's lock: the rules return its effects, the records are
+queued for the log in that order, and the timer is set. Writing and answering follow without the lock. So
+groups do not wait for each other, nor for the disk.
 
-A shard loads, then serves, and is closed when leadership ends; it never comes back. What is under way then is
-told NOT_COORDINATOR. Records that are still in line are refused by the log, which knows since when the shard
-leads. While the broker is fenced no requests come here, and time stands still.
+A shard loads, then serves, and is closed when the leadership ends, for good. Requests in progress then get
+NOT_COORDINATOR. The log refuses records that are still queued, because it knows the shard's leader epoch.
+While the broker is fenced, the shard gets no requests, and its timers do not run.
 
-Called on the threads that handle requests, the purgatory's reaper (timers), those that settle appends, and
-the coordinator's own.
+Called on the threads that handle requests, the purgatory's reaper (timers), the threads that settle appends,
+and the coordinator's own.
 """
 
 from __future__ import annotations
@@ -183,12 +183,12 @@ class GroupShard:
                 self._state = ShardState.FAILED
 
     def fence(self) -> None:
-        """Serve nobody from now on; `close` tells those who wait."""
+        """Refuse requests from now on; `close` answers the waiting ones."""
         with self._lock:
             self._state = ShardState.CLOSED
 
     def close(self) -> None:
-        """The groups have another coordinator: tell everybody who waits."""
+        """The groups have another coordinator: answer all waiting requests."""
         self.fence()
         with self._lock:
             closed, self._groups = list(self._groups.values()), {}
@@ -353,7 +353,7 @@ class GroupShard:
         self._happen(hosted, tick)
 
     def _put_off(self, hosted: HostedGroup) -> None:
-        """Nobody is heard now, so nobody is late: sessions begin anew until this broker may act again."""
+        """The broker is fenced and gets no heartbeats: restart all sessions until it may act again."""
         with hosted.lock:
             if hosted.is_gone:
                 return

@@ -1,6 +1,6 @@
-"""What becomes of a JoinGroup: who is let in, who has to come again, who takes an old member's place.
+"""Handles a JoinGroup: the member is admitted, has to retry, or replaces an old static member.
 
-One part of a `group.Group`, under its lock; pure as that is.
+One part of a `group.Group`, under its lock; pure as the group.
 
 Source: Kafka 3.9's classic group coordinator for errors and their order; KIP-345 (static members), KIP-389
 (group.max.size), KIP-394 (member ids are asked for), KIP-814 (a static leader that skips the assignment).

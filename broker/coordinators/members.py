@@ -1,4 +1,4 @@
-"""The members of one group: who they are, what they can do, and who waits for what.
+"""The members of one group: their ids, their protocols, and their waiting requests.
 
 Keeps in step: the members by id, the static ones by instance id (KIP-345), how many support each protocol,
 how many wait in a JoinGroup, the ids that were given out and not used yet (KIP-394), and the leader. Knows no
@@ -121,7 +121,7 @@ class Members:
         self._next_deadline_ms = min(first, min(self.pending.values(), default=math.inf))
 
     def prolong(self, member: Member, expires_at_ms: float) -> None:
-        """Begin a member's session anew; to be called whenever nothing of the member waits any more."""
+        """Restart a member's session; called whenever the member has no waiting request left."""
         member.expires_at_ms = expires_at_ms
         self._next_deadline_ms = min(self._next_deadline_ms, expires_at_ms)
 
@@ -198,7 +198,7 @@ class Members:
         return votes.most_common(1)[0][0]
 
     def elect_joined_leader(self) -> bool:
-        """See that the leader is one who has joined; False when nobody has."""
+        """Make a member that has joined the leader; False if none has."""
         if self.leader_id is None:
             return False
         if self._by_id[self.leader_id].join_token is not None:

@@ -1,9 +1,9 @@
-"""The offsets that one group has committed: what counts, what is on its way into the log, what has expired.
+"""The committed offsets of one group: valid ones, commits in flight, and expired ones.
 
-A commit counts when its record is replicated, not before: `begin` notes that it is on its way, `finish` or
-`fail` tell the outcome. Outcomes may come in any order; the later record wins, as it will when the log is
-loaded. What is removed while commits of it are on their way stays removed, for the tombstone follows them in
-the log. Used under the group's lock; knows no clock.
+A commit counts when its record is replicated: `begin` records that it is in flight, `finish` or `fail` its
+outcome. Outcomes may come in any order; the later record wins, as it will when the log is loaded. An offset
+that is removed while a commit is in flight stays removed, because the tombstone follows in the log. Used
+under the group's lock; knows no clock.
 
 Source: KIP-211 (expiry), KIP-496 (OffsetDelete).
 """

@@ -1,13 +1,13 @@
-"""The way of a coordinator's records into one partition of the offsets topic.
+"""Appends a coordinator's records to one partition of the offsets topic.
 
-Records are put into a queue, in the order in which they happened, and written by whoever calls `flush` first:
-what has gathered becomes one batch. The next batch is written when the one before is settled, so that many
-commits at once cost few appends. They are written with acks=all, and each append is told its outcome once.
-Removals are no matter of choice, for what they remove is forgotten already: they are written also while too
-few replicas are in sync, in batches of their own.
+Records are queued in their order, and written by the first caller of `flush`: the queued records become one
+batch. The next batch is written when the one before is settled, so that many simultaneous commits need few
+appends. Batches are written with acks=all, and each append gets its outcome once. Removals cannot be refused,
+because their groups or offsets are gone from memory already: they are written even while too few replicas are
+in sync, in batches of their own.
 
-Any thread. `put` takes a moment and calls nobody, so it may be called under a group's lock; `flush` appends
-and calls back, so it may not.
+Any thread. `put` takes a moment and makes no callback, so it may be called under a group's lock; `flush`
+appends and calls back, so it may not.
 """
 
 from __future__ import annotations

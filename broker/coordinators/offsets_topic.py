@@ -1,6 +1,6 @@
-"""The topic of committed offsets and groups: how it is made, and which of its partitions a group belongs to.
+"""The topic of committed offsets and groups: its creation, and the partition of a group.
 
-It is the partition that Kafka itself chooses, so that tools and migrated data agree: Java's hash of the group
+The partition is the one that Kafka chooses, so that tools and migrated data agree: Java's hash of the group
 id, made non-negative in Kafka's way, modulo the number of partitions. Pure; any thread.
 """
 

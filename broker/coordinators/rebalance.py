@@ -1,10 +1,10 @@
-"""How a group gets from one generation to the next: who is waited for, how long, and what everybody is told.
+"""Moves a group from one generation to the next: which members it waits for, how long, and their answers.
 
-The core of a group (`group.Group` puts the requests in front of it). It guarantees:
+The core of a group (`group.Group` handles the requests around it). It guarantees:
 
-- A JoinGroup or SyncGroup that waits here is answered exactly once, whatever becomes of its member.
-- An assignment is handed out only when its record is replicated, so that all who hold one of a generation
-  hold parts of the same, also after the coordinator has moved.
+- A JoinGroup or SyncGroup that waits here is answered exactly once, whatever happens to its member.
+- An assignment is handed out only when its record is replicated, so that all members of a generation
+  hold parts of the same assignment, also after the coordinator has moved.
 - Every deadline is one of `next_deadline_ms`, and `tick` acts on all that have passed.
 
 No clock, no thread, no I/O; used under the group's lock.
@@ -84,7 +84,7 @@ class Rebalance:
         self._has_latecomer = False
 
     def load(self, stored: StoredGroup, coordinator_epoch: int, now: Moment) -> None:
-        """Take up the generation that the log has last; all sessions start anew."""
+        """Continue with the last generation in the log; all sessions restart."""
         self.generation_id = stored.generation_id
         self.protocol_type = stored.protocol_type or None
         self.protocol_name = stored.protocol_name
@@ -118,7 +118,7 @@ class Rebalance:
         return min(self.members.next_deadline_ms, self._join_deadline_ms, self._sync_deadline_ms)
 
     def keep_alive(self, member: Member, now: Moment) -> None:
-        """Start the member's session anew."""
+        """Restart the member's session."""
         timeout_ms = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
         self.members.prolong(member, now.monotonic_ms + timeout_ms)
 
@@ -256,7 +256,7 @@ class Rebalance:
             self.prepare_if_not_yet(reason, now)
 
     def forget_pending(self, member_id: str, now: Moment) -> None:
-        """Wait no longer for who was given an id."""
+        """Stop waiting for a member that was given an id."""
         self.members.remove(member_id)
         self.complete_join_if_all_have(now)
 
@@ -307,7 +307,7 @@ class Rebalance:
             self.complete_join_if_all_have(now)
 
     def complete_join_if_all_have(self, now: Moment) -> None:
-        """Begin the next generation when nobody is waited for any more."""
+        """Begin the next generation if no member is waited for any more."""
         if (
             self.state is GroupState.PREPARING_REBALANCE
             and self._initial_delay_left_ms is None
@@ -408,7 +408,7 @@ class Rebalance:
                 self.keep_alive(member, now)
 
     def _sync_deadline_passed(self, now: Moment) -> None:
-        """Who has joined and then did not ask for its assignment is not there any more."""
+        """Remove the members that joined but did not send their SyncGroup in time."""
         late = [self.members[member_id] for member_id in sorted(self.awaited_syncs)]
         invariant(len(late) > 0, "group %s waits for syncs of nobody", self.group_id)
         for member in late:
@@ -420,7 +420,7 @@ class Rebalance:
         self._sync_deadline_ms = math.inf
 
     def die(self, error: ErrorCode, now: Moment) -> None:
-        """Be of no more use; whoever waits is told why."""
+        """End the group; waiting requests get this error."""
         if self.state is GroupState.DEAD:
             return
         self._move(GroupState.DEAD, now)
@@ -439,7 +439,7 @@ class Rebalance:
 
 
 def store_error(error: ErrorCode) -> ErrorCode:
-    """What members are told when their generation could not be appended."""
+    """The error for members whose generation could not be appended."""
     return _STORE_ERRORS.get(error, error)
 
 

@@ -1,6 +1,6 @@
-"""ApiVersions: what this broker serves (KIP-35, KIP-511). Nothing is named that does not work.
+"""ApiVersions: the APIs that this broker serves (KIP-35, KIP-511).
 
-What is served is the registry of handlers, with the versions that the messages are declared in.
+They come from the registry of handlers, with the versions of the declared messages.
 """
 
 from __future__ import annotations

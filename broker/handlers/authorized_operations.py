@@ -1,7 +1,7 @@
-"""What a client may do, as the bit fields of Metadata and DescribeCluster (KIP-430).
+"""The operations that a client may do, as the bit fields of Metadata and DescribeCluster (KIP-430).
 
-Without an authorizer everybody may do everything, and Kafka then sets the bit of every operation that the
-kind of resource knows. Bit numbers are the codes of `org.apache.kafka.common.acl.AclOperation`.
+Without an authorizer every client may do everything, and Kafka then sets the bit of every operation of the
+kind of resource. Bit numbers are the codes of `org.apache.kafka.common.acl.AclOperation`.
 """
 
 from __future__ import annotations

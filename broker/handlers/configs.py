@@ -1,9 +1,9 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, over the settings that stand in ZooKeeper.
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for the settings in ZooKeeper.
 
-Reading and writing them blocks, so it runs on the slow-work thread. What is described is what stands there
-when it is asked for; that a change has taken effect on every replica is heard of by each broker itself, some
-milliseconds later. A broker describes and alters itself alone, as in Apache Kafka; topics and the defaults of
-all brokers may be asked for anywhere.
+Reading and writing them blocks, so it runs on the slow-work thread. Describe returns the settings that are in
+ZooKeeper at that moment; each broker applies a change by itself, some milliseconds later. A broker describes
+and alters only its own settings, as in Apache Kafka; topics and the defaults of all brokers are served by any
+broker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DescribeReplicas: this broker's replicas as they are inside, for operators."""
+"""DescribeReplicas: the internal state of this broker's replicas, for operators."""
 
 from __future__ import annotations
 

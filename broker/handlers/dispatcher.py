@@ -1,9 +1,9 @@
-"""From a frame to its handler. Runs on the network threads for short requests, else on the IO workers.
+"""Decodes a frame and runs its handler: short requests on the network threads, others on the IO workers.
 
-Both codecs come in on one port and end in the same handlers: a Kafka request begins with a zero byte, because
-no API key is above 255, a native one with a msgpack array marker. What cannot be read closes the connection
-with a logged reason and hurts nothing else. An exception that escapes a handler is a bug of ours: whoever
-runs the request logs it and closes that one connection.
+Both codecs share one port and the same handlers: a Kafka request begins with a zero byte, because no API key
+is above 255, a native one with a msgpack array marker. An unreadable frame closes its connection with a
+logged reason and affects no other. An exception that escapes a handler is a bug: the thread that runs the
+request logs it and closes that one connection.
 """
 
 from __future__ import annotations

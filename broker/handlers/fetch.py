@@ -1,7 +1,7 @@
 """Fetch: read for a consumer or a follower; the records go out as views of the segments' mappings.
 
-A consumer may keep a fetch session (see `fetch_session`), and our own followers always do (see
-`follower_sessions`): then they name only what changed and are told only what is new.
+A consumer may keep a fetch session (see `fetch_session`), and followers always do (see `follower_sessions`):
+then requests name only changed partitions, and answers have only those with news.
 """
 
 from __future__ import annotations

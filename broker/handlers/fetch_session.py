@@ -1,15 +1,15 @@
-"""Incremental fetch sessions (KIP-227): what a client asked for and was told stays here between its fetches.
+"""Incremental fetch sessions (KIP-227): a client's partitions and last answers are kept between its fetches.
 
-A full fetch (epoch 0) may open a session; the incremental ones after it name only what they add, change or
-forget, and are told only what is new to the client. Each request carries the session's next epoch, so that a
-request that is lost, doubled or late is noticed. A full fetch that names a session closes it; with epoch -1
-it opens none.
+A full fetch (epoch 0) may open a session; the incremental ones after it name only the partitions that they
+add, change or remove, and their answers have only partitions with news. Each request carries the session's
+next epoch, so that a lost, repeated or late request is noticed. A full fetch that names a session closes it;
+with epoch -1 it opens none.
 
-A partition is looked at only when it may have news: `session_partitions` says by which invariant. So a fetch
-costs what has changed, not what is subscribed to.
+A partition is read only if it may have news, by the invariant of `session_partitions`. So the cost of a fetch
+depends on the changed partitions, not on the subscribed ones.
 
-The rules know no clock, socket or log: time comes in as an argument, reads as their outcomes. Any thread; a
-session has a lock of its own, which comes after the cache's.
+The rules know no clock, socket or log: times and outcomes of reads are arguments. Any thread; a session has a
+lock of its own, which comes after the cache's.
 
 Source: https://cwiki.apache.org/confluence/display/KAFKA/KIP-227, and Kafka 3.9's behaviour on eviction.
 """

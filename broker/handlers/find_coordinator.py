@@ -1,8 +1,7 @@
 """FindCoordinator: which broker coordinates a group (several at once from version 4 on).
 
-The first who asks has the offsets topic made, and is answered when it is there; if that takes too long, by
-being told to come again. There is no transaction coordinator, and who asks for one is told that it is not
-available.
+The first request has the offsets topic created, and is answered when it exists, or with a retriable error if
+that takes too long. There is no transaction coordinator; requests for one get COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The life of groups and of their members, and what operators ask of them.
+"""The requests of groups' members, and the operators' requests about groups.
 
-The rules are the coordinator's; here requests become events of a group, and what comes back becomes answers.
-While groups are loaded, a heartbeat is answered as if all were well, and a SyncGroup with
-REBALANCE_IN_PROGRESS, as in Kafka: clients expect nothing else there.
+The rules are the coordinator's; the handlers turn requests into events of a group, and effects into answers.
+While groups are loaded, a heartbeat succeeds and a SyncGroup gets REBALANCE_IN_PROGRESS, as in Kafka: clients
+expect nothing else there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""InitProducerId: a fresh producer id, with epoch 0, for whoever wants to write idempotently.
+"""InitProducerId: a new producer id, with epoch 0, for an idempotent producer.
 
-As in Kafka 3.9, a producer without a transactional id that asks for a higher epoch gets a fresh id instead:
-nobody keeps its epoch, and its sequences begin at 0 either way. There is no transaction coordinator, and one
-who asks for transactions is told so.
+As in Kafka 3.9, a producer without a transactional id that asks for a higher epoch gets a new id instead: no
+broker stores its epoch, and its sequences begin at 0 either way. There is no transaction coordinator;
+requests with a transactional id are refused.
 """
 
 from __future__ import annotations

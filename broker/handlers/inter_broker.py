@@ -1,4 +1,4 @@
-"""LeaderAndIsr, StopReplica, UpdateMetadata and ControlledShutdown: what brokers say among themselves."""
+"""LeaderAndIsr, StopReplica, UpdateMetadata and ControlledShutdown: the requests between brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: this broker's log dirs, what lies in them, and how full their volumes are."""
+"""DescribeLogDirs: this broker's log dirs, their logs, and the space on their volumes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Metadata: the brokers, the controller, and the leaders that this broker believes in.
+"""Metadata: the brokers, the controller and the leaders, as far as this broker knows.
 
-A topic that does not exist may be made because it was asked for; see `barnabas.broker.auto_topics`. Clients
-of versions below 4 cannot say whether they want that, and are taken to.
+A request for an unknown topic may create it; see `barnabas.broker.auto_topics`. Versions below 4 have no
+field to refuse that, so they always may.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NEWS_WAIT_MS: Final = 20
 """As long as a busy broker may take to notice that its own connection to a peer was reset."""
 _SETTLED_AFTER_MS: Final = 1_000
 _WORTH_KEEPING: Final = 50
-"""An answer with fewer partitions is built anew for each request."""
+"""An answer with fewer partitions is built for each request."""
 
 
 def handle(services: Services, request: ApiRequest) -> None:

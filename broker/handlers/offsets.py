@@ -1,7 +1,7 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: how far groups have read.
+"""OffsetCommit, OffsetFetch and OffsetDelete.
 
-A commit is answered when its record is replicated. Partitions that this broker has never heard of are refused
-one by one, the others are committed all the same.
+A commit is answered when its record is replicated. Unknown partitions are refused one by one; the others are
+committed.
 """
 
 from __future__ import annotations

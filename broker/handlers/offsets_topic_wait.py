@@ -1,11 +1,11 @@
-"""A moment's patience with the offsets topic, which the first who asks for a coordinator has made.
+"""Lets requests wait a moment for the offsets topic, which the first FindCoordinator creates.
 
-That takes as long as fifty partitions on all brokers, and not all are ready at once. librdkafka's admin
-client asks for a coordinator three times within 300 ms and then lets its caller wait for the full time-out;
-and what a coordinator answers that has not heard of the topic yet it hands to its caller as an error. So
-these answers wait until this broker knows the topic, and what describes groups until they are loaded.
+Creating fifty partitions on all brokers takes a while, and not all brokers are ready at once. librdkafka's
+admin client asks for a coordinator three times within 300 ms and then lets its caller wait for the full
+timeout; and it returns the error of a coordinator that does not know the topic yet to its caller. So these
+answers wait until this broker knows the topic, and descriptions of groups until they are loaded.
 
-Called on the IO workers; the answer is given there, or on the purgatory's reaper.
+Called on the IO workers; the answer is sent there, or on the purgatory's reaper.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Produce: hand each partition's batches to the replicas, and answer when the acks asked for are there."""
+"""Produce: append each partition's batches, and answer when the requested acks are complete."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def handle(services: Services, request: ApiRequest) -> None:
         if failed is None:
             request.respond_nothing()
         else:
-            # Nobody waits for an answer; closing is the only way to tell, and makes the client look again.
+            # The client expects no answer; closing is the only signal, and makes it refresh its metadata.
             request.close_connection(f"acks=0 to {failed.partition}: {failed.error.name}: {failed.message}")
 
     if not request.may_look_into_records and services.replicas.looks_long_into(batches):

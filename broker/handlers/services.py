@@ -1,6 +1,6 @@
-"""What the handlers work with, put together by the composition root.
+"""The dependencies of the handlers, built by the composition root.
 
-The controller's side is known only by these protocols, because the broker does not import it.
+The controller's side appears only as protocols, because the broker does not import it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Handing the work of a request that blocks to the slow-work thread."""
+"""Hands the blocking work of a request to the slow-work thread."""
 
 from __future__ import annotations
 

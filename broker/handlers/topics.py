@@ -1,8 +1,9 @@
-"""CreateTopics, CreatePartitions and DeleteTopics: done by the controller's broker, answered when it shows.
+"""CreateTopics, CreatePartitions and DeleteTopics: served by the controller, answered when the change is
+visible.
 
 The work in ZooKeeper blocks, so it runs on the slow-work thread. Then the answer waits in the purgatory until
-this broker's metadata has a leader for every partition, or has forgotten the topic, or until the timeout.
-The brokers' own topics may be deleted, as in Apache Kafka, and are made anew when they are needed.
+this broker's metadata has a leader for every partition, or has forgotten the topic, or until the timeout. The
+brokers' own topics may be deleted, as in Apache Kafka, and are recreated when they are needed.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class LogDir:
             checkpoint.keep(key)
 
     def keep_no_longer(self, key: TopicPartition) -> None:
-        """The log of a partition is open after all: its checkpoint entries are its own again."""
+        """Undo `keep` after the log was opened: it writes its own checkpoint entries again."""
         for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
             checkpoint.keep_no_longer(key)
 

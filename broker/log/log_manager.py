@@ -65,7 +65,7 @@ class LogManager:
         self._damaged: dict[TopicPartition, Path] = {}
         """The folders of logs that could not be opened, so that a deletion of the partition finds them."""
         self._unopened: dict[TopicPartition, ScannedLog] = {}
-        """Of these, logs for which descriptors or memory were lacking: the next `get_or_create` retries."""
+        """Those of the damaged that lacked only descriptors or memory; the next `get_or_create` retries."""
         self.offline_dirs: dict[Path, LogDirFailure] = {}
         self.strays = StrayLogs(self._files)
         self.on_dir_failed: Callable[[Sequence[TopicPartition]], None] | None = None

@@ -1,1 +1,2 @@
-"""What a broker tells Prometheus. Imported where metrics are served alone, for the library takes memory."""
+"""A broker's metrics for Prometheus. Imported only if metrics are served, because the library takes
+memory."""

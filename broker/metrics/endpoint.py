@@ -1,12 +1,12 @@
 """The HTTP endpoint that Prometheus scrapes: GET /metrics, and nothing else.
 
-One thread accepts; each scrape has a thread of its own, at most `MAX_SCRAPES` at a time: one more is told so
-and sent away. A scrape that is not over after `SCRAPE_TIMEOUT_S` is cut off, whether it asks slowly or reads
-slowly. None of this touches the threads that serve clients. A page that cannot be made is a logged error and
-the answer 500; when the accepting thread dies, `on_fatal` hears of it.
+One thread accepts; each scrape has a thread of its own, at most `MAX_SCRAPES` at a time; further scrapes are
+refused. A scrape that takes longer than `SCRAPE_TIMEOUT_S` is cut off, whether it sends or reads slowly. The
+threads that serve clients are not involved. If a page cannot be built, the error is logged and the answer is
+500; if the accepting thread dies, `on_fatal` is called.
 
-There is no authentication and no encryption: bind it to an address that only those who may know the names of
-groups and topics can reach.
+There is no authentication and no encryption: bind it to an address that is reachable only for people who may
+know the names of groups and topics.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Collects the metrics of the groups that this broker coordinates, for the registry of the Prometheus client.
 
-Runs on a thread that serves metrics. Of a group it reads what is one reference or one step of the
-interpreter: it takes no group's lock, so no commit ever waits for a scrape.
+Runs on a thread that serves metrics. It reads only single references and values that take one step of the
+interpreter, so it takes no group's lock and no commit ever waits for a scrape.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""How far groups are behind, as samples: from what they committed and where the partitions end. Pure.
+"""The lag of groups as samples, from their committed offsets and the ends of the partitions. Pure.
 
-The lag of a partition is its high watermark less the committed offset, and never negative. Nothing is made
-up: where the end is not known there is no lag, and then neither a sum nor a maximum of that group, for both
-would be too low. Offsets of partitions that exist no longer are shown, and have no lag.
+The lag of a partition is its high watermark less the committed offset, and never negative. If the end is
+unknown, there is no lag, and neither a sum nor a maximum of that group, because both would be too low.
+Offsets of partitions that no longer exist are shown without a lag.
 
 The names are those of kafka_exporter wherever it has one, with its labels, so that dashboards and alerts made
 for it can be used. The sum and the maximum are of a whole group, as Redpanda's
 ``redpanda_kafka_consumer_group_lag_sum`` and ``…_lag_max`` are; kafka_exporter's sum is of one topic.
 
-Names of groups are anybody's choice, and every series costs the reader of the page. So there are at most
-``max_series``; which ones are left out does not change while the groups do not: those of single partitions
-first, of the groups that come last by name. A group with an overlong name is left out whole.
+Clients choose the names of groups, and every series costs the reader of the page. So there are at most
+``max_series``. The choice is stable while the groups do not change: series of single partitions are omitted
+first, of the groups that come last by name. A group with an overlong name is omitted completely.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The page that a scrape gets: all that the registry has, in Prometheus' text format.
+"""The page of a scrape: all metrics of the registry, in Prometheus' text format.
 
-Made anew when somebody asks and the last one is older than `FRESH_MS`, by one thread at a time; the others
-get what it made. So it does not matter to the broker how many ask how often.
+It is rebuilt at a request if the last one is older than `FRESH_MS`, by one thread at a time; the others get
+its result. So the number of scrapes does not matter to the broker.
 
-Source: Prometheus' text exposition format 0.0.4, which the library writes; it escapes what stands in labels.
+Source: Prometheus' text exposition format 0.0.4, which the library writes; it escapes the labels.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Where partitions end for a consumer: by this broker's own replicas, else as their leaders say.
+"""The ends of partitions for a consumer: from this broker's own replicas, else from their leaders.
 
-A leader's high watermark here counts, and a follower's while it is in sync: that one is late by a fetch, not
-more. For other partitions each leader is asked once, for all of them together, and all leaders at the same
-time. What has not come after `TIMEOUT_MS` is not known; nothing is guessed.
+The high watermark of a local leader counts, and of a local follower while it is in sync: it is late by at
+most one fetch. For other partitions each leader is asked once, for all of them together, and all leaders at
+the same time. Ends that have not arrived after `TIMEOUT_MS` are unknown.
 
-Called on the threads that serve metrics; blocks that long at most, or as long as the system's resolver where
-brokers are known by name. Takes no lock but a partition's, for a moment.
+Called on the threads that serve metrics; blocks at most that long, or as long as the system's resolver if
+brokers are known by name. Takes only a partition's lock, for a moment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Puts the metrics of a broker together and serves them; what else is to be measured is registered here."""
+"""Builds the metrics of a broker and serves them; further metrics are registered here."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
 """One client's connection: frames in, responses out, in order and bounded.
 
-Requests of one connection are run one at a time and in order. One that was run but not yet answered (it waits
-in the purgatory) lets the next one run; responses still leave in the order of the requests, from the slots.
+Requests of one connection are run one at a time and in order. A request that was run but not yet answered (it
+waits in the purgatory) does not block the next one; responses leave in the order of the requests, from the
+slots.
 
 Bounds: at most `max_in_flight` requests run and unanswered; reading stops while as many are received and not
 answered, while their frames exceed `max_in_flight_bytes`, while the request queue is full, or while the peer
 does not read its responses. In the last case no further request is run either, so a slow reader holds twice
 `max_unwritten_bytes` and two responses at most, however much it asks for.
 
-A peer that ends its side has sent all it had to say: what has come of it is run all the same, for a producer
-with acks=0 writes, closes and trusts that. Then the connection is closed; what is still unanswered is not
-waited for, as with Apache Kafka.
+If a peer ends its side, its received requests are still run, because a producer with acks=0 may write, close
+and rely on that. Then the connection is closed; like Apache Kafka, it does not wait for unanswered requests.
 
 Threads: the protocol callbacks, `flush` and `close` run on the network thread that owns the connection;
 `answer`, `answer_with_close`, `take_request` and `request_done` on any thread. The lock guards what both

@@ -1,9 +1,9 @@
 """Replicas that an unforeseen error has put out of service, with the reason.
 
-A failed replica has no role until the controller assigns one again; then it is retried. This broker asks for
-that after a pause, longer each time: what failed may have passed, such as a leader's bug or a bad batch. The
-broker and all other partitions continue. The controller receives KAFKA_STORAGE_ERROR and elects another
-leader. A coordinator records here the partitions that it could not load, which are not retried. Any thread.
+A failed replica has no role until the controller assigns one again; then it is retried. This broker requests
+the role after a pause, longer each time: the cause may have passed, such as a leader's bug or a bad batch.
+The broker and all other partitions continue. The controller receives KAFKA_STORAGE_ERROR and elects another
+leader. A coordinator records here the partitions that it could not load; they are not retried. Any thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LONGEST_PAUSE_MS: Final = 600_000.0
 
 
 class _Retry(NamedTuple):
-    """When the role is asked for again, and the pause before that."""
+    """When the role is requested again, and the pause before that."""
 
     due_ms: float
     pause_ms: float
@@ -35,7 +35,7 @@ class FailedReplicas:
         self._now_ms = now_ms
         self._reasons: dict[TopicPartition, str] = {}
         self._retries: dict[TopicPartition, _Retry] = {}
-        """Also of replicas that work again: one that soon fails again waits for longer."""
+        """Also of replicas that work again: a replica that soon fails again pauses for longer."""
 
     def note(self, name: TopicPartition, error: BaseException, what: str, *, is_retried: bool) -> None:
         """Record that the operation ``what`` failed on this replica by an unforeseen error."""
@@ -54,7 +54,7 @@ class FailedReplicas:
         return _Retry(now_ms + pause_ms, pause_ms)
 
     def take_due(self) -> bool:
-        """Whether the roles of failed replicas are to be asked for now; then not again for a pause."""
+        """Whether to request the roles of failed replicas now; then not again for a pause."""
         now_ms, is_due = self._now_ms(), False
         for name, retry in list(self._retries.items()):
             if now_ms < retry.due_ms:

@@ -4,7 +4,7 @@ One thread with one event loop runs all fetchers, one per leader with one connec
 partitions it follows there. A fetcher has one fetch in flight, long-polled at the leader; what comes back is
 appended before the next fetch says so, which is how the leader learns how far this follower is.
 
-- What is asked, what becomes of an answer and when to ask again is decided in `leader_fetches`.
+- `leader_fetches` decides about requests, answers and retries.
 - When the set of partitions changes, an empty fetch has the leader answer the waiting one at once.
 - A leader whose connection is lost, or whose port refuses, is reported to the metadata cache as suspect, and
   trusted when it answers again; for a loss alone also after a while.

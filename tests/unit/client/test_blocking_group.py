@@ -126,7 +126,7 @@ def test_a_failure_in_the_body_leaves_and_commits_nothing(group: Group) -> None:
 def test_ctrl_c_while_waiting_commits_what_was_handed_out(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although the poll ends after it, in the consumer's own thread and with an error of its own."""
+    """The poll ends later, in the consumer's own thread and with an error of its own."""
     group.fill(0, 3)
 
     def body() -> None:

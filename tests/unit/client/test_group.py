@@ -633,7 +633,7 @@ async def test_without_a_group_there_is_nothing_to_subscribe_or_commit_to(
 async def test_a_member_does_not_create_topics_again_that_it_no_longer_wants(
     coordinator: FakeCoordinator, strategy: str
 ) -> None:
-    """Nor the leader those that only a member that has left wanted."""
+    """The group leader does not either, for topics that only a departed member wanted."""
     cluster = coordinator.cluster
     cluster.creates_topics = True
     cluster.add_topic("other")
