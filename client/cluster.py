@@ -121,8 +121,11 @@ class Cluster:
         return self.cache.leader_for(tp)
 
     def watch_topics(self, *topics: str) -> None:
-        """Have these topics in every refresh from now on."""
+        """Have these topics in every refresh from now on; ask at once if one was never asked about."""
+        is_new = not self._topics.union(self.cache.topics, self.cache.topic_errors).issuperset(topics)
         self._topics.update(topics)
+        if is_new:
+            self.request_refresh(at_once=True)
 
     def unwatch_topics(self, *topics: str) -> None:
         """Leave these topics out of refreshes from now on."""
@@ -333,18 +336,21 @@ class Cluster:
         self._last_refresh = time.monotonic()
         names = {name for name in self._topics if self._is_in_use(name)} | self._asked.keys()
         response = await self._ask_about(names, creates=False)
+        # Without those that nobody wants any more: they would stay known, or even be created.
+        wanted = self._topics | self._asked.keys()
+        topics = [topic for topic in response.topics if topic.name in wanted]
         missing = {
             topic.name
-            for topic in response.topics
+            for topic in topics
             if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             and topic.name is not None
             and self._may_create(topic.name)
         }
         if missing:
             # A second request, for topics in use now only: otherwise a deleted topic would come back.
-            known = [topic for topic in response.topics if topic.name not in missing]
             response = await self._ask_about(missing, creates=True)
-            response.topics = [*known, *response.topics]
+            topics = [topic for topic in topics if topic.name not in missing] + response.topics
+        response.topics = topics
         self.cache.update(response)
         if self.cache.is_stale:
             # A broker that is cut off from ZooKeeper answers, and learns nothing: others are asked next time.

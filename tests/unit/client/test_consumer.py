@@ -21,7 +21,7 @@ from barnabas.protocol.compression import Compression
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import TimestampType
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import until
+from tests.waiting import DEADLINE_S, until
 
 from .fake_broker import FakeCluster, FakePartition
 
@@ -47,6 +47,17 @@ async def read(consumer: Consumer, count: int, max_records: int | None = None) -
         assert records, f"only {len(found)} of {count} records came"
         found += [record.value for record in records]
     return found
+
+
+async def test_the_first_question_about_a_topic_does_not_wait_for_the_back_off() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 0, 1)
+        settings = {"auto_offset_reset": "earliest", "retry_backoff_ms": 3_600_000}
+        async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
+            consumer.assign([T0])
+            async with asyncio.timeout(DEADLINE_S):
+                assert (await consumer.getone()).value == b"0"
 
 
 async def test_records_come_in_order_with_all_their_fields() -> None:
