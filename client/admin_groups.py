@@ -1,4 +1,4 @@
-"""What operators ask of consumer groups: who is there, how far they have read, and changing that.
+"""The operators' requests about consumer groups: members, committed offsets, and changes of both.
 
 A part of `Admin`, which is the only one to derive from it; on its event loop. Questions follow the
 coordinator when it moves, and are asked again while that can help and the time is not over.

@@ -1,8 +1,8 @@
-"""How far a group has read: committing offsets and asking for those that were committed.
+"""Commits offsets of a group and fetches the committed ones.
 
-A commit is made as whoever the member is at the time. One that is asked for again goes out as the same
-member of the same generation or not at all: after a rebalance the partitions may have gone to somebody else,
-whose newer offsets an old commit would undo. Retries end at a deadline. On the consumer's event loop.
+A commit has the member id and generation of its time. It is retried as the same member of the same generation
+or not at all: after a rebalance the partitions may belong to another member, whose newer offsets an old
+commit would overwrite. Retries end at a deadline. On the consumer's event loop.
 """
 
 from __future__ import annotations

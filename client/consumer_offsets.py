@@ -1,4 +1,4 @@
-"""What a consumer says and asks about offsets: commits of its group, and the ends of partitions.
+"""A consumer's calls about offsets: commits of its group, and the ends of partitions.
 
 A part of `Consumer`, which is the only one to derive from it; on its event loop.
 """

@@ -1,4 +1,4 @@
-"""What consumers of one group tell each other through the coordinator: subscriptions and assignments.
+"""The data that consumers of a group exchange through the coordinator: subscriptions and assignments.
 
 The bytes are those of Kafka's ``ConsumerProtocolSubscription`` and ``ConsumerProtocolAssignment``, versions 0
 to 3, so that other Kafka clients may share a group with ours. A newer version is read as version 3, as the

@@ -1,7 +1,7 @@
-"""Asking the controller to change something, following it when it moves.
+"""Sends changes to the controller, following it when it moves.
 
-An answer may be lost after the change was made. It is then asked for again, and what the second answer says
-of the first attempt is not known: `Answered.is_doubtful` tells. Belongs to the event loop of the cluster.
+An answer may be lost after the change was made. The request is then retried, and the second answer does not
+show whether the first attempt succeeded: `Answered.is_doubtful`. Belongs to the event loop of the cluster.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The exceptions that a user of the clients meets, in one place.
+"""The exceptions of the clients, in one place.
 
-What a broker said is an `ApiError` with its code (``MessageTooLargeError`` and so on, by name from here as
-from `barnabas.protocol.errors`); what happened on this side is a `LocalError`. ``retriable`` tells whether
-doing the same again may help; the clients have then already tried for as long as their settings allow.
+A broker's error is an `ApiError` with its code (``MessageTooLargeError`` and so on, by name from here as from
+`barnabas.protocol.errors`); an error on this side is a `LocalError`. ``retriable`` tells whether a retry may
+help; the clients have then already retried for as long as their settings allow.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Fetched data on its way to the consumer: raw batches that are decoded when somebody polls.
+"""Fetched data of the consumer: raw batches that are decoded in `poll`.
 
 Guarantees: records come in offset order, none below the position and none twice; the memory of an answer is
-given back for reuse when the last batch in it was decoded, and no view of it is used after that.
+returned for reuse after its last batch was decoded, and no view of it is used after that.
 
 A partition's state belongs to the consumer's event loop.
 """

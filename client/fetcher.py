@@ -1,13 +1,13 @@
-"""What keeps the consumer's buffers filled: one long-polled fetch per broker, for all its partitions.
+"""Keeps the consumer's buffers filled: one long-polled fetch per broker, for all its partitions.
 
 It is driven by events: an assignment, a seek, a poll that made room, an answer, fresh metadata or a timer
 schedule one round, and a round sends the fetches that are due. Bounds: a partition is fetched only while it
-has less than `max_partition_fetch_bytes` buffered, and all answers under way together with all that is
-buffered stay within `fetch_max_bytes`, but for a single batch larger than what was asked for, and for what a
-broker owes that hangs: it does not take the share of another.
+has less than `max_partition_fetch_bytes` buffered, and all answers in flight plus all buffered data stay
+within `fetch_max_bytes`. Exceptions are a single batch larger than the limit, and the answers that a hung
+broker still owes, which do not reduce the share of others.
 
-A partition whose leader has changed leaves the fetch that is under way for it: an answer of the old leader is
-dropped, and the new one is asked, first of all whether it still has what was read (KIP-320).
+A partition whose leader has changed leaves the fetch in flight for it: an answer of the old leader is
+dropped, and the new one is asked, first whether it still has the records that were read (KIP-320).
 
 It runs on the consumer's event loop.
 """

@@ -1,8 +1,8 @@
-"""When offsets are committed: by the user's word, in the background, or automatically.
+"""Commits offsets by the user's call, in the background, or automatically.
 
-What is committed automatically are positions as they are when a poll begins: what was handed out before it
-has been worked on by then, so nothing unseen is ever covered. Bounded: one automatic commit per interval and
-one before partitions go. On the consumer's event loop.
+An automatic commit covers the positions at the beginning of a poll: the records handed out before have been
+processed by then, so no unseen record is ever covered. Bounded: one automatic commit per interval and one
+before a revocation. On the consumer's event loop.
 """
 
 from __future__ import annotations

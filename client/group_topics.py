@@ -1,7 +1,7 @@
-"""Which topics a member is subscribed to: looking for those that a pattern selects, and that come later.
+"""The topics of a member's subscription, including topics that match its pattern later.
 
-Bounded: one look per `metadata_max_age_ms`, and no longer than a heartbeat can wait. On the consumer's event
-loop.
+Bounded: one search per `metadata_max_age_ms`, and no longer than a heartbeat can wait. On the consumer's
+event loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a client knows of the cluster: brokers, topics, leaders. Plain data and rules, no I/O, no clock.
+"""A client's metadata: brokers, topics, leaders. Plain data and rules, no I/O, no clock.
 
-Guarantees: an answer that is older than what is known, by leader epoch, never replaces it (brokers learn of
-an election one after another). A leader that was found wrong is not named again until another answer came.
+Guarantees: an older answer, by leader epoch, never replaces a newer one (brokers learn of an election one
+after another). A refuted leader is not named again until another answer has come.
 
 It belongs to the event loop of its `Cluster`.
 """

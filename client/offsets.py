@@ -1,4 +1,4 @@
-"""Offsets by position or time: asking the leaders of many partitions, and asking again while they change.
+"""Offsets by position or time: asks the leaders of many partitions, with retries while they change.
 
 Shared by consumer, admin and range reader; on their cluster's event loop.
 """

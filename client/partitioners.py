@@ -1,8 +1,8 @@
-"""Which partition a record goes to. Pure but for the random choices; used on the producer's own thread.
+"""Chooses the partition of a record. Pure except for random choices; used on the producer's own thread.
 
-A record with a key goes to murmur2 of the key, as with Java's client, so that both put one key into one
-partition. The strategies differ in where records without a key go, and ``round_robin`` and ``random`` ignore
-the key altogether.
+A record with a key goes to murmur2 of the key, as with Java's client, so that both put a key into the same
+partition. The strategies differ for records without a key, and ``round_robin`` and ``random`` ignore the key
+altogether.
 
 Source: Kafka's `BuiltInPartitioner` and KIP-480 for the behaviour; murmur2 by Austin Appleby (public domain).
 """

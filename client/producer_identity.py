@@ -1,7 +1,7 @@
-"""The producer id of an idempotent producer: asked for once, from any broker, for as long as it takes.
+"""The producer id of an idempotent producer: requested once, from any broker, for as long as it takes.
 
-What cannot be cured by asking again (an old broker, no permission) is handed to the records that wait, and
-the next record asks anew. It runs on the producer's event loop.
+An error that no retry can cure (an old broker, no permission) fails the waiting records, and the next record
+starts a new request. It runs on the producer's event loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reading a range of offsets as raw batches, for bulk users that decode many records at once.
+"""Reads a range of offsets as raw batches, for bulk users that decode many records at once.
 
-Guarantees: every batch with an offset of the range is handed out once and in order, whoever leads the
-partition meanwhile; nothing is decoded or copied. The next fetch is under way while the caller works.
+Guarantees: every batch with an offset of the range is handed out once and in order, through changes of
+leaders; nothing is decoded or copied. The next fetch is in flight while the caller works.
 
 It runs on its cluster's event loop.
 """

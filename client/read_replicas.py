@@ -1,10 +1,10 @@
-"""Which replica a partition is read from: its leader, or the one that the leader sent us to (KIP-392).
+"""Chooses the replica that a partition is read from: its leader, or the one that the leader named (KIP-392).
 
 A leader that places readers by rack answers the fetch of a consumer in another rack with no records and the
-name of a replica nearby. It does so with every fetch, so whoever tells a rack has to go there. The advice is
-followed for `metadata_max_age_ms`, while the same leader leads and the replica is among the live brokers; an
-error of the replica's ends it, and the leader is asked again. Offsets are never reset, and leaders never
-doubted, by what a replica says. Rules over plain data, time passed in.
+name of a replica nearby. It does so with every fetch, so a consumer with a rack has to follow. The choice is
+valid for `metadata_max_age_ms`, while the same leader leads and the replica is among the live brokers; an
+error of the replica ends it, and the leader is asked again. A replica's answer never resets offsets, and
+never refutes a leader. Rules over plain data, time passed in.
 """
 
 from __future__ import annotations

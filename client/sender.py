@@ -1,4 +1,4 @@
-"""What brings the batches to the brokers: one request per leader, with batches of many partitions.
+"""Sends the batches to the brokers: one request per leader, with batches of many partitions.
 
 It is driven by events, not by a loop that polls: a new batch, an answer, fresh metadata or a timer schedules
 one round, and a round sends whatever may be sent. Guarantees: every batch ends delivered or failed, within

@@ -1,4 +1,4 @@
-"""Which batches of a partition are on their way, in which order, and under which sequence numbers.
+"""The batches of a partition in flight, their order and their sequence numbers.
 
 The rules of the idempotent producer (KIP-98, KIP-360), as data and functions without I/O or clock:
 
@@ -7,13 +7,13 @@ The rules of the idempotent producer (KIP-98, KIP-360), as data and functions wi
 - A batch that has to be sent again goes only when it is the first of them; nothing new passes it.
 - Until a numbering has been acknowledged once, one batch goes at a time: a broker that does not know a
   producer takes any number, so a second batch could overtake a first one that was refused.
-- A batch given up after it may have been written leaves a question behind: until the answer to a later one
-  decides it, nothing new is numbered. When nothing is left to decide it, or a gap is certain, the numbering
-  begins anew: once no request is under way, with 0 in the next epoch, what is not acknowledged first.
-- It also begins anew when an offset comes back that lies before one that came before: that is another log, as
-  of a topic that was deleted and made again, whose leader did not know the producer and took any number.
+- After a batch was given up that may have been written, nothing new is numbered until the answer to a later
+  batch decides about it. If no batch is left to decide, or a gap is certain, the numbering starts again: once
+  no request is in flight, with 0 in the next epoch, unacknowledged batches first.
+- It also starts again if an offset is not above an earlier one: that is another log, as of a recreated topic,
+  whose leader did not know the producer and accepted any number.
 
-Without numbers (idempotence off) at most one batch is on its way, so that a retry never reorders.
+Without numbers (idempotence off) at most one batch is in flight, so that a retry never reorders.
 
 It belongs to its queue, and is used under the accumulator's lock.
 """

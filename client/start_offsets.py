@@ -1,8 +1,8 @@
-"""Where reading a partition begins when the committed offset has still to be asked for.
+"""Finds the start offset of partitions from the committed offsets.
 
-Until it is known nothing of the partition is fetched. It is asked for as long as that can help: no reset
-takes the place of an offset that cannot be told yet. A seek of the user's counts for more. On the consumer's
-event loop; one task per call of `find`, which ends with the partitions that it is for.
+A partition is not fetched until its start is known. The request is retried while that can help: an
+unavailable committed offset is never replaced by a reset. A seek of the user takes precedence. On the
+consumer's event loop; one task per call of `find`, which ends when its partitions have a start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a consumer subscribed to: topics by name or by a pattern, and who is told of rebalances.
+"""A consumer's subscription: topics by name or by a pattern, and its rebalance listener.
 
 Plain data and rules; the session looks the topics up. A pattern has to match the whole name, as in Kafka.
 """

@@ -1,8 +1,8 @@
-"""Whether a new leader's log still holds what a consumer has read: the check after a change of leaders.
+"""Checks after a change of leaders whether the new leader's log still holds the records that were read.
 
-An unclean election may put a shorter history in place of what consumers have seen; when it has grown again,
-offsets alone no longer tell. So before the first fetch from a new leader the consumer asks where the epoch of
-its last record ends there (KIP-320). The rule is a pure function; `epoch_ends` is the question.
+An unclean election may replace the history that consumers have read by a shorter one; when that has grown
+again, offsets alone do not show it. So before the first fetch from a new leader the consumer asks where the
+epoch of its last record ends there (KIP-320). The rule is a pure function; `epoch_ends` sends the request.
 """
 
 from __future__ import annotations

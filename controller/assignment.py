@@ -1,8 +1,8 @@
-"""Which brokers get the replicas of a new topic: pure functions.
+"""Assigns the replicas of a new topic to brokers: pure functions.
 
-Replicas are dealt out round robin, so that leaders and followers are spread evenly; racks are not looked at.
-Source: the rack-unaware assignment of Apache Kafka (AdminUtils), whose results these match for the same
-start and shift.
+Replicas are assigned round robin, so that leaders and followers are spread evenly; racks are ignored. Source:
+the rack-unaware assignment of Apache Kafka (AdminUtils), whose results these match for the same start and
+shift.
 """
 
 from __future__ import annotations

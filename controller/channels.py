@@ -1,8 +1,8 @@
 """The controller's connections to all live brokers, itself included, and how it sees that one has died.
 
 A thread of its own with an event loop, from election to resignation. Each broker has one link: a connection
-that is made at once and kept, and batches that are sent in order, one request at a time, again and again
-while the broker is registered. What waits is merged (see `barnabas.controller.request_batch`), so a stopped
+that is made at once and kept, and batches that are sent in order, one request at a time, with retries while
+the broker is registered. Waiting batches are merged (see `barnabas.controller.request_batch`), so a stopped
 broker costs bounded memory.
 
 A broker becomes suspect when connecting fails and `PeerLives` declares it dead, even if its ZooKeeper session

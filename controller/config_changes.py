@@ -1,12 +1,12 @@
-"""`ConfigChanges`: hears of changed settings and reads them anew, on every broker.
+"""`ConfigChanges`: watches for changed settings and reads them again, on every broker.
 
 A thread of its own watches ``/config/changes``. Each notification names a topic or broker whose settings have
-changed; what they are now is read and handed to ``apply``. After a lost session everything is read again,
-since notifications may have come and gone meanwhile. Notifications older than a quarter of an hour are
-removed by whoever sees them, as Apache Kafka does.
+changed; the present settings are read and passed to ``apply``. After a lost session everything is read again,
+since notifications may have come and gone meanwhile. Any broker removes notifications that are older than a
+quarter of an hour, as in Apache Kafka.
 
 ``apply`` is called on the thread that calls `load` (once, before `start`) and then on this one, never on two
-at a time. While ZooKeeper is out of reach nothing is lost: it is tried again.
+at a time. While ZooKeeper is unreachable no change is lost: the read is retried.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ConfigChanges:
         self._store.delete_notices([name for name, created_ms in self._seen.items() if created_ms < too_old])
 
     def _read_notices(self) -> dict[str, ChangeNotice]:
-        """The notifications that are not known yet; forgets those that are gone. Sets the watch anew."""
+        """The new notifications; forgets those that are gone. Sets the watch again."""
         names = self._store.notices(lambda _: self._wake())
         self._seen = {name: self._seen[name] for name in names if name in self._seen}
         return self._store.read_notices([name for name in names if name not in self._seen])

@@ -1,7 +1,7 @@
-"""`ConfigStore`: the settings of topics and brokers in ZooKeeper, and the news of their changes.
+"""`ConfigStore`: the settings of topics and brokers in ZooKeeper, and the notifications of their changes.
 
 Any broker may write them, by compare-and-set and together with a notification under ``/config/changes`` in
-one transaction: a change that nobody hears of cannot happen. Layout and formats are those of Apache Kafka in
+one transaction, so there is no change without a notification. Layout and formats are those of Apache Kafka in
 ZooKeeper mode: ``/config/topics/<topic>``, ``/config/brokers/<id>`` and ``/config/brokers/<default>``.
 
 All calls block, may come from any thread but the client library's, and may raise `ZooKeeperUnavailable` or

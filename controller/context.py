@@ -1,7 +1,7 @@
 """`ControllerContext`: what the active controller knows of the cluster.
 
-Plain data with the questions that are asked of it; it decides nothing and does no I/O. Only the controller's
-event thread touches it. It is thrown away on resignation and read anew from ZooKeeper on election.
+Plain data with queries; it decides nothing and does no I/O. Only the controller's event thread uses it. It is
+dropped on resignation and read from ZooKeeper on election.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class ControllerContext:
         return topic in self.topics_to_delete
 
     def offline_partitions(self) -> list[TopicPartition]:
-        """Partitions that nobody can write to, those being deleted aside."""
+        """Partitions without a live leader, except those being deleted."""
         live = self.live_or_shutting_down
         return [
             tp

@@ -1,9 +1,9 @@
 """`ControllerWriter`: every write that only the controller may do, fenced by its epoch.
 
-Each write is a transaction that first checks the version of ``/controller_epoch``: once another controller
-was elected, nothing of the former one's gets through, however long it was paused, and the caller learns it
-as `ControllerMoved`. Writes are pipelined, each in a transaction of its own, so that one refusal stops no
-other. A write whose answer was lost is repeated and then recognised by what stands there.
+Each write is a transaction that first checks the version of ``/controller_epoch``: after the election of
+another controller no write of the former one succeeds, however long it was paused, and the caller gets
+`ControllerMoved`. Writes are pipelined, each in a transaction of its own, so that one refusal stops no other.
+A write whose answer was lost is repeated, and recognised by the data in the node.
 
 Any thread; calls block and are bounded as the session's are.
 """

@@ -1,7 +1,7 @@
-"""Who leads: the elections as pure functions over the assignment, the ISR and who lives.
+"""Leader elections as pure functions over the assignment, the ISR and the live brokers.
 
-Each takes the replicas in the order of the assignment (the preferred one first) and gives an `Election`, or
-None when nobody may lead. Reassignment and preferred election will each add one function here. Source: the
+Each takes the replicas in the order of the assignment (the preferred one first) and returns an `Election`, or
+None if no replica may lead. Reassignment and preferred election will each add one function here. Source: the
 leader election rules of Apache Kafka 3.9.
 """
 
@@ -14,7 +14,7 @@ from barnabas.protocol.ids import BrokerId
 
 
 class Election(NamedTuple):
-    """The outcome: who leads and with which ISR; `is_unclean` says that acknowledged records may be lost."""
+    """The outcome: leader and ISR; `is_unclean`: acknowledged records may be lost."""
 
     leader: BrokerId
     isr: tuple[BrokerId, ...]

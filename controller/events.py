@@ -1,8 +1,8 @@
-"""What can happen to a controller: one small frozen class per event.
+"""The events of a controller: one small frozen class each.
 
-Events of one kind that say only "look again" are equal to one another, and the queue holds each of them once.
-Those that come from the channels carry the controller epoch in which the channels were started, and the
-broker epoch of the life they speak of: what is said about an earlier life or reign is not listened to.
+Events that only say "look again" are equal to others of their kind, and the queue holds each of them once.
+Events from the channels carry the channels' controller epoch and the broker epoch that they concern: events
+of an earlier reign or registration are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ShutdownDone = Callable[[ErrorCode, list[TopicPartition]], None]
 
 @dataclass(frozen=True, slots=True)
 class ControllerChange:
-    """``/controller`` has changed, or may have: see who holds it, and stand for election if nobody does."""
+    """``/controller`` may have changed: read it, and stand for election if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)

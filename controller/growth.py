@@ -1,4 +1,4 @@
-"""Which replicas the partitions get that are added to a topic: a pure function.
+"""Assigns the replicas of partitions that are added to a topic: a pure function.
 
 Source: KIP-195, and what Apache Kafka 3.9 answers to requests that cannot be fulfilled.
 """

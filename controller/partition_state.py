@@ -1,8 +1,8 @@
-"""The partition state machine: who leads each partition, and the writing of it.
+"""The partition state machine: elects the leader of each partition and writes the result.
 
-The moves are a table; an illegal one raises before anything is changed. Going online elects: the outcome is
-written by compare-and-set, taken into the context and put into the batch for the brokers. A partition for
-which nobody may be elected stays where it was. Runs on the controller's event thread; the elections
+The moves are a table; an illegal one raises before anything is changed. Going online elects a leader: the
+result is written by compare-and-set, taken into the context and put into the batch for the brokers. A
+partition without an eligible leader stays in its state. Runs on the controller's event thread; the elections
 themselves are the pure functions of `barnabas.controller.election`.
 """
 

@@ -1,4 +1,4 @@
-"""Where everything of a cluster stands in ZooKeeper, with Kafka's own paths.
+"""The paths of a cluster's znodes, as in Kafka.
 
 Pure. Paths are relative to the chroot, which the ZooKeeper client puts in front of each. Source: the znode
 layout of Apache Kafka 3.9 in ZooKeeper mode.

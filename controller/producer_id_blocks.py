@@ -1,8 +1,7 @@
 """Claiming blocks of producer ids in ZooKeeper: one znode that every broker moves on by compare-and-set.
 
-Any broker may claim; each block belongs to one claim for ever. A claim whose answer was lost is not looked
-for again: its ids stay unused. Source: `ProducerIdBlockZNode` of Apache Kafka 3.9, whose brokers share the
-node with ours.
+Any broker may claim; each block belongs to one claim for ever. The ids of a claim whose answer was lost stay
+unused. Source: `ProducerIdBlockZNode` of Apache Kafka 3.9, whose brokers share the node with ours.
 """
 
 from __future__ import annotations

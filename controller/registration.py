@@ -1,7 +1,7 @@
 """A broker's registration: an ephemeral node whose czxid is the broker's epoch.
 
 Every registration also raises the version of ``/brokers/ids`` itself, in the same transaction. So a write can
-be bound to nobody having registered since its writer looked: see `ClusterStore.update_isr`.
+require that no broker has registered since a read: see `ClusterStore.update_isr`.
 
 If the node exists already, there are four cases:
 

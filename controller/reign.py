@@ -1,10 +1,10 @@
-"""`Reign`: all that a controller does between winning an election and resigning.
+"""`Reign`: the work of a controller between its election and its resignation.
 
 It holds the context, the state machines and the channels of one controller epoch, and handles one event after
-the other: change the context, write to ZooKeeper, tell the brokers. Any write may find that another
-controller was elected (`ControllerMoved`) or that ZooKeeper is out of reach; the reign is then over, is
-stopped, and never used again. The controller's event thread alone runs it; `live_brokers` and
-`offline_partitions_count` may be read by any.
+the other: change the context, write to ZooKeeper, send requests to the brokers. Any write may find that
+another controller was elected (`ControllerMoved`) or that ZooKeeper is unreachable; then the reign is over,
+is stopped, and never used again. Only the controller's event thread runs it; `live_brokers` and
+`offline_partitions_count` may be read by any thread.
 """
 
 from __future__ import annotations
@@ -258,7 +258,8 @@ class Reign:
         self._flush()
 
     def _bring_up(self, brokers: Collection[BrokerId]) -> None:
-        """Tell these brokers everything and everybody of them; elect where nobody could lead before."""
+        """Send these brokers everything, and send their return to all; elect leaders for leaderless
+        partitions."""
         self._batch.add_metadata(self.context.live_or_shutting_down, [])
         self._batch.add_metadata(brokers, list(self.context.partitions()), is_full=True)
         affected = self.context.replicas_on(brokers)
@@ -306,13 +307,13 @@ class Reign:
         self._flush()
         if remaining:
             log.warning(
-                "[controller epoch %d] broker %d still leads %s: nobody else can",
+                "[controller epoch %d] broker %d still leads %s: no other replica can",
                 self.epoch,
                 broker,
                 ", ".join(map(str, remaining)),
             )
-        # Whoever stops stays until everybody knows the new leaders: till then it can refuse in their favour,
-        # and if it is the controller itself, nobody else could tell them.
+        # The stopping broker stays until all brokers know the new leaders: till then it refuses clients in
+        # their favour, and if it is the controller itself, no other broker could send the requests.
         self._channels.when_told(lambda: event.done(ErrorCode.NONE, remaining))
 
     def _endpoint(self, broker: BrokerId) -> Endpoint | None:

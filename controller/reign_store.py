@@ -1,4 +1,4 @@
-"""What a reign reads from ZooKeeper and what it writes there, as protocols: types only.
+"""The reads and writes of a reign in ZooKeeper, as protocols: types only.
 
 A watch is called at most once, on any thread, and may only put something into a queue.
 """

@@ -51,7 +51,7 @@ class ReplicaStateMachine:
     def startup(self) -> None:
         """Give every replica of a freshly loaded context its state: up, or (not yet told so) down.
 
-        Nothing is written and nobody told; the failover does that, leaders first.
+        Nothing is written or sent; the failover does that, leaders first.
         """
         live = self._context.live_brokers
         for replica in self._context.replicas():
@@ -99,7 +99,7 @@ class ReplicaStateMachine:
             # A topic that is being deleted needs no ISR.
             if not self._context.is_to_be_deleted(replica.tp.topic):
                 leaving.setdefault(replica.tp, set()).add(replica.broker)
-        # Read anew: leaders change ISRs by themselves, and one may hold a replica that ours does not.
+        # Read again: leaders change ISRs by themselves, and an ISR may hold a replica that the context lacks.
         current = self._reader.partition_states(leaving)
         self._check_epochs(current)
         self._context.leadership.update(current)

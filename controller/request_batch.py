@@ -1,12 +1,12 @@
-"""What the controller has to tell one broker, gathered over an event and merged while the broker is busy.
+"""The controller's requests to one broker, collected during an event and merged while the broker is busy.
 
 A `BrokerBatch` is at most one LeaderAndIsr, one UpdateMetadata and one StopReplica, sent in this order. Two
-batches for the same broker merge into one: of each partition only the last word matters. So what waits for a
-slow or stopped broker is bounded by the number of partitions, however many events go by. Only a batch that
-follows the deletion of a replica which it creates anew cannot be merged.
+batches for the same broker merge into one: only the last state of each partition matters. So the memory for a
+slow or stopped broker is bounded by the number of partitions, however many events occur. Only a batch that
+recreates a replica after its deletion cannot be merged.
 
-`RequestBatch` gathers for all brokers, out of the context, and hands over when the event is done. Plain data;
-the controller's event thread gathers, the channels' thread merges and sends.
+`RequestBatch` collects for all brokers, from the context, and hands over at the end of the event. Plain data;
+the controller's event thread collects, the channels' thread merges and sends.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class RequestBatch:
     def add_leader_and_isr(
         self, brokers: Iterable[BrokerId], tp: TopicPartition, *, is_new: bool = False
     ) -> None:
-        """Tell these brokers and, by metadata, everybody who leads the partition."""
+        """Add a LeaderAndIsr for these brokers, and an UpdateMetadata for all live brokers."""
         state = self._context.leadership[tp]
         told = LeaderAndIsrPartition(
             partition_index=tp.partition,
@@ -234,7 +234,7 @@ class RequestBatch:
     def add_metadata(
         self, brokers: Collection[BrokerId], partitions: Iterable[TopicPartition], *, is_full: bool = False
     ) -> None:
-        """Tell these brokers of the partitions, and of who lives."""
+        """Add an UpdateMetadata with the partitions and the live brokers for these brokers."""
         told = {tp: self._metadata_of(tp) for tp in partitions}
         for broker in brokers:
             batch = self._batch(broker)

@@ -1,8 +1,8 @@
-"""`ClusterStore`: the typed door to all that a cluster keeps in ZooKeeper.
+"""`ClusterStore`: typed access to a cluster's data in ZooKeeper.
 
-Every broker has one. It reads everything and writes what any broker may: its own registration, the ISR of
-partitions it leads, notifications, the cluster id. What only the controller may write goes through the
-`ControllerWriter` that a won election gives; see there.
+Every broker has one. It reads everything, and writes the data that any broker may write: its own
+registration, the ISR of partitions it leads, notifications, the cluster id. The controller's writes go
+through the `ControllerWriter` that a won election returns.
 
 All calls block, may come from any thread (watch callbacks aside) and are bounded by the session timeout; each
 may raise `ZooKeeperUnavailable` or `SessionLost`. A watch passed in is called at most once, from the client
@@ -148,7 +148,7 @@ class ClusterStore:
     # Brokers
 
     def cluster_id(self) -> str:
-        """The cluster's id, made by whoever asks first."""
+        """The cluster's id, created by the first caller."""
         fresh = znodes.encode_cluster_id(znodes.encode_uuid(znodes.random_uuid()))
         found = self._data(paths.CLUSTER_ID)
         if found is None:
@@ -345,7 +345,7 @@ class ClusterStore:
         self._notify(paths.LOG_DIR_EVENTS, paths.LOG_DIR_EVENT_PREFIX, data)
 
     def log_dir_failures(self, watch: Watch | None = None) -> dict[str, BrokerId | None]:
-        """Who has lost a log dir, by notification; None for one that cannot be read."""
+        """The brokers that have lost a log dir, by notification; None for an unreadable one."""
         names = self._children(paths.LOG_DIR_EVENTS, watch)
         failures: dict[str, BrokerId | None] = {}
         for path, (data, _) in self._read([paths.log_dir_event(name) for name in names]).items():

@@ -1,8 +1,9 @@
 """The deletion of topics: from the request in ZooKeeper to the last file of the last replica.
 
-A topic is deleted when every replica has said that its files are gone. A replica that cannot say so (its
-broker is down, or its disk failed) makes the topic ineligible for now; the deletion goes on when the broker
-returns. Meanwhile nobody is elected for it and its name stays taken. Runs on the controller's event thread.
+A topic is deleted when every replica has confirmed that its files are gone. A replica that cannot confirm
+(its broker is down, or its disk failed) makes the topic ineligible for now; the deletion continues when the
+broker returns. Meanwhile no leader is elected for it and its name stays taken. Runs on the controller's event
+thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`TopicLoader`: takes what ZooKeeper says of topics into the controller's context.
+"""`TopicLoader`: loads topics from ZooKeeper into the controller's context.
 
 It watches the node of each topic that it has read, so that added partitions are seen. Runs on the
 controller's event thread; the watches put names into `touched` from the client library's.

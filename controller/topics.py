@@ -1,8 +1,8 @@
 """`TopicAdmin`: creates topics, adds partitions and asks for deletions, on the controller's broker.
 
-It validates and writes to ZooKeeper, fenced by the controller's epoch; what follows (leaders, replicas,
-files) is the controller's doing, which its watches set off. A result is returned when the write has been
-made, not when every partition has a leader. Any thread; blocks for a few round trips to ZooKeeper.
+It validates and writes to ZooKeeper, fenced by the controller's epoch. The controller does the rest (leaders,
+replicas, files), triggered by its watches. A result is returned when the write has been made, not when every
+partition has a leader. Any thread; blocks for a few round trips to ZooKeeper.
 """
 
 from __future__ import annotations

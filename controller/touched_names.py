@@ -1,4 +1,4 @@
-"""`TouchedNames`: names that watches have called, until somebody takes them all at once. Any thread."""
+"""`TouchedNames`: collects the names from watches until they are taken all at once. Any thread."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What stands in the znodes: plain frozen records, and Kafka's JSON for each.
+"""The content of the znodes: plain frozen records, and Kafka's JSON for each.
 
-Pure. A decoder raises `MalformedZnode`, naming the path and what was found, for anything that is not what
-Kafka would have written; unknown keys are ignored, since later versions add some. Source: the JSON formats of
-Apache Kafka 3.9 in ZooKeeper mode.
+Pure. A decoder raises `MalformedZnode`, which names the path and the data, for anything that Kafka would not
+have written; unknown keys are ignored, since later versions add some. Source: the JSON formats of Apache
+Kafka 3.9 in ZooKeeper mode.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class LeadershipState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControllerNode:
-    """``/controller``: who holds it, and the session that does."""
+    """``/controller``: the broker that holds it, and its session."""
 
     broker_id: BrokerId
     session_id: int

@@ -1,12 +1,12 @@
-"""One ZooKeeper session per process: its events, and requests that outlive a lost connection.
+"""One ZooKeeper session per process: its events, and requests that survive a lost connection.
 
-All calls block and may come from any thread but the client library's own. `run_all` pipelines: many requests
-are under way at once, so that a thousand nodes cost a few round trips and not a thousand. A request whose
-connection is lost is sent again, for at most a session timeout (or as long as to connect, while
-`is_patient`); its outcome then says so (`retried`), since the first one may have been carried out. Watches
-only ever put something into a queue of their owner's.
+All calls block and may come from any thread except the client library's own. `run_all` pipelines: many
+requests are in flight at once, so that a thousand nodes cost a few round trips instead of a thousand. A
+request whose connection is lost is sent again, for at most a session timeout (or the connection timeout,
+while `is_patient`); its outcome then has `retried` set, since the first one may have been carried out.
+Watches only put something into a queue of their owner.
 
-One thread of ours delivers session events in order; see `SessionEvent`.
+One thread delivers session events in order; see `SessionEvent`.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ class Log:
             if start:
                 run = [(position - start, header) for position, header in run]
             segment.append(view[start:end], run, config.segment_bytes)
-            # Published last: whoever sees the new end finds the batches below it.
+            # Published last: a reader of the new end finds the batches below it.
             self._bounds.end = segment.next_offset
             for _, header in run:
                 if header.producer_id >= 0:
@@ -328,7 +328,7 @@ class Log:
     # Truncation, retention
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop the batch that holds an offset and all behind it; False when the log ends before it anyway.
+        """Drop the batch that holds an offset and all later ones; False if the log ends before it.
 
         Raises LogDirFailure.
         """

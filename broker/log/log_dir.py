@@ -112,7 +112,7 @@ class LogDir:
         return cls(path, descriptor, files)
 
     def check_identity(self, broker_id: BrokerId, cluster_id: str) -> None:
-        """Compare `meta.properties` with who we are, or write it into a new dir.
+        """Compare `meta.properties` with this broker's ids, or write it into a new dir.
 
         Older brokers wrote no ``directory.id``; such a dir gets one. Raises InvalidConfiguration naming both
         ids when the dir belongs elsewhere, LogDirFailure.

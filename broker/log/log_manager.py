@@ -453,7 +453,8 @@ class LogManager:
         self._dirs[log.folder.parent].log_count += 1
 
     def _save_lowered_bounds(self, log: Log) -> None:
-        """A checkpoint must never promise more than the log holds. Raises LogDirFailure to who truncates."""
+        """A checkpoint must never promise more than the log holds. Raises LogDirFailure in the truncating
+        caller."""
         log_dir = self._dirs.get(log.folder.parent)
         if log_dir is None:
             return

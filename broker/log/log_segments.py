@@ -57,7 +57,7 @@ class LogSegments(NamedTuple):
         return max((segment.max_timestamp for segment in self.all), default=NO_TIMESTAMP)
 
     def produced_from(self, offset: int) -> Iterator[BatchHeader]:
-        """The headers of all batches with a producer id that end at or behind an offset."""
+        """The headers of all batches with a producer id that end at or after an offset."""
         for segment in self.all[max(0, bisect_right(self.bases, offset) - 1) :]:
             size = segment.size
             if size:

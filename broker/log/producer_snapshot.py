@@ -201,7 +201,7 @@ class ProducerSnapshots:
         return None
 
     def remove_above(self, offset: int) -> None:
-        """Remove those of a log that ended behind an offset. Raises LogDirFailure."""
+        """Remove the snapshots of a log end above an offset. Raises LogDirFailure."""
         if self._kept is not None and self._kept.offset > offset:
             self._kept = None
         self._remove(self._offsets[bisect_right(self._offsets, offset) :])

@@ -113,7 +113,7 @@ def recover_log(
 
 
 def load_producers(snapshots: ProducerSnapshots, segments: LogSegments, now_ms: int) -> ProducerStates:
-    """The producers of a log: the newest snapshot's, and what the batches behind it say.
+    """The producers of a log: from the newest snapshot and the batches after it.
 
     How long ago the producers of old wrote is known only by their own timestamps, which may be of any time;
     those whose last batch is in the active segment are taken to be at work. Raises LogDirFailure.
@@ -207,7 +207,7 @@ def _open_clean(segment: Segment, *, is_last: bool) -> bool:
 
 
 def _walk(segment: Segment) -> _Walk:
-    """Read a segment batch by batch, checking all, and build its indexes anew in memory."""
+    """Read a segment batch by batch, check every batch, and rebuild its indexes in memory."""
     segment.start_rebuild()
     size = segment.size
     window = Window(segment.file, size)

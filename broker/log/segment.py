@@ -259,7 +259,7 @@ class Segment(SegmentReader):
         self._end = (size, next_offset)
 
     def start_rebuild(self) -> None:
-        """Forget both indexes; `note` every batch anew, then `finish_rebuild`."""
+        """Drop both indexes; `note` every batch again, then call `finish_rebuild`."""
         self.offset_index.clear()
         self.time_index.clear()
         self._has_checked_indexes = True

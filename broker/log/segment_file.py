@@ -181,7 +181,7 @@ class SegmentFile:
                 os.posix_fadvise(descriptor.number, position, length, os.POSIX_FADV_WILLNEED)
 
     def write(self, data: memoryview, size_limit: int) -> None:
-        """Write behind the last byte, without publishing: that is `publish`. Raises LogDirFailure.
+        """Write after the last byte; `publish` makes it visible. Raises LogDirFailure.
 
         `size_limit` is how long the file is expected to grow at the most: it is not extended far beyond.
         """
@@ -332,7 +332,7 @@ class SegmentFile:
         self._capacity = capacity
 
     def _drop_unpublished(self, descriptor: Descriptor) -> None:
-        """Remove what a failed write may have left: nobody has seen it, so it may be cut off."""
+        """Remove the bytes of a failed write: no reader has seen them, so they may be cut off."""
         size = self.size
         try:
             self._files.truncate(descriptor.number, size)

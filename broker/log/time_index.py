@@ -46,7 +46,7 @@ class TimeIndex(IndexFile):
         return [self._as_entry(self.entry.unpack_from(buffer, index * 12)) for index in range(count)]
 
     def truncate(self, offset: int) -> None:
-        """Drop the entries that point at or behind an offset."""
+        """Drop the entries that point at or after an offset."""
         self._keep_up_to(offset - self.base_offset - 1, 1)
 
     def _as_entry(self, found: Entry | None) -> TimestampOffset:

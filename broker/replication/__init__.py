@@ -1,1 +1,1 @@
-"""Who leads, who follows, what is committed."""
+"""Replication: leaders, followers, the ISR and the high watermark."""

@@ -99,7 +99,7 @@ class DiskFailures:
     def work_off(self) -> bool:
         """Do once everything that is due; False when the controller could not be told yet.
 
-        The thread's own work; for whoever drives this without the thread.
+        The thread runs this; tests call it without the thread.
         """
         with self._condition:
             noted, self._noted = self._noted, {}
@@ -111,7 +111,7 @@ class DiskFailures:
         if lost:
             self._drop_lost(lost)
         if must_notify and not self._logs.has_online_dir:
-            logger.critical("no log dir is left: this broker holds no partition until it is started anew")
+            logger.critical("no log dir is left: this broker holds no partition until it is restarted")
         return not must_notify or self._notify()
 
     def _notify(self) -> bool:

@@ -43,7 +43,7 @@ _LONGEST_REST_S: Final = 5.0
 
 
 class FollowedLeader(NamedTuple):
-    """Whom to follow; without an endpoint there is nobody to fetch from just now."""
+    """The leader to follow; without an endpoint it cannot be fetched from at present."""
 
     broker_id: BrokerId
     endpoint: Endpoint | None

@@ -22,7 +22,7 @@ from barnabas.protocol.messages.leader_epoch import DEBUGGING_REPLICA_ID
 
 @dataclass(frozen=True, slots=True)
 class FetchParams:
-    """Who fetches, and how much at least and at most. ``replica_id`` is negative for a consumer."""
+    """The fetching replica, and the limits of the fetch. ``replica_id`` is negative for a consumer."""
 
     replica_id: BrokerId
     replica_epoch: BrokerEpoch

@@ -116,7 +116,7 @@ class FollowedPartitions:
         return len(self._followed)
 
     def add(self, name: TopicPartition, followed: Followed) -> None:
-        """Follow a partition, also anew in another leader epoch."""
+        """Follow a partition, perhaps again in another leader epoch."""
         self._followed[name] = followed
         self._resting.pop(name, None)
         self._changed[name] = None

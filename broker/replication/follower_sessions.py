@@ -1,4 +1,4 @@
-"""What each follower asked of this leader, and was told, between its fetches: KIP-227 for replicas.
+"""The fetch sessions of followers at this leader: KIP-227 for replicas.
 
 A follower of many partitions would else name all of them in every fetch, and have all of them looked at, a
 thousand times a second while only one is written to. Here its first fetch names them all and opens a session;

@@ -1,4 +1,4 @@
-"""What a leader knows of those who follow it, and of the ISR that they form with it.
+"""A leader's knowledge of its followers, and of the ISR that they form with it.
 
 The ISR changes by proposals, one at a time: from the moment of a proposal until it is settled the state is a
 pending one, and no other change begins. Which replicas may join or must leave, and where the high watermark

@@ -1,4 +1,4 @@
-"""What a follower does with the answer to its fetch of one partition: append, cut, or begin anew.
+"""Applies a leader's answer to a follower's partition: append, truncate, or restart the log.
 
 No socket and no clock in here; the fetcher brings the answers and decides when to ask again. Runs on the
 fetchers' thread.

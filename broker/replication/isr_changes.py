@@ -122,7 +122,7 @@ class IsrChanges:
     def work_off(self) -> bool:
         """Try once everything that is pending; False when something has to be tried again.
 
-        The thread's own work; for whoever drives the changes without the thread.
+        The thread runs this; simulation and tests call it without the thread.
         """
         with self._condition:
             work, self._pending = self._pending, {}
@@ -179,7 +179,7 @@ class IsrChanges:
                 broker_epoch=broker_epoch,
             )
         except IsrConflict as error:
-            logger.info("the ISR of %s waits for the controller, who changed it first: %s", name, error)
+            logger.info("the ISR of %s waits for the controller, which changed it first: %s", name, error)
             return
         except IneligibleReplica as error:
             logger.info("the ISR of %s stays %s: %s", name, sorted(pending.in_sync_replicas), error)

@@ -1,4 +1,4 @@
-"""Who wants to hear of every change of a partition that its readers could see.
+"""The listeners that are called after every change of a partition that its readers can see.
 
 A listener is told after the high watermark, the log's start or the role has moved, on whatever thread moved
 it, without any lock of the partition held. It must be quick and may not block. Tables are replaced as a

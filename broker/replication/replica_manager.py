@@ -206,7 +206,7 @@ class ReplicaManager:
     def leader_count(self) -> int:
         return sum(partition.is_leader for partition in self.partitions())
 
-    # Fencing: without a ZooKeeper session nobody may believe that it still leads.
+    # Fencing: without a ZooKeeper session a broker cannot know whether it still leads.
 
     @property
     def fenced(self) -> str | None:
@@ -231,7 +231,7 @@ class ReplicaManager:
         self.fence.registration_lost(reason, ended)
 
     def _fenced(self) -> None:
-        """Others may lead by now what this broker led: who waits for news here had better look there."""
+        """Another broker may lead now: answer the waiting fetches, so that the clients look for it."""
         for partition in self.partitions():
             if partition.is_leader:
                 self._tell_consumers(partition.partition)
@@ -511,7 +511,7 @@ class ReplicaManager:
         return self._roles.stop_replicas(request)
 
     def _role_changed(self, name: TopicPartition) -> None:
-        """Whoever waits on a partition whose role changed must hear of it."""
+        """Wake the requests that wait for a partition whose role has changed."""
         for listener in self.role_listeners:
             listener(name)
         self.produce_purgatory.check_and_complete(name)

@@ -127,8 +127,8 @@ def next_high_watermark(
 ) -> Offset:
     """Everything below the result is on every replica that may be in the ISR or is about to join it.
 
-    Who is stopping is not about to join, however well it keeps up: nobody waits for it once it is out.
-    It never moves back: what was committed stays committed.
+    A stopping replica is not about to join, however well it keeps up: once out, it is not waited for. It
+    never moves back: what was committed stays committed.
     """
     lowest = log_end_offset
     for broker_id, follower in followers.items():

@@ -1,4 +1,4 @@
-"""The partitions of one fetch session, and which of them may have news for the one who fetches (KIP-227).
+"""The partitions of one fetch session, and which of them may have news for the fetcher (KIP-227).
 
 Kafka looks at every partition of a session at every fetch. Here each is listened to instead, and those that
 *may* have news are kept apart: so a fetch costs what has changed, not what the session holds.
