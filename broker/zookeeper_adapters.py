@@ -25,11 +25,13 @@ from barnabas.controller.znodes import MalformedZnode, StoredConfig
 from barnabas.controller.zookeeper import SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
+    NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
     Endpoint,
     LeaderEpoch,
+    TopicId,
     TopicPartition,
 )
 from barnabas.protocol.messages.configs import ConfigResourceType
@@ -61,6 +63,7 @@ class ZooKeeperIsrStore:
         partition_epoch: int,
         joining: Mapping[BrokerId, BrokerEpoch],
         broker_epoch: BrokerEpoch,
+        topic_id: TopicId | None,
     ) -> int:
         try:
             return self._store.update_isr(
@@ -72,6 +75,7 @@ class ZooKeeperIsrStore:
                 partition_epoch,
                 joining,
                 broker_epoch,
+                NO_TOPIC_ID if topic_id is None else topic_id,
             )
         except ReplicaNotRegistered as error:
             raise IneligibleReplica(str(error)) from error

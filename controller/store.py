@@ -11,6 +11,7 @@ library's thread, also when the connection is lost: it may only put something in
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -46,10 +47,12 @@ from barnabas.controller.zookeeper import (
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import (
     NO_BROKER_EPOCH,
+    NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
     LeaderEpoch,
+    TopicId,
     TopicPartition,
 )
 
@@ -91,6 +94,7 @@ class IsrStore(Protocol):
         expected_partition_epoch: int,
         joining: Mapping[BrokerId, BrokerEpoch] = ...,
         broker_epoch: BrokerEpoch = ...,
+        topic_id: TopicId = ...,
     ) -> int: ...
 
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None: ...
@@ -244,6 +248,7 @@ class ClusterStore:
         expected_partition_epoch: int,
         joining: Mapping[BrokerId, BrokerEpoch] = _NOBODY,
         broker_epoch: BrokerEpoch = NO_BROKER_EPOCH,
+        topic_id: TopicId = NO_TOPIC_ID,
     ) -> int:
         """Write the state by compare-and-set on the znode's version, and return the new version.
 
@@ -257,9 +262,14 @@ class ClusterStore:
         With `broker_epoch` the leader itself must be registered with it, else SessionLost is raised. A
         request may be sent again in the next session, and the controller may by then count the leader as dead
         and need the replicas that the leader would remove from the ISR.
+
+        A state of another topic than `topic_id` is a conflict: somebody has removed the topic by hand, a new
+        one has its name, and the versions of its nodes begin at 0 again.
         """
         # Of the state that is replaced; if that changes, the compare-and-set fails.
-        before = self.partition_states([tp]).get(tp)
+        before, present_id = self._state_and_topic_id(tp)
+        if present_id != topic_id and NO_TOPIC_ID not in (present_id, topic_id):
+            raise PartitionStateConflict(tp, expected_partition_epoch, before)
         known = {} if before is None else before.broker_epochs
         state = LeadershipState(
             leader=leader,
@@ -288,6 +298,19 @@ class ClusterStore:
         else:
             raise ZooKeeperUnavailable(f"brokers register faster than the state of {tp} can be written")
         return self._not_written(tp, state, missing)
+
+    def _state_and_topic_id(self, tp: TopicPartition) -> tuple[LeadershipState | None, TopicId]:
+        """In one round trip. The id of a topic whose node cannot be read is not known."""
+        state_path, topic_path = paths.partition_state(tp), paths.topic(tp.topic)
+        found = self._read([state_path, topic_path])
+        state, topic_id = None, NO_TOPIC_ID
+        if state_path in found:
+            data, stat = found[state_path]
+            state = znodes.readable_partition_state(state_path, data, stat.version)
+        if topic_path in found:
+            with contextlib.suppress(MalformedZnode):
+                topic_id = znodes.decode_topic(topic_path, found[topic_path][0]).topic_id
+        return state, topic_id
 
     def _not_written(self, tp: TopicPartition, state: LeadershipState, missing: set[BrokerId]) -> int:
         """The version, if an earlier attempt has written the state; raises why this one has not."""

@@ -24,7 +24,7 @@ from typing import Protocol
 from barnabas.broker.replication.isr import CommittedIsr, PendingIsr
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.work_thread import WorkThread
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,7 @@ class IsrStore(Protocol):
         partition_epoch: int,
         joining: Mapping[BrokerId, BrokerEpoch],
         broker_epoch: BrokerEpoch,
+        topic_id: TopicId | None,
     ) -> int:
         """Compare-and-set; returns the new partition epoch.
 
@@ -177,6 +178,7 @@ class IsrChanges:
                 partition_epoch=pending.partition_epoch,
                 joining=pending.joining,
                 broker_epoch=broker_epoch,
+                topic_id=partition.log.topic_id,
             )
         except IsrConflict as error:
             logger.info("the ISR of %s waits for the controller, which changed it first: %s", name, error)

@@ -19,6 +19,7 @@ from barnabas.broker.replication.role_changes import RoleChanges
 from barnabas.controller import controller_writer, paths, replica_state, store, znodes
 from barnabas.controller.context import ControllerContext
 from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import NO_BROKER_EPOCH
 
 SetAttr = Callable[[object, str, object], None]
 Mutation = Callable[[SetAttr], None]
@@ -66,13 +67,17 @@ def broker_epochs_of_fetches_are_not_checked(setattr_: SetAttr) -> None:
 def an_expansion_is_written_whoever_lives(setattr_: SetAttr) -> None:
     """Found in this code: between proposal and writing the joiner's disk may be replaced."""
     update = store.ClusterStore.update_isr
-    setattr_(store.ClusterStore, "update_isr", lambda self, *args: update(self, *args[:6], {}, args[7]))
+    setattr_(store.ClusterStore, "update_isr", lambda self, *args: update(self, *args[:6], {}, *args[7:]))
 
 
 def an_isr_is_written_in_any_session(setattr_: SetAttr) -> None:
     """Found in this code: a leader whose registration was gone put others out of the ISR."""
     update = store.ClusterStore.update_isr
-    setattr_(store.ClusterStore, "update_isr", lambda self, *args: update(self, *args[:7]))
+    setattr_(
+        store.ClusterStore,
+        "update_isr",
+        lambda self, *args: update(self, *args[:7], NO_BROKER_EPOCH, *args[8:]),
+    )
 
 
 def older_states_of_the_controller_are_taken(setattr_: SetAttr) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from barnabas.controller.topics import TopicAdmin, TopicResult
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.topics import CreatableReplicaAssignment, CreatableTopic
 from tests.simulation.telling import A, B, C, control, replicate, tell
 from tests.simulation.topics import Topics
-from tests.simulation.world import World
+from tests.simulation.world import MAX_LAG_MS, World
 
 TP = TopicPartition("a", 0)
 
@@ -87,4 +89,27 @@ def test_a_follower_of_the_new_topic_gets_nothing_of_the_old_one() -> None:
     kept = new.view(world.brokers[B])
     assert kept is not None
     assert kept.log.log_end_offset == 0
+    world.settle()
+
+
+@pytest.mark.parametrize("replicas", [(A, B), (B, A)], ids=["the same leader", "another leader"])
+def test_a_leader_of_the_old_topic_changes_no_isr_of_the_new_one(replicas: tuple[BrokerId, ...]) -> None:
+    """The versions of the new nodes are those of the old."""
+    world = World(3)
+    topics = Topics(world)
+    assert _create(world, A, B) == [ErrorCode.NONE]
+    world.settle()
+    world.produce(A, tp=TP)
+    world.check()
+    topics.hide(TP.topic)
+    control(world)
+    assert _create(world, *replicas) == [ErrorCode.NONE]
+    control(world)
+    before = world.state_of(TP)
+    # Broker 1 has heard of nothing, and broker 2 is silent.
+    world.advance(MAX_LAG_MS + 1)
+    world.shrink(A)
+    world.work_off(A)
+    world.check()
+    assert world.state_of(TP) == before
     world.settle()

@@ -202,6 +202,7 @@ class Store:
         partition_epoch: int,
         joining: Mapping[int, int],
         broker_epoch: int,
+        topic_id: object,
     ) -> int:
         assert broker_epoch == self.broker_epoch
         self.joining.append(dict(joining))
