@@ -60,7 +60,7 @@ class StrayLogs:
 
     def all(self) -> list[StrayLog]:
         with self._lock:
-            return sorted(self._strays.values())
+            return sorted(self._strays.values(), key=lambda stray: (stray.partition, stray.folder))
 
     def notice(self, folder: Path) -> bool:
         """Whether a folder is a stray's; a stray is remembered. Raises LogDirFailure."""

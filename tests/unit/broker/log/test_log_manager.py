@@ -156,6 +156,14 @@ def test_a_stray_that_could_not_be_reopened_is_reopened_the_next_time(
     assert manager.strays.all() == []
 
 
+def test_strays_with_and_without_a_topic_id_are_listed_together(managers: Managers) -> None:
+    manager = managers.open()
+    for topic_id in (TOPIC_ID, None):
+        manager.get_or_create(KEY, topic_id, 0)
+        manager.set_aside(KEY, 0)
+    assert [stray.partition for stray in manager.strays.all()] == [KEY, KEY]
+
+
 def test_a_reader_of_a_log_that_is_set_aside_gets_an_error(managers: Managers) -> None:
     # The reader must not look for its files in the folder of a new log of that name: they would seem lost.
     managers.configs[KEY.topic] = LogConfig(segment_bytes=100)
