@@ -40,6 +40,8 @@ FIRST_STEP_BYTES: Final = 256 * 1024
 LAST_STEP_BYTES: Final = 64 * 1024 * 1024
 _ZEROS: Final = bytes(256 * 1024)
 _MAP_ATTEMPTS: Final = 4
+_LONGEST_READ_BYTES: Final = 128 * 1024
+"""A kernel without preemption lends a thread's core to no other before its call returns."""
 HOT_TAIL_BYTES: Final = 16 * 1024 * 1024
 """How much of the latest writes is read through a mapping."""
 
@@ -146,7 +148,8 @@ class SegmentFile:
         try:
             descriptor = self._descriptor or self._open_to_read()
             while done < len(buffer):
-                count = descriptor.read_into(buffer[done:], position + done, may_wait=may_wait)
+                part = buffer[done : done + _LONGEST_READ_BYTES]
+                count = descriptor.read_into(part, position + done, may_wait=may_wait)
                 done += count
                 if not may_wait:
                     break

@@ -139,6 +139,22 @@ def test_a_reader_that_may_not_wait_gets_an_error_for_uncached_bytes(
     assert len(log.read(first.next_offset, 5_000).records) > 1_000
 
 
+def test_no_single_read_of_the_disk_is_long(open_log: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(open_log, [1_000] * 500)
+    cold(log)
+    real = os.preadv
+    sizes: list[int] = []
+
+    def preadv(descriptor: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
+        sizes.append(len(buffers[0]))
+        return real(descriptor, buffers, position, flags)
+
+    monkeypatch.setattr(open_files, "preadv", preadv)
+    found = log.read(0, 1 << 20)
+    assert len(found.records) > 500_000
+    assert max(sizes) <= 128 * 1024
+
+
 @pytest.mark.parametrize("error_number", [errno.EOPNOTSUPP])
 def test_a_file_system_that_cannot_tell_counts_as_cold(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, error_number: int
