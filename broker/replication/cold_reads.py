@@ -93,7 +93,12 @@ class ColdReads:
             except Exception:
                 logger.critical("a read from disk failed by an unforeseen error", exc_info=True)
                 result = failing(found)
-            answer(result)
+            try:
+                answer(result)
+            except InvariantViolation:
+                raise
+            except Exception:
+                logger.critical("a fetch of cold records cannot be answered", exc_info=True)
 
         if not self._submit(read):
             answer(found)

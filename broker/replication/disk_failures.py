@@ -30,6 +30,7 @@ from barnabas.broker.replication.isr_changes import IsrStore, IsrStoreUnavailabl
 from barnabas.broker.replication.work_thread import WorkThread
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.invariants import InvariantViolation
 
 logger = logging.getLogger(__name__)
 
@@ -117,9 +118,13 @@ class DiskFailures:
     def _notify(self) -> bool:
         try:
             self._store.notify_log_dir_failure(self._broker_id)
+            return True
         except IsrStoreUnavailable as error:
             logger.warning("the controller could not be told of a failed log dir yet: %s", error)
-            with self._condition:
-                self._must_notify = True
-            return False
-        return True
+        except InvariantViolation:
+            raise
+        except Exception:
+            logger.critical("the controller could not be told of a failed log dir yet", exc_info=True)
+        with self._condition:
+            self._must_notify = True
+        return False

@@ -158,6 +158,10 @@ class IsrChanges:
                 self._to_notify.clear()
         except IsrStoreUnavailable as error:
             logger.warning("the controller could not be told of ISR changes yet: %s", error)
+        except InvariantViolation:
+            raise
+        except Exception:
+            logger.critical("the controller could not be told of ISR changes yet", exc_info=True)
         return unsettled
 
     def _change(self, partition: Partition, pending: PendingIsr) -> None:

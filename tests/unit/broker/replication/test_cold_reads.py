@@ -198,6 +198,23 @@ def test_an_unforeseen_error_fails_one_fetch_and_no_thread(make_rig: Callable[..
     assert sizes(rig.wait_for(2)[1])[0] > 0
 
 
+def test_an_answer_that_fails_ends_no_thread(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = make_rig(threads=1)
+    answer = rig.answer
+
+    def buggy(found: FetchResult) -> None:
+        answer(found)
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(rig, "answer", buggy)
+    rig.fetch(NAMES[0])
+    rig.fetch(NAMES[1])
+    rig.wait_for(2)
+    assert "cannot be answered" in caplog.text
+
+
 def test_a_leader_that_was_deposed_while_the_disk_was_read_says_so(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig()
     rig.readers[NAMES[0]].error = api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, "others lead")

@@ -426,6 +426,22 @@ def test_the_controller_is_told_as_soon_as_zookeeper_is_back(broker: Broker) -> 
     assert broker.store.notified == [ME]
 
 
+def test_an_unforeseen_error_of_a_notification_is_retried(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def buggy(broker_id: BrokerId) -> None:
+        raise ZeroDivisionError("a bug")
+
+    broker.full.add(broker.dirs[0])
+    broker.produce(T0)
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.store, "notify_log_dir_failure", buggy)
+        assert not broker.replicas.disk_failures.work_off()
+    assert "a failed log dir" in caplog.text
+    assert broker.replicas.disk_failures.work_off()
+    assert broker.store.notified == [ME]
+
+
 def test_the_thread_does_all_of_it(broker: Broker) -> None:
     broker.replicas.disk_failures.start()
     broker.full.add(broker.dirs[0])
@@ -443,12 +459,12 @@ def test_a_bug_on_its_thread_is_fatal(broker: Broker, monkeypatch: pytest.Monkey
         fatal.append(error)
         done.set()
 
-    def break_down(broker_id: BrokerId) -> None:
+    def break_down(failure: object) -> None:
         raise RuntimeError("a bug")
 
     failures = broker.replicas.disk_failures
     monkeypatch.setattr(failures._thread, "_on_fatal", on_fatal)
-    monkeypatch.setattr(broker.store, "notify_log_dir_failure", break_down)
+    monkeypatch.setattr(failures._logs, "fail_dir", break_down)
     failures.start()
     broker.full.add(broker.dirs[0])
     broker.produce(T0)

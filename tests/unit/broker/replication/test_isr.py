@@ -424,6 +424,19 @@ def test_an_unforeseen_error_leaves_the_change_pending_and_the_others_continue(
     assert partition.isr is not pending
 
 
+def test_an_unforeseen_error_of_a_notification_is_retried(
+    carrier: Carrier, caplog: pytest.LogCaptureFixture
+) -> None:
+    carrier.store.notify_answers = [ZeroDivisionError("a bug")]
+    partition, pending = shrinking()
+    carrier.changes.submit(partition, pending)
+    assert not carrier.changes.work_off()
+    assert partition.isr is not pending
+    assert "ISR changes" in caplog.text
+    assert carrier.changes.work_off()
+    assert carrier.store.notified == [[TP]]
+
+
 def test_a_broken_invariant_in_the_thread_is_fatal(carrier: Carrier) -> None:
     died = threading.Event()
     changes = IsrChanges(
