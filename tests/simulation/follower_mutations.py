@@ -95,7 +95,7 @@ FOUND_IN_FOLLOWERS: dict[Mutation, int] = {
     the_leaders_high_watermark_is_taken_as_it_is: 0,
     fetches_tell_of_an_earlier_life: 70,
     what_failed_once_is_asked_for_no_more: 30,
-    a_follower_drops_its_log_where_it_should_cut: 50,
+    a_follower_drops_its_log_where_it_should_cut: 190,
     a_torn_tail_is_kept: 100,
     old_epochs_outlive_a_power_cut: 85,
     truncation_leaves_the_epochs: 0,
