@@ -111,13 +111,15 @@ def latencies_ms(address: tuple[str, int], request: bytes, is_over: Callable[[],
     started = time.perf_counter() + 0.01
 
     def send() -> None:
-        while not is_over():
+        while not sent[1]:
+            # Decided before the last request is sent: its answer is the last thing that is waited for.
+            is_last = is_over()
             ahead = started + sent[0] / _PER_SECOND - time.perf_counter()
             if ahead > 0:
                 time.sleep(ahead)
             sent[0] += 1
+            sent[1] = is_last
             connection.sendall(request)
-        sent[1] = True
 
     with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
