@@ -27,7 +27,7 @@ from barnabas.controller.request_batch import RequestBatch
 from barnabas.controller.topic_deletion import TopicDeletion
 from barnabas.controller.topic_loading import TopicLoader
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, TopicPartition
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, TopicId, TopicPartition
 
 log = logging.getLogger("barnabas.controller")
 state_change_log = logging.getLogger("barnabas.state_change")
@@ -69,6 +69,8 @@ class Reign:
         self._settings = settings
         self._put = put
         self._is_dead = is_dead
+        # Registrations that were sent everything because they refused the topic with that id.
+        self._sent_all_for: set[tuple[BrokerId, BrokerEpoch, TopicId]] = set()
         self._topics = TopicLoader(self.context, store, writer, lambda: put(events.AssignmentChange()))
         self._batch = RequestBatch(self.context, settings.inter_broker_listener_name)
         self._partitions = PartitionStateMachine(
@@ -451,7 +453,7 @@ class Reign:
         if self.context.broker_epoch(event.broker) != event.broker_epoch:
             return
         failed = set()
-        has_another_topic = False
+        refused: set[tuple[BrokerId, BrokerEpoch, TopicId]] = set()
         for error in event.response.partition_errors:
             replica = Replica(TopicPartition(error.topic_name, error.partition_index), event.broker)
             if error.error_code == ErrorCode.NONE or replica not in self.context.replica_states:
@@ -460,7 +462,8 @@ class Reign:
             log.error("[controller epoch %d] replica %s: %s", self.epoch, replica, name)
             if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed.add(replica)
-            has_another_topic |= error.error_code == ErrorCode.INCONSISTENT_TOPIC_ID
+            if error.error_code == ErrorCode.INCONSISTENT_TOPIC_ID:
+                refused.add((event.broker, event.broker_epoch, self.context.topic_ids[replica.tp.topic]))
         if any(
             replica not in self.context.failed_replicas
             or self.context.replica_state(replica) is ReplicaState.ONLINE
@@ -468,11 +471,13 @@ class Reign:
         ):
             self._replicas_failed(failed)
         if (
-            has_another_topic
+            refused - self._sent_all_for
             and event.broker in self.context.live_brokers
             and self._knows_all_of(event.broker)
         ):
             # It has a log of a topic that was removed by hand; a full request makes it set the log aside.
+            # If it still refuses the topic after that, another full request would not help.
+            self._sent_all_for |= refused
             self._bring_up({event.broker})
 
     def _log_dirs_failed(self) -> None:

@@ -511,13 +511,13 @@ def test_isr_changes_of_leaders_are_passed_on_and_cleared() -> None:
 
 def answer_lost(cluster: Cluster, broker: int, *lost: TopicPartition) -> None:
     """A broker answers LeaderAndIsr: these are on a disk that failed."""
+    answer_errors(cluster, broker, ErrorCode.KAFKA_STORAGE_ERROR, *lost)
+
+
+def answer_errors(cluster: Cluster, broker: int, code: ErrorCode, *partitions: TopicPartition) -> None:
     errors = [
-        PartitionError(
-            topic_name=tp.topic,
-            partition_index=tp.partition,
-            error_code=int(ErrorCode.KAFKA_STORAGE_ERROR),
-        )
-        for tp in lost
+        PartitionError(topic_name=tp.topic, partition_index=tp.partition, error_code=int(code))
+        for tp in partitions
     ]
     cluster.reign.handle(
         events.LeaderAndIsrAnswered(
@@ -753,6 +753,23 @@ def test_a_new_controller_sends_full_requests_to_registered_brokers() -> None:
     cluster.elect()
     [full] = cluster.channels.full_requests(4)
     assert full.topic_states == []
+
+
+def test_a_broker_that_has_the_log_of_another_topic_is_sent_everything_once() -> None:
+    cluster = cluster_with_topic()
+    cluster.channels.forget()
+    for _ in range(3):
+        answer_errors(cluster, 2, ErrorCode.INCONSISTENT_TOPIC_ID, T0)
+    assert len(cluster.channels.full_requests(2)) == 1
+    assert cluster.channels.full_requests(1) == []
+    cluster.zookeeper.unregister(2)
+    cluster.reign.handle(events.BrokerChange())
+    cluster.zookeeper.register(2)
+    cluster.reign.handle(events.BrokerChange())
+    cluster.channels.forget()
+    # Another life of the broker may set the log aside.
+    answer_errors(cluster, 2, ErrorCode.INCONSISTENT_TOPIC_ID, T0)
+    assert len(cluster.channels.full_requests(2)) == 1
 
 
 def test_after_a_stale_broker_epoch_the_registrations_are_read_again() -> None:
