@@ -5,7 +5,11 @@ also leads a topic with three replicas, to which another process sends 1,000 rec
 loop, as in `latency`). The rounds alternate: the files are in the page cache (hot), or dropped from it before
 (cold). The figures are the producer's p99 during each, and the ratio of cold to hot. For comparison: the p99
 without a reader, and during cold reads of the same files by a process of its own, which shows the cost of the
-disk alone. No round begins before the memory of the dropped files was given back (`_drop_and_settle`).
+disk alone.
+
+A virtual machine gives freed memory back to its hypervisor; a round does not begin before that is over. With
+``--recycled`` other data takes its place: a file as large as the memory is read after the files were dropped,
+so that all memory is page cache, as on a machine on which a broker has run for a day.
 """
 
 from __future__ import annotations
@@ -29,7 +33,17 @@ from barnabas.protocol.frames import BufferPool, FrameReceiver
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from barnabas.protocol.record_batch import iter_batches
 from benchmarks.load import ACKS_ALL, Target, check_answer, create_topic, encoded_batch, encoded_request, load
-from benchmarks.support import GB, MB, Figure, Options, percentile, run, running_cluster, tell
+from benchmarks.support import (
+    GB,
+    MB,
+    Figure,
+    Options,
+    percentile,
+    run,
+    running_cluster,
+    tell,
+    temporary_folder,
+)
 
 _PER_SECOND = 1_000
 _BATCH_BYTES = 300
@@ -158,14 +172,29 @@ def drop_from_cache(paths: list[Path]) -> None:
             os.close(descriptor)
 
 
-def _drop_and_settle(paths: list[Path], size_bytes: int) -> None:
-    """As `drop_from_cache`, and wait until nothing comes of it any more.
+def _make_cold(paths: list[Path], size_bytes: int, filler: Path | None) -> None:
+    """Drop these files from the page cache, and wait until nothing comes of it any more.
 
-    A virtual machine gives the pages back to its hypervisor (free page reporting), which stops all its cores
-    for tens of milliseconds at a time: whoever reads then, the producers wait up to half a second.
+    Pages that stay free are given back to a hypervisor (free page reporting), which stops all cores for tens
+    of milliseconds at a time: the producers wait up to half a second, also beside a reader of hot data.
     """
     drop_from_cache(paths)
-    time.sleep(_SETTLE_S_PER_GB * size_bytes / GB)
+    if filler is None:
+        time.sleep(_SETTLE_S_PER_GB * size_bytes / GB)
+    else:
+        read_files([filler])
+
+
+def _make_filler(folder: Path) -> Path:
+    """A file as large as the memory of this machine."""
+    size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    path, block = folder / "filler", os.urandom(1 << 20)
+    tell(f"cold_reader: writing {size / GB:.1f} GB of other data")
+    with path.open("wb") as file:
+        for position in range(0, size, len(block)):
+            os.pwrite(file.fileno(), block, position)
+        os.fsync(file.fileno())
+    return path
 
 
 def _fill(cluster: LocalCluster, leader: int, size_bytes: int) -> None:
@@ -206,7 +235,8 @@ def measure(options: Options) -> list[Figure]:
     cold: list[Round] = []
     disk: list[Round] = []
     size = options.amount(5 * GB, GB // 2)
-    with running_cluster(options) as cluster:
+    with temporary_folder(options) as folder, running_cluster(options) as cluster:
+        filler = _make_filler(folder) if options.recycled else None
         leader, *others = cluster.broker_ids
         endpoint = cluster.broker(leader).endpoint
         address = endpoint.host, endpoint.port
@@ -221,7 +251,7 @@ def measure(options: Options) -> list[Figure]:
             for name, rounds in (("disk", disk), ("hot", hot), ("cold", cold)):
                 files = _old_files(cluster, leader)
                 if name != "hot":
-                    _drop_and_settle(files, size)
+                    _make_cold(files, size, filler)
                 if name == "disk":
                     found = _round(address, request, read_files, (files,))
                 else:
