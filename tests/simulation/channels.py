@@ -1,7 +1,7 @@
-"""What one reign has to tell the brokers, on its way through the simulated network.
+"""The requests of one controller to the brokers, on their way through the simulated network.
 
-What is sent next, and what an answer means, the real `LinkQueue` says; a request whose answer does not come
-is sent again. So a broker may hear a request twice, and late, and those of two links in any order.
+The real `LinkQueue` decides what is sent next and what an answer means; a request without an answer is sent
+again. So a broker may receive a request twice, or late, and the requests of two links in any order.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ HANDLERS: dict[type, Callable[[Any, Any], None]] = {
 
 @dataclass(slots=True)
 class Link:
-    """To one registration of one broker."""
+    """The connection to one registration of one broker."""
 
     queue: LinkQueue
     under_way: object | None = None
     message: object | None = None
-    """What was last sent, either way."""
+    """The last message sent, in either direction."""
 
     @property
     def has_something(self) -> bool:
@@ -47,7 +47,7 @@ class Link:
 
 
 class SimChannels:
-    """See the module. `source` is the broker whose controller speaks; `report` takes the channels' events."""
+    """The channels of one controller. `source` is its broker; `report` takes the channels' events."""
 
     def __init__(
         self, world: World, source: BrokerId, epoch: ControllerEpoch, report: Callable[[events.Event], None]
@@ -59,7 +59,7 @@ class SimChannels:
         self._report = report
         self._sequences = itertools.count()
 
-    # As the controller sees it
+    # The interface for the controller
 
     def add_broker(
         self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint, *, is_suspected: bool
@@ -81,15 +81,15 @@ class SimChannels:
         done()
 
     def stop(self) -> None:
-        """What is on its way may still arrive."""
+        """Messages that are on their way may still arrive."""
         self.links.clear()
         if self in self._world.channels:
             self._world.channels.remove(self)
 
-    # As the world drives it
+    # The interface for the world
 
     def send_next(self, broker: BrokerId) -> bool:
-        """Send the next request to a broker, or the last once more; False when there is none to send."""
+        """Send a broker its next request, or the last one again; False if there is nothing to send."""
         link = self.links.get(broker)
         if link is None or link.under_way is not None:
             return False
@@ -111,7 +111,7 @@ class SimChannels:
         return True
 
     def time_out(self, broker: BrokerId) -> None:
-        """The answer does not come, or the connection is lost: the request is to be sent once more."""
+        """The answer times out, or the connection is lost: the request must be sent again."""
         link = self.links.get(broker)
         if link is not None:
             link.under_way = None
@@ -121,7 +121,7 @@ class SimChannels:
         return link is not None and link.queue.is_suspected
 
     def suspect(self, broker: BrokerId) -> None:
-        """The connection is reset and the port refuses, or so it seems."""
+        """The connection is reset and the port refuses, or seems to."""
         link = self.links.get(broker)
         if link is not None and not link.queue.is_suspected:
             link.under_way = None

@@ -1,7 +1,7 @@
-"""Random histories from a seed: ordinary work and faults, mixed, then an end to all faults.
+"""Random histories from a seed: ordinary work and faults, mixed, then the end of all faults.
 
-The same seed always gives the same history. Every seed also draws its own temper: how many brokers, how often
-each kind of fault, so that some histories are nearly calm and others are storms of one kind.
+The same seed always gives the same history. Each seed also draws the number of brokers and the rate of each
+fault, so that some histories are nearly calm and others are full of one kind of fault.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ CURES = {
 
 _ROUNDS_OF_CONTROL = 50
 LOST = (ConnectionClosed, ConnectionRefused, RequestTimedOutLocally)
-"""How a fetch ends that has no answer."""
+"""The errors of a fetch that gets no answer."""
 
 
 class Chaos(DiskChaos, TopicChaos):
-    """One history; a profile says which weights are others than usual.
+    """One history; a profile says which weights differ from the usual ones.
 
-    In half of the usual ones topics come and go.
+    In half of the usual histories topics are created and deleted.
     """
 
     def __init__(self, seed: int, profile: Profile = USUAL) -> None:
@@ -90,7 +90,7 @@ class Chaos(DiskChaos, TopicChaos):
             weights[cure] = weight * self.random.choice((0.5, 1.0, 2.0))
         weights |= profile.weights
         self._steps = profile.steps
-        # A generator of its own: the others are the same histories as before there were topics.
+        # A separate generator, so that histories without topic changes do not depend on it.
         topics = random.Random(f"topics of {seed}")
         if profile is USUAL and topics.random() < 0.5:
             self.topics = Topics(self.world)
@@ -101,7 +101,7 @@ class Chaos(DiskChaos, TopicChaos):
         self._weights = list(weights.values())
 
     def run(self) -> None:
-        """Raises Violation, AssertionError or InvariantViolation when something goes wrong."""
+        """Raises Violation, AssertionError or InvariantViolation if a promise is broken."""
         for _ in range(self._steps):
             (name,) = self.random.choices(self._names, self._weights)
             self.trace.append(name)
@@ -118,15 +118,15 @@ class Chaos(DiskChaos, TopicChaos):
         return broker
 
     def _any_host(self) -> SimBroker:
-        """A broker, or the controller's where that is apart."""
+        """A broker, or the controller's host if that is separate."""
         host = self.world.hosts[self.random.choice(self.hosts)]
         self.trace[-1] = f"{self.trace[-1]} {host.id}"
         return host
 
     def _leader(self, tp: TopicPartition) -> BrokerId:
-        """One who thinks that it leads, mostly."""
+        """Mostly a broker that believes it leads, sometimes any broker."""
         partitions = {broker.id: broker.partition_of(tp) for broker in self.world.brokers.values()}
-        leaders = [broker for broker, found in partitions.items() if found and found.is_leader]
+        leaders = [broker for broker, partition in partitions.items() if partition and partition.is_leader]
         if leaders and self.random.random() < 0.9:
             return self.random.choice(leaders)
         return self.random.choice(self.ids)
@@ -158,7 +158,7 @@ class Chaos(DiskChaos, TopicChaos):
         self.world.work_off(self._any().id)
 
     def send_control(self) -> None:
-        """A controller, or one that still takes itself for it, says the next thing to a broker."""
+        """A controller, perhaps a deposed one that does not know it, sends a broker the next request."""
         links = [
             (channels, broker)
             for channels in self.world.channels
@@ -172,7 +172,7 @@ class Chaos(DiskChaos, TopicChaos):
             channels.send_next(broker)
 
     def control(self) -> None:
-        """Some thread of some process has its turn."""
+        """One thread of one process takes a step."""
         hosts = [host for host in self.world.hosts.values() if host.can_act]
         steps = [(host, step) for host in hosts for step in host.member.ready()]
         if hosts and (not steps or self.random.random() < 0.1):
@@ -184,7 +184,7 @@ class Chaos(DiskChaos, TopicChaos):
             step()
 
     def control_all(self) -> None:
-        """The controllers work off all that they have to, and are heard, while nothing else gets on."""
+        """The controllers handle all their events and deliver all requests, while nothing else runs."""
         world = self.world
         for _ in range(_ROUNDS_OF_CONTROL):
             is_done = world.control()
@@ -201,7 +201,7 @@ class Chaos(DiskChaos, TopicChaos):
 
     def shrink(self) -> None:
         broker = self._any()
-        if self._may_put_out(broker):
+        if self._may_shrink(broker):
             self.world.shrink(broker.id)
 
     def consume(self) -> None:
@@ -212,7 +212,7 @@ class Chaos(DiskChaos, TopicChaos):
     # Nuisances
 
     def give_up(self) -> None:
-        """A fetch times out; what it was may still arrive."""
+        """A fetch times out; its request or its answer may still arrive."""
         self._any().fetchers.lose_answers(self.random.choice(LOST)("lost"))
 
     def lose_message(self) -> None:
@@ -220,13 +220,13 @@ class Chaos(DiskChaos, TopicChaos):
             self.world.messages.pop(self.random.randrange(len(self.world.messages)))
 
     def hold_back(self) -> None:
-        """A message stays in some queue, while others overtake it."""
+        """A message is delayed, and others overtake it."""
         world = self.world
         if world.messages:
             world.held_back.append(world.messages.pop(self.random.randrange(len(world.messages))))
 
     def let_go(self) -> None:
-        """One that was held back arrives."""
+        """A delayed message arrives."""
         world = self.world
         if world.held_back:
             index = self.random.randrange(len(world.held_back))
@@ -234,7 +234,7 @@ class Chaos(DiskChaos, TopicChaos):
             world.deliver(len(world.messages) - 1)
 
     def time_out_control(self) -> None:
-        """The answer to a controller's request does not come in time: it asks again, and both may arrive."""
+        """A controller's request times out and will be sent again; both may arrive."""
         links = [
             (channels, broker)
             for channels in self.world.channels
@@ -246,7 +246,7 @@ class Chaos(DiskChaos, TopicChaos):
             channels.time_out(broker)
 
     def break_session(self) -> None:
-        """A connection to ZooKeeper breaks among the requests of a leader's or a controller's turn."""
+        """A connection to ZooKeeper breaks between the requests of an ISR change or a controller event."""
         host = self._any_host()
         if host.can_act and self._may_fall(host):
             client = host.member.client
@@ -262,7 +262,7 @@ class Chaos(DiskChaos, TopicChaos):
             client.heal()
 
     def interleave(self) -> None:
-        """Another broker gets its ISR changes written among the requests of a controller's turn."""
+        """Another broker writes its ISR changes between the requests of a controller event."""
         host, other = self._any_host(), self._any()
         if host.can_act and other.id != host.id:
             client = host.member.client
@@ -280,7 +280,7 @@ class Chaos(DiskChaos, TopicChaos):
         self._any().disk.flush(tp)
 
     def checkpoint_logs(self) -> None:
-        """Recovery points and log starts are saved, and sealed segments flushed."""
+        """Save recovery points and log starts, and flush sealed segments."""
         disk = self._any().disk
         if not disk.has_failed:
             disk.logs.checkpoint_pass(0)

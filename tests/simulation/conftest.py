@@ -1,4 +1,4 @@
-"""Thousands of simulated failovers would drown everything in their log lines."""
+"""Disables logging, since thousands of simulated failovers log too much, and closes the worlds of a test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
-    """The worlds of a test are let go of, and their folders."""
+    """Close the worlds of a test and delete their folders."""
     yield
     for world in list(OPEN_WORLDS):
         world.close()

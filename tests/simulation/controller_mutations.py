@@ -22,7 +22,7 @@ _ANY_VERSION: Final = -1
 
 
 def writes_are_not_bound_to_the_epoch(setattr_: SetAttr) -> None:
-    """A controller that was deposed in mid-event goes on writing."""
+    """A controller that is deposed while it handles an event keeps writing."""
     make = ControllerWriter.__init__
 
     def unbound(self: ControllerWriter, session: Any, epoch: ControllerEpoch, epoch_version: int) -> None:
@@ -32,7 +32,7 @@ def writes_are_not_bound_to_the_epoch(setattr_: SetAttr) -> None:
 
 
 def a_restart_is_not_noticed(setattr_: SetAttr) -> None:
-    """The czxid is ignored: who is registered again before anybody looked was never away."""
+    """The czxid is ignored: a broker that restarts before the controller reads counts as never away."""
     changed = Reign._brokers_changed
 
     def blind(self: Reign) -> None:
@@ -46,7 +46,7 @@ def a_restart_is_not_noticed(setattr_: SetAttr) -> None:
 
 
 def the_isr_is_written_from_memory(setattr_: SetAttr) -> None:
-    """Who leaves is taken out of the ISR that was remembered, whatever the leader has written since."""
+    """A leaving broker is removed from the remembered ISR, whatever the leader has written since."""
     update = ControllerWriter.update_partition_states
 
     def overwriting(self: ControllerWriter, states: dict[TopicPartition, LeadershipState]) -> StateUpdates:
@@ -76,7 +76,7 @@ def the_isr_is_written_from_memory(setattr_: SetAttr) -> None:
 
 
 def the_last_member_is_dropped(setattr_: SetAttr) -> None:
-    """An ISR may become empty; the next to return is in nobody's way."""
+    """An ISR may become empty, so the next broker that returns may lead."""
     without = replica_state.without_replicas
 
     def dropping(replicas: Any, leader: Any, isr: Any, no_leader: Any) -> Any:
@@ -91,7 +91,7 @@ def late_requests_are_done(setattr_: SetAttr) -> None:
 
 
 def anybody_alive_is_elected(setattr_: SetAttr) -> None:
-    """KIP-966 and before: out of sync or not, a leader is a leader."""
+    """Any live replica may be elected, in sync or not, as in an unclean election."""
     elect = partition_state.elect_offline
     setattr_(
         partition_state,
@@ -101,7 +101,7 @@ def anybody_alive_is_elected(setattr_: SetAttr) -> None:
 
 
 def the_leader_epoch_stays(setattr_: SetAttr) -> None:
-    """A new leader in the same epoch: nobody tells its records from those of the one before."""
+    """A new leader keeps the epoch, so its records look like those of the leader before."""
     with_leader = LeadershipState.with_leader
     setattr_(
         LeadershipState,
@@ -111,7 +111,7 @@ def the_leader_epoch_stays(setattr_: SetAttr) -> None:
 
 
 def registrations_are_watched_once(setattr_: SetAttr) -> None:
-    """The first change is heard of, and none after it."""
+    """The controller notices the first change of the registrations and no later one."""
     changed = Reign._brokers_changed
 
     def forgetting(self: Reign) -> None:
@@ -127,7 +127,7 @@ def registrations_are_watched_once(setattr_: SetAttr) -> None:
 
 
 def an_expiry_is_heard_and_that_is_all(setattr_: SetAttr) -> None:
-    """Found in this code: whoever had won again in the next session resigned, and nobody was controller."""
+    """Found in this code: a controller elected again in its next session resigned, and none was left."""
     handle = Controller._handle
 
     def hearing(self: Controller, event: events.Event) -> None:
@@ -140,12 +140,12 @@ def an_expiry_is_heard_and_that_is_all(setattr_: SetAttr) -> None:
 
 
 def a_lost_answer_is_a_refusal(setattr_: SetAttr) -> None:
-    """What stands there after a retry is never taken for our own write."""
+    """The controller does not recognize its own write when it retries after a lost answer."""
     setattr_(ControllerWriter, "_read_states", lambda self, partitions: {})
 
 
 def who_returns_is_told_nothing(setattr_: SetAttr) -> None:
-    """A broker that was wrongly suspected stays as it is."""
+    """A broker that was wrongly suspected gets no requests when it returns."""
     setattr_(Reign, "_returned", lambda self, event: self.context.suspected.discard(event.broker))
 
 
@@ -159,7 +159,7 @@ FOUND_IN_CONTROLLERS: dict[Mutation, int] = {
     an_expiry_is_heard_and_that_is_all: 40,
     who_returns_is_told_nothing: 10,
 }
-"""Random histories find these; the search begins at the seed given, only so that it ends soon.
+"""Random histories find these; the search starts at the given seed to save time.
 
-Those that need a profile are named by `test_schedules`.
+`test_schedules` names the mutations that need a profile.
 """

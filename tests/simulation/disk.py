@@ -1,8 +1,8 @@
-"""The disks of simulated brokers: the real `LogManager` and `Log` on a folder in memory, and what befalls it.
+"""The disks of simulated brokers: the real `LogManager` and `Log` on a folder in memory, with faults.
 
-A process that ends leaves all it wrote. A power cut leaves what was flushed, and of the rest a part that may
-end in the middle of a batch. A disk that fails or fills refuses appends, perhaps after a part of one. An
-empty disk may take the place of a broken one. `entries` decodes a log once, for those who compare.
+A process that ends leaves everything it wrote. A power cut leaves the flushed bytes and a part of the rest,
+which may end in the middle of a batch. A full or failing disk refuses appends, perhaps after a part of one.
+An empty disk may replace a failed one. `LogView` decodes a log once for all comparisons.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ BATCH_BYTES = len(encode(0))
 
 def decode(records: memoryview) -> list[tuple[int, Entry]]:
     """(offset, entry) of each record."""
-    found: list[tuple[int, Entry]] = []
+    entries: list[tuple[int, Entry]] = []
     for at, header in iter_batches(records):
-        found += _entries_of(records, at, header)
-    return found
+        entries += _entries_of(records, at, header)
+    return entries
 
 
 def _entries_of(records: memoryview, at: int, header: BatchHeader) -> list[tuple[int, Entry]]:
@@ -99,12 +99,12 @@ def _entries_of(records: memoryview, at: int, header: BatchHeader) -> list[tuple
 
 
 class LogView:
-    """The records of one log, decoded as they come and again after a truncation."""
+    """The records of one log, decoded as they are appended and again after a truncation."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
         self.agreed = 0
-        """Up to where the records were found to be the committed ones; for the judge."""
+        """The records below this offset equal the committed ones; `Truth` sets it."""
         self._begin()
 
     def _begin(self) -> None:
@@ -114,7 +114,7 @@ class LogView:
         self.agreed = self._first
 
     def between(self, start: int, end: int) -> list[Entry]:
-        """Those from one offset to another, both within the log."""
+        """The records from one offset to another, both within the log."""
         self.refresh()
         return self._entries[start - self._first : end - self._first]
 
@@ -127,7 +127,7 @@ class LogView:
         position, log_end = self._first + len(self._entries), log.log_end_offset
         while position < log_end:
             for offset, entry in decode(log.read(position, _READ_BYTES).records):
-                # A batch may begin before what was asked for.
+                # A batch may begin before the requested offset.
                 if offset >= position:
                     self._entries.append(entry)
             position = self._first + len(self._entries)
@@ -137,14 +137,14 @@ class LogView:
 
 
 class Fault(Enum):
-    """What a disk refuses with, until its process starts anew."""
+    """The error of a disk, until its process restarts."""
 
     FULL = errno.ENOSPC
     BROKEN = errno.EIO
 
 
 class _Files(FileSystem):
-    """The changes of one disk: refused, slow, or watched."""
+    """The file system of one disk: it refuses or delays changes, and records syncs of epoch checkpoints."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -154,7 +154,7 @@ class _Files(FileSystem):
         if disk.slow_ms:
             disk.on_slow(disk.slow_ms)
         if disk.fault is not None:
-            # A part of what it was given is there all the same.
+            # A part of the data is written all the same.
             os.pwrite(descriptor, data[: len(data) // 2], position)
             raise _error(disk.fault)
         return os.pwrite(descriptor, data, position)
@@ -172,7 +172,7 @@ class _Files(FileSystem):
             del self._disk.durable_epochs[path]
 
     def fsync(self, file: int | Path) -> None:
-        """In memory there is nothing to force; an error of a full disk comes at the write."""
+        """Files in memory need no sync; a full disk fails at the write."""
         if self._disk.fault is Fault.BROKEN:
             raise _error(Fault.BROKEN)
         if isinstance(file, Path):
@@ -187,17 +187,17 @@ def _error(fault: Fault) -> OSError:
 
 
 class Disk:
-    """One broker's log dir. It outlives the broker: `logs` is always open, as the next process finds it."""
+    """One broker's log dir. It outlives the broker: `logs` is always open, ready for the next process."""
 
     def __init__(self, broker: BrokerId, folder: Path, config_of: Callable[[str], LogConfig]) -> None:
         self.fault: Fault | None = None
         self.slow_ms = 0.0
-        """How long a write takes."""
+        """The time that a write takes."""
         self.was_robbed = False
-        """Whether it ever lost what it had."""
+        """Whether it has ever lost data."""
         self.on_slow: Callable[[float], None] = lambda ms: None
         self.durable_epochs: dict[Path, bytes] = {}
-        """Of the files of epochs, what is on disk for good."""
+        """The synced contents of the epoch checkpoints, by path."""
         self._broker = broker
         self._folder = folder
         self._config_of = config_of
@@ -219,9 +219,9 @@ class Disk:
         self.logs.view = self.view
 
     def view(self, name: TopicPartition, topic_id: TopicId | None = None) -> LogView | None:
-        """Of a partition, or of that of one topic alone; None where there is no log.
+        """The log of a partition, or None; with `topic_id`, only the log of that topic.
 
-        Of a log that its manager has given up, or set aside, what was seen last.
+        A log that its manager took offline or set aside keeps its last view.
         """
         log = self.logs.get(name)
         if topic_id is None:
@@ -240,7 +240,7 @@ class Disk:
 
     @property
     def has_failed(self) -> bool:
-        """Whether its process can do nothing with it any more."""
+        """Whether its process can no longer use it."""
         return self.fault is not None or not self.logs.has_online_dir
 
     def flush(self, name: TopicPartition) -> None:
@@ -254,20 +254,20 @@ class Disk:
         for log_dir in self.logs._dirs.values():
             log_dir.release()
 
-    # What befalls it.
+    # Faults.
 
     def reopen(self) -> None:
-        """The process has ended; the page cache has all it wrote."""
+        """The process has ended; the page cache keeps everything it wrote."""
         self.close()
         self._open()
 
     def stop_cleanly(self) -> None:
-        """The process ends in good order, as far as the disk lets it."""
+        """The process shuts down, as cleanly as the disk allows."""
         self.logs.close(0)
         self._open()
 
     def lose_power(self, draw: random.Random) -> None:
-        """Of what was not flushed a part is left, which may end in the middle of a batch."""
+        """A part of the unflushed bytes survives; it may end in the middle of a batch."""
         logs = self.logs.all_logs()
         self.close()
         self.was_robbed = True
@@ -276,7 +276,7 @@ class Disk:
         self._open()
 
     def wipe(self) -> None:
-        """An empty disk takes its place; for one of a process that has ended."""
+        """Replace the disk by an empty one; its process must have ended."""
         self.close()
         self.was_robbed = True
         shutil.rmtree(self._folder)
@@ -301,7 +301,7 @@ class Disk:
 
 
 def _position(segment: Any, offset: int) -> int:
-    """Where the batch begins that a flush ended before."""
+    """The position of the first batch that ends after an offset."""
     data = segment.file.path.read_bytes()[: segment.size]
     for at, header in iter_batches(memoryview(data)):
         if header.next_offset > offset:
@@ -310,7 +310,7 @@ def _position(segment: Any, offset: int) -> int:
 
 
 class _Logs(LogManager):
-    """The real one; of logs that it gives up the last is seen."""
+    """The real manager; it refreshes the view of a log before the log is set aside or goes offline."""
 
     view: Callable[[TopicPartition], LogView | None]
 

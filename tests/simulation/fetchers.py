@@ -1,7 +1,7 @@
 """Following in the simulation: the real table and the real decisions, with the world's network for sockets.
 
-What the role changes order is carried out later, as on the fetchers' thread: until then a fetcher goes on
-with what it knew, and answers may arrive in between.
+Role changes queue their orders, and the fetchers carry them out later, as their thread does. Until then a
+fetcher keeps its old state, and answers may arrive in between.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ONE_MEBIBYTE = 1 << 20
 
 @dataclass(slots=True)
 class SimFetcherSettings:
-    """In the shape of `FetcherSettings`; whoever drives the world changes them from fetch to fetch."""
+    """Has the attributes of `FetcherSettings`; each step of the world sets them."""
 
     max_wait_ms: int = 0
     min_bytes: int = 1
@@ -40,7 +40,7 @@ class SimFetcherSettings:
 
 
 class SimFetcher:
-    """One connection to one leader: at most one fetch is on its way there or back."""
+    """One connection to one leader, with at most one fetch in flight."""
 
     def __init__(self, world: World, broker: SimBroker, leader: BrokerId, endpoint: Endpoint) -> None:
         self.leader = leader
@@ -81,7 +81,7 @@ class SimFetcher:
         self._is_nudging = False
 
     def step(self) -> bool:
-        """Send the next fetch, unless one is under way or there is nothing to ask; whether it did."""
+        """Send the next fetch, unless one is in flight or none is due; returns whether it sent one."""
         now_ms = self._broker.now_ms()
         if self.is_waiting or now_ms < self._paused_until_ms:
             return False
@@ -100,7 +100,7 @@ class SimFetcher:
         return True
 
     def lose(self, error: LocalError) -> None:
-        """The connection is lost, or the answer late: it is heard no more, though the leader may act yet."""
+        """Lose the connection or time out: the answer is ignored, though the leader may still act."""
         self._is_nudging = False
         if self.is_waiting:
             self._awaited = None
@@ -113,7 +113,7 @@ class SimFetcher:
         world, follower, leader = self._world, self._broker.id, self._world.brokers[self.leader]
 
         def answer(response: FetchResponse) -> None:
-            # The bytes leave the leader now; what becomes of its log changes them no more.
+            # The bytes leave the leader now; later changes of its log do not affect them.
             for topic in response.responses:
                 for data in topic.partitions:
                     if isinstance(data.records, memoryview):
@@ -128,7 +128,7 @@ class SimFetcher:
 
 
 class SimFetchers:
-    """One broker's, in the shape of `FetcherManager`."""
+    """The fetchers of one broker, with the interface of `FetcherManager`."""
 
     def __init__(self, world: World, broker: SimBroker) -> None:
         self.settings = SimFetcherSettings()
@@ -149,12 +149,12 @@ class SimFetchers:
             self._orders.append(lambda: self.table.unfollow(ordered))
 
     def take_orders(self) -> None:
-        """The thread has its turn."""
+        """Carry out the queued orders, as the fetchers' thread does."""
         while self._orders:
             self._orders.popleft()()
 
     def step(self, *, max_wait_ms: int, max_bytes: int) -> bool:
-        """Send what can be sent; whether anything was."""
+        """Send every fetch that is due; returns whether there was one."""
         self.take_orders()
         self.settings.max_wait_ms, self.settings.max_bytes = max_wait_ms, max_bytes
         sent = [fetcher.step() for fetcher in self.table.fetchers.values()]

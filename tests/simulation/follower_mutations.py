@@ -15,7 +15,7 @@ from tests.simulation.mutations import Mutation, SetAttr
 
 
 def answers_of_another_epoch_are_taken(setattr_: SetAttr) -> None:
-    """What an earlier leader sent is appended, though the controller has named another since."""
+    """Records of an earlier leader are appended after the controller has named another one."""
 
     def credulous(self: Partition, leader_epoch: Any) -> None:
         return
@@ -35,7 +35,7 @@ def the_leaders_high_watermark_is_taken_as_it_is(setattr_: SetAttr) -> None:
 
 
 def fetches_tell_of_an_earlier_life(setattr_: SetAttr) -> None:
-    """The broker epoch is looked up once, and the leader lets nobody of an earlier life join."""
+    """The broker epoch is looked up once; a leader lets no replica with an old broker epoch join."""
     next_request = LeaderFetches.next_request
 
     def stuck(self: LeaderFetches, now: float) -> Any:
@@ -58,7 +58,7 @@ def what_failed_once_is_asked_for_no_more(setattr_: SetAttr) -> None:
 
 
 def a_follower_drops_its_log_where_it_should_cut(setattr_: SetAttr) -> None:
-    """It drops what may be committed, and is in sync."""
+    """It drops records that may be committed, while it is in the ISR."""
     apply_answer = following.apply_answer
 
     def rash(partition: Partition, leader_epoch: Any, data: Any, **arguments: Any) -> None:
@@ -71,12 +71,12 @@ def a_follower_drops_its_log_where_it_should_cut(setattr_: SetAttr) -> None:
 
 
 def a_torn_tail_is_kept(setattr_: SetAttr) -> None:
-    """Recovery believes the headers."""
+    """Recovery checks headers only, not the CRCs."""
     setattr_(recovery, "check_batch", lambda data, position, **_: parse_header(data, position))
 
 
 def old_epochs_outlive_a_power_cut(setattr_: SetAttr) -> None:
-    """Recovery believes the file of epochs, which may be older than the log."""
+    """Recovery trusts the epoch checkpoint, which may be older than the log."""
     recover = recovery._recover_segments
 
     def forgetful(*arguments: Any) -> Any:
@@ -100,4 +100,4 @@ FOUND_IN_FOLLOWERS: dict[Mutation, int] = {
     old_epochs_outlive_a_power_cut: 85,
     truncation_leaves_the_epochs: 0,
 }
-"""As `mutations.FOUND_BY_CHANCE`."""
+"""Like `mutations.FOUND_BY_CHANCE`."""

@@ -1,7 +1,7 @@
-"""Consumers that join, crash, pause, leave and come back, and a judge who knows what may never happen.
+"""Consumers that join, crash, pause, leave and return, and a judge that checks the promises of their group.
 
-The judge works from the offsets log and from what was answered, not from the group's own state: the log is
-what the next coordinator will believe.
+The judge works from the offsets log and the answers, not from the group's own state, because the next
+coordinator loads the log.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BROKERS_FAULTS = ("move", "there and back", "stall", "stall", "broker crash")
 
 
 def subscription(topics: list[str]) -> bytes:
-    """As a Kafka consumer writes it, in version 1: with user data and what it owns behind the topics."""
+    """The subscription of a Kafka consumer, version 1: topics, then user data and owned partitions."""
     raw = [topic.encode() for topic in topics]
     named = b"".join(struct.pack(">h", len(topic)) + topic for topic in raw)
     return struct.pack(">hi", 1, len(raw)) + named + struct.pack(">ii", -1, 0)
@@ -69,7 +69,7 @@ def partitions_of(assignment: bytes) -> set[TopicPartition]:
 
 
 class Consumer:
-    """One member's client: joins, syncs, beats, commits; knows nothing but what it was answered."""
+    """The client of one member: joins, syncs, sends heartbeats and commits; it knows only the answers."""
 
     def __init__(self, world: GroupWorld, name: str, instance_id: str | None) -> None:
         draw = world.random
@@ -77,9 +77,9 @@ class Consumer:
         self.name = name
         self.instance_id = instance_id
         self.topics = draw.sample(sorted(TOPICS), draw.randint(1, len(TOPICS)))
-        # All know both: the log has only the one in force, so that after a move others would be refused.
+        # Every member supports both: the log has only the chosen one, so another is refused after a move.
         self.protocols = draw.choice([["range", "sticky"], ["sticky", "range"]])
-        # Before 4 no id is asked for first, from 9 on an assignment may stay as it is; none is our own codec.
+        # Below 4 no member id is required first, from 9 on an assignment may be kept; None is our own codec.
         self.api_version = draw.choice([3, 8, 9, None])
         # Static members may be away for longer than a rebalance takes.
         self.session_timeout_ms = draw.choice([6_000, 10_000] if instance_id is None else [10_000, 40_000])
@@ -95,10 +95,10 @@ class Consumer:
         self._busy_until_ms = 0.0
         world.at(draw.uniform(0, 500), self.turn)
 
-    # Every answer carries the round in which it was asked for: one that comes late changes nothing.
+    # Every answer carries the round of its request: an answer from an earlier round changes nothing.
 
     def turn(self) -> None:
-        """What the client does every now and then."""
+        """Join, sync or send a heartbeat and commits, as the state demands; then schedule the next turn."""
         if self.is_gone:
             return
         now_ms = self.world.now_ms
@@ -146,7 +146,7 @@ class Consumer:
         self._busy_until_ms = self.world.now_ms + patience_ms
 
     def join(self) -> None:
-        # Longer than any rebalance lasts, as clients wait.
+        # Longer than any rebalance, as clients wait.
         self._begin("joining", 26_000)
         request = JoinGroupRequest(
             group_id=GROUP_ID,
@@ -176,7 +176,7 @@ class Consumer:
             self.sync(response)
 
     def assign(self, response: JoinGroupResponse) -> dict[str, set[TopicPartition]]:
-        """Every partition that somebody subscribes to, to one of those who do."""
+        """Assign each subscribed partition to one of its subscribers."""
         readers: dict[str, list[str]] = {}
         for member in response.members:
             for topic in topics_in(member.metadata):
@@ -188,7 +188,7 @@ class Consumer:
         return given
 
     def sync(self, joined: JoinGroupResponse) -> None:
-        """Asked again, a leader assigns otherwise."""
+        """A leader that syncs again sends another assignment."""
         self._begin("syncing", 22_000)
         leads = joined.leader == joined.member_id and not joined.skip_assignment
         given = self.assign(joined) if leads else {}
@@ -219,7 +219,7 @@ class Consumer:
             self._refused(ErrorCode(response.error_code))
 
     def commit(self) -> None:
-        """What it owns, or owned when it last heard."""
+        """Commit an offset for each partition that the member owns by its last answer."""
         if not self.owned:
             return
         self._commits += 1
@@ -262,19 +262,19 @@ class Consumer:
 
 
 class Judge:
-    """Says no to what must never be, after every event."""
+    """Checks the promises after every event."""
 
     def __init__(self, world: GroupWorld) -> None:
         self.world = world
         self.shares: dict[int, dict[str, bytes]] = {}
-        """Generation → who (instance or member) → what it was given."""
+        """Generation → instance id or member id → assignment."""
         self.acknowledged: dict[TopicPartition, int] = {}
         """The offset of the last record whose commit of the partition was acknowledged."""
         self._told: dict[tuple[int, int], tuple[str, set[str]]] = {}
-        """Coordinator's epoch and generation → the leader that was named, and who was told."""
+        """Coordinator's epoch and generation → the leader, and the members with an answer to their join."""
         self.refusals: set[ErrorCode] = set()
         self.moved_in: set[GroupState] = set()
-        """The states in which the group was when its coordinator moved."""
+        """The states of the group when its coordinator moved."""
 
     def check(self, broker: SimBroker) -> None:
         shard = self.world.shard_of(broker)
@@ -285,7 +285,7 @@ class Judge:
             joins = [member for member in members if member.join_token is not None]
             syncs = [member for member in members if member.sync_token is not None]
             assert core.members.awaiting_join == len(joins)
-            assert (core.members.leader_id in core.members) == bool(members), "a leader who is no member"
+            assert (core.members.leader_id in core.members) == bool(members), "the leader is not a member"
             deadlines = [member.deadline_ms for member in members] + list(core.members.pending.values())
             assert all(group.next_deadline_ms <= due for due in deadlines), "a tick would come too late"
             if group.state is GroupState.EMPTY:
@@ -294,13 +294,13 @@ class Judge:
                 assert not syncs, f"syncs wait while {group.state.value}"
                 assert core.assignment_append is None
             if group.state is GroupState.COMPLETING_REBALANCE:
-                assert not joins, "joins wait while a generation has begun"
+                assert not joins, "joins wait after a generation has begun"
                 leader_id, told = self._told.get((shard.since, group.generation_id), ("", {""}))
-                assert leader_id in told, "a generation whose leader was not told"
+                assert leader_id in told, "the leader of a generation has no answer to its join"
             assert core.awaited_syncs <= {member.member_id for member in members}
 
     def hears(self, token: Token, response: Any) -> None:
-        """An answer is about to go out."""
+        """Check an answer before it is sent."""
         if isinstance(response, OffsetCommitResponse):
             self._has_committed(token.what, response)
             return
@@ -312,10 +312,10 @@ class Judge:
             self._hands_out(token, response)
 
     def _hands_out(self, token: Token, response: SyncGroupResponse) -> None:
-        """An assignment that is stored for good, or that the coordinator has found in its log, as Kafka's.
+        """The assignment must be committed in the log, or loaded by the coordinator from it, as in Kafka.
 
-        The latter may be lost with the coordinator. Then nothing that was committed in that generation has
-        been acknowledged, for it lies behind, and the number of the generation is not given again.
+        A loaded assignment may be lost with the coordinator. Then no commit of its generation has been
+        acknowledged, because commits follow it in the log, and the generation's number is not used again.
         """
         asked: SyncGroupRequest = token.what
         generation_id = asked.generation_id
@@ -329,21 +329,21 @@ class Judge:
             ),
             None,
         )
-        assert stored is not None, f"generation {generation_id} is handed out and not in the log"
+        assert stored is not None, f"generation {generation_id} was handed out but is not in the log"
         wanted: set[TopicPartition] = set()
         given: list[TopicPartition] = []
         for member in stored.members:
             for topic in topics_in(member.subscription):
                 wanted |= {TopicPartition(topic, partition) for partition in range(TOPICS[topic])}
             given += partitions_of(member.assignment)
-        assert sorted(given) == sorted(wanted), f"generation {generation_id} does not cover what it reads"
+        assert sorted(given) == sorted(wanted), f"generation {generation_id} misses or repeats partitions"
         owner = asked.group_instance_id or asked.member_id
         shares = self.shares.setdefault(generation_id, {})
         assert shares.setdefault(owner, response.assignment) == response.assignment, (
             f"{owner} has two assignments in generation {generation_id}"
         )
         owned = [partition for share in shares.values() for partition in partitions_of(share)]
-        assert len(owned) == len(set(owned)), f"generation {generation_id} gives a partition twice: {shares}"
+        assert len(owned) == len(set(owned)), f"generation {generation_id} repeats a partition: {shares}"
 
     def _has_committed(self, asked: OffsetCommitRequest, response: OffsetCommitResponse) -> None:
         told = {
@@ -358,7 +358,7 @@ class Judge:
                 if told[name] is ErrorCode.NONE:
                     says = partition.committed_offset, partition.committed_metadata
                     place = self._place_of(name, says)
-                    assert place is not None, "acknowledged and not in the log"
+                    assert place is not None, "a commit was acknowledged but is not in the log"
                     self.acknowledged[name] = max(place, self.acknowledged.get(name, -1))
 
     def _place_of(self, name: TopicPartition, says: tuple[int, str | None]) -> int | None:
@@ -372,7 +372,7 @@ class Judge:
         return None
 
     def check_log(self) -> None:
-        """What is committed: no offsets after the end of their generation, one assignment for each."""
+        """The log has no commit after the end of its generation, and one assignment for each generation."""
         current: StoredGroup | None = None
         shares: dict[int, dict[str, bytes]] = {}
         for record in self.world.committed_records():
@@ -385,18 +385,18 @@ class Judge:
                 assert current is not None
                 owner = member.instance_id or member.member_id
                 known = shares.setdefault(current.generation_id, {}).setdefault(owner, member.assignment)
-                assert known == member.assignment, f"generation {current.generation_id} has two"
+                assert known == member.assignment, f"generation {current.generation_id} has two assignments"
 
     def _check_commit(self, name: TopicPartition, says: str, current: StoredGroup | None) -> None:
         owner, generation, _ = says.split()
-        assert current is not None, f"{says} of no generation"
-        assert int(generation) == current.generation_id, f"{says} in {current.generation_id}"
+        assert current is not None, f"{says} committed without a generation"
+        assert int(generation) == current.generation_id, f"{says} committed in {current.generation_id}"
         owned = {m.instance_id or m.member_id: partitions_of(m.assignment) for m in current.members}
-        assert name in owned[owner], f"{owner} commits what it does not own"
+        assert name in owned[owner], f"{owner} commits for a partition that it does not own"
 
 
 class Chaos:
-    """One schedule: a while of faults, then calm, in which the group must come to rest."""
+    """One schedule: a period of faults, then a calm one, in which the group must become stable."""
 
     def __init__(self, seed: int) -> None:
         draw = random.Random(seed ^ 0x5EED)
@@ -427,52 +427,54 @@ class Chaos:
             return
         self.world.at(self.random.expovariate(1 / 1_500), self.fault)
         draw, live = self.random, self.live
-        what = draw.choice([*MEMBERS_FAULTS, *BROKERS_FAULTS])
-        someone = draw.choice(live) if live else None
-        if what in BROKERS_FAULTS:
-            self.brokers_fault(what)
-        elif what == "return":
-            held = {consumer.instance_id for consumer in live}
+        fault = draw.choice([*MEMBERS_FAULTS, *BROKERS_FAULTS])
+        consumer = draw.choice(live) if live else None
+        if fault in BROKERS_FAULTS:
+            self.brokers_fault(fault)
+        elif fault == "return":
+            held = {c.instance_id for c in live}
             gone = [c.instance_id for c in self.consumers if c.is_gone and c.instance_id not in held]
             if gone:
                 self.start(draw.choice(gone))
-        elif what == "start" or someone is None:
+        elif fault == "start" or consumer is None:
             if len(live) < 7:
                 self.start()
-        elif what == "twin":
-            if someone.instance_id is not None:
-                self.start(someone.instance_id)
+        elif fault == "twin":
+            if consumer.instance_id is not None:
+                self.start(consumer.instance_id)
         else:
-            self.world.note(f"{what} of {someone.name}")
-            if what == "crash":
-                someone.is_gone = True
-            elif what == "leave":
-                someone.leave()
+            self.world.note(f"{fault} of {consumer.name}")
+            if fault == "crash":
+                consumer.is_gone = True
+            elif fault == "leave":
+                consumer.leave()
             else:
-                someone.paused_until_ms = self.world.now_ms + draw.uniform(1_000, 15_000)
+                consumer.paused_until_ms = self.world.now_ms + draw.uniform(1_000, 15_000)
 
-    def brokers_fault(self, what: str) -> None:
-        """The group gets another coordinator, or its log stands still."""
+    def brokers_fault(self, fault: str) -> None:
+        """The group gets another coordinator, or its log stalls."""
         world, draw = self.world, self.random
         leader = world.brokers.get(world.state.leader)
         if leader is None or not leader.can_act:
             return
-        if (group := world.leading_group) is not None and what != "stall":
+        if (group := world.leading_group) is not None and fault != "stall":
             self.judge.moved_in.add(group.state)
-        world.note(f"{what} at {leader.id}")
+        world.note(f"{fault} at {leader.id}")
         lasts_ms = draw.uniform(0, 9_000)
-        if what == "stall":
+        if fault == "stall":
             world.cut |= {frozenset((leader.id, other)) for other in world.brokers if other != leader.id}
             world.at(lasts_ms, world.cut.clear)
-        elif what == "there and back":
-            others = [one for one in world.state.isr if one != leader.id and world.brokers[one].can_act]
+        elif fault == "there and back":
+            others = [
+                member for member in world.state.isr if member != leader.id and world.brokers[member].can_act
+            ]
             if others:
-                # It leads again before it is told that it did not.
+                # It leads again before it learns that another broker led.
                 world.deaf_until_ms[leader.id] = world.now_ms + lasts_ms
                 world.move_leadership(draw.choice(others))
                 world.at(lasts_ms * draw.random(), lambda: self.lead_again(leader.id))
-        elif what == "move":
-            # It is wrongly suspected, and goes on as if nothing had happened until it is told.
+        elif fault == "move":
+            # It is wrongly suspected, and keeps coordinating until the controller reaches it.
             world.deaf_until_ms[leader.id] = world.now_ms + lasts_ms
             world.suspect(leader.id)
             world.at(lasts_ms, lambda: world.clear_suspicion(leader.id))
@@ -517,7 +519,7 @@ class Chaos:
         self.judge.check_log()
         group = world.leading_group
         assert self.is_at_rest(), (
-            f"no rest: {group.state.value if group else None}, {len(self.live)} consumers: "
+            f"the group is not at rest: {group.state.value if group else None}, {len(self.live)} consumers: "
             f"{[(c.name, c.state, c.generation_id) for c in self.live]}, {len(world.waiting)} wait"
         )
         if group is not None:
@@ -536,7 +538,7 @@ class Chaos:
         assert sorted(owned) == sorted(wanted)
         records = world.committed_records()
         for name, place in self.judge.acknowledged.items():
-            # What timed out and is in the log all the same counts from the next load on, and not before.
+            # A commit that timed out but is in the log counts from the next load on, not before.
             later = [
                 record.value
                 for record in records[place:]

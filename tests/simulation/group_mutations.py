@@ -1,6 +1,6 @@
 """Known mistakes of a group coordinator, each put into the code on purpose: the simulation must find all.
 
-As `mutations`: a function that takes `setattr` (a monkeypatch's) and replaces one rule by its wrong form.
+See `mutations` for their form.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def the_leader_need_not_have_joined(setattr_: SetAttr) -> None:
 
 
 def a_shard_outlives_its_leadership(setattr_: SetAttr) -> None:
-    """It is taken up when the broker leads, and kept when it leads no more."""
+    """The coordinator keeps its shard when the broker no longer leads the partition."""
     changed = GroupCoordinator.role_changed
 
     def hoarding(self: GroupCoordinator, name: Any) -> None:
@@ -88,7 +88,7 @@ def a_shard_outlives_its_leadership(setattr_: SetAttr) -> None:
 
 
 def loading_ends_at_the_high_watermark(setattr_: SetAttr) -> None:
-    """A new leader's may be behind what was acknowledged."""
+    """A new leader's high watermark may lag behind acknowledged commits."""
 
     class Committed:
         def __init__(self, log: Any, end: int) -> None:
@@ -141,7 +141,7 @@ def appends_that_fail_are_settled_as_done(setattr_: SetAttr) -> None:
 
 
 def timers_ring_once(setattr_: SetAttr) -> None:
-    """One that rang too early for its group is not set again."""
+    """A timer that fires before its group's deadline is not set again."""
 
     def silent(self: GroupShard, hosted: Any) -> None:
         self._happen(hosted, lambda group, now: group.tick(now))
@@ -164,4 +164,4 @@ MUTATIONS: dict[Mutation, int] = {
     appends_that_fail_are_settled_as_done: 0,
     timers_ring_once: 0,
 }
-"""The search begins at the seed given, only so that it ends soon."""
+"""The search starts at the given seed to save time."""

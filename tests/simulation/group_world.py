@@ -1,9 +1,9 @@
-"""A world for one group: real coordinators on a real replicated log, clients, and time that goes by itself.
+"""A world for one group: real coordinators on a real replicated log, clients, and time that runs by itself.
 
 The topic of the `World` is the offsets topic. Every broker has its real `GroupCoordinator` with shards,
-appends and loading, behind the real handlers; clients find it by what the brokers know. Here time passes by a
-queue of events: messages take their while, and all threads of a broker have their turn now and then. All is
-decided by one seeded random generator.
+appends and loading, called by the real handlers; clients ask any broker for the coordinator. A queue of
+events moves time: messages take time, and all threads of a broker run now and then. One seeded random
+generator decides everything.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tests.simulation.world import Message, SimBroker, World
 GROUP_ID: Final = "g"
 EPOCH_MS: Final = 1_700_000_000_000
 TOPICS: Final = {"a": 3, "b": 2, "c": 4}
-"""What the group may read, and how many partitions each topic has."""
+"""The topics that the group may read, with their numbers of partitions."""
 _KNOWN: Final = {
     topic: SimpleNamespace(topic_id=TopicId(uuid.UUID(int=number))) for number, topic in enumerate(TOPICS, 1)
 }
@@ -87,14 +87,14 @@ class Token:
         self.broker = broker
         self.life = broker.life
         self.since = since
-        """Since which leader epoch the broker coordinates, as far as it knows."""
+        """The leader epoch in which the broker became coordinator, as far as it knows; -1 without a shard."""
         self.answers = 0
 
 
 class GroupWorld(World):
-    """``judge`` is asked after every event at a coordinator."""
+    """`judge` checks a coordinator after each of its events."""
 
-    # Longer than an append waits: one that stands still may be given up before the ISR shrinks.
+    # Longer than an append waits, so that an append may time out before the ISR shrinks.
     max_lag_ms = 6_000
 
     def __init__(self, seed: int, *, max_size: int, initial_delay_ms: int) -> None:
@@ -104,7 +104,7 @@ class GroupWorld(World):
         self.waiting: set[Token] = set()
         self.coordinators: dict[BrokerId, GroupCoordinator] = {}
         self.deaf_until_ms: dict[BrokerId, float] = {}
-        """Whom the controller does not reach until then."""
+        """The brokers that the controller cannot reach, and until when."""
         self._config = _config(max_size, initial_delay_ms)
         self._is_faulty = False
         self._goes_by_itself = False
@@ -113,7 +113,7 @@ class GroupWorld(World):
         self._ticks = 0
         self._turns: set[tuple[BrokerId, int]] = set()
         self._records: list[Record] = []
-        # Ids of members are to be the same in every run of a seed.
+        # Member ids must be the same in every run of a seed.
         ids: Any = SimpleNamespace(uuid4=lambda: f"{self.random.getrandbits(32):08x}")
         group_module.uuid = ids
         super().__init__(3, self.random.choice((1, 2)), tp=TopicPartition(OFFSETS_TOPIC, 0))
@@ -125,7 +125,7 @@ class GroupWorld(World):
         group_module.uuid = uuid
 
     def started(self, broker: SimBroker) -> None:
-        """A process has begun: it coordinates what it will lead."""
+        """A process has started: it gets a coordinator for the partitions that it will lead."""
         coordinator = self.coordinators[broker.id] = GroupCoordinator(
             self._config,
             broker.replicas,
@@ -194,7 +194,7 @@ class GroupWorld(World):
             self.at(self.random.uniform(0, 3), turn)
 
     def _turn(self, broker: SimBroker) -> None:
-        """All threads of a broker have their turn."""
+        """Run all threads of a broker once."""
         if not broker.can_act:
             return
         if self.now_ms >= self.deaf_until_ms.get(broker.id, 0.0):
@@ -205,7 +205,7 @@ class GroupWorld(World):
         self.fetch(broker.id, max_wait_ms=_LONG_POLL_MS)
         self.work_off(broker.id)
         if self.random.random() < 0.5:
-            # Loading takes its while.
+            # Loading takes time.
             while self.coordinators[broker.id].run_once():
                 continue
         self.judge.check(broker)
@@ -230,7 +230,7 @@ class GroupWorld(World):
     # Clients
 
     def ask(self, what: Any, heard: Callable[[Any], None], api_version: int | None = None) -> None:
-        """Bring a request to whom a broker names as the coordinator; it or its answer may get lost."""
+        """Send a request to the coordinator that a broker names; the request or its answer may get lost."""
         target = self._find()
         if target is None or self.chance(0.03):
             return
@@ -296,7 +296,7 @@ class GroupWorld(World):
 
     @property
     def leading_group(self) -> Group | None:
-        """The group at the broker that leads, once that serves."""
+        """The group at the current leader, once its shard serves requests."""
         broker = self.brokers.get(self.state.leader)
         shard = None if broker is None or not broker.is_up else self.shard_of(broker)
         if shard is None or shard.state is not ShardState.SERVING:
@@ -304,20 +304,20 @@ class GroupWorld(World):
         return next((group for group in shard.groups() if group.group_id == GROUP_ID), None)
 
     def forget_lost_requests(self) -> None:
-        """Those that a process took with it."""
+        """Forget the requests at processes that have ended."""
         self.waiting = {
             token for token in self.waiting if token.broker.is_up and token.life == token.broker.life
         }
 
     def committed_records(self) -> list[Record]:
-        """What the log holds for good; the place of each is its offset."""
+        """The committed records of the log; the index of a record is its offset."""
         self.check()
         for entry in self.truth.committed[len(self._records) :]:
             self._records.append(_record_of(entry))
         return self._records
 
     def inherited_records(self, broker: SimBroker, leader_epoch: int) -> list[Record]:
-        """What a coordinator's log holds of earlier leader epochs and is not known to be committed yet."""
+        """The records of earlier leader epochs in a coordinator's log that may be uncommitted."""
         view = broker.view
         if view is None:
             return []

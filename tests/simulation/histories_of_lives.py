@@ -1,4 +1,4 @@
-"""Histories of sessions that end, of disks lost with them, and of silent ZooKeeper; see `test_histories`."""
+"""Histories of sessions that expire, of disks lost then, and of a silent ZooKeeper; see `test_histories`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.simulation.zookeeper_client import Door
 
 
 def everybody_in_sync_goes_at_once() -> None:
-    """Any of them has all that was acknowledged, so the first to return leads, whoever is lost for good."""
+    """Each member has all acknowledged records, so the first to return leads, even if others never do."""
     world = World(3)
     world.produce(A)
     world.settle()
@@ -37,7 +37,7 @@ def everybody_in_sync_goes_at_once() -> None:
 
 
 def an_expiry_heard_after_the_next_registration() -> None:
-    """Two sessions end one after the other; the end of the second is heard when the third has registered."""
+    """Two sessions expire in a row; the broker learns of the second expiry after its third registration."""
     world = World(3)
     world.produce(A)
     world.settle()
@@ -56,7 +56,7 @@ def an_expiry_heard_after_the_next_registration() -> None:
 
 
 def a_member_loses_its_disk_between_two_controllers() -> None:
-    """Nobody sees it go: the next controller finds it registered, as if it had been there all the time."""
+    """No controller notices: the next one finds the broker registered, as if it had never been away."""
     world = World(3)
     world.produce(A)
     world.settle()
@@ -74,7 +74,7 @@ def a_member_loses_its_disk_between_two_controllers() -> None:
 
 
 def a_leader_loses_its_tail_between_two_controllers() -> None:
-    """It would go on leading in the same epoch, and have the others truncate what it has acknowledged."""
+    """It would keep leading in the same epoch, and make the others truncate acknowledged records."""
     world = World(3)
     world.produce(A)
     world.settle()
@@ -89,7 +89,7 @@ def a_leader_loses_its_tail_between_two_controllers() -> None:
 
 
 def all_restart_between_two_controllers() -> None:
-    """Who restarted with all that it had is the last choice, but a choice: nothing is lost."""
+    """A replica that restarted with all its records may lead if no other can, so nothing is lost."""
     world = World(3)
     world.produce(A)
     world.settle()
@@ -106,7 +106,7 @@ def all_restart_between_two_controllers() -> None:
 
 
 def a_leader_whose_session_has_ended_puts_a_member_out() -> None:
-    """Its write is carried over into the next session, and of those whom it leaves one has lost its disk."""
+    """Its ISR change waits for the next session, and a member that it would keep has lost its disk."""
     world = World(3)
     world.produce(A)
     world.settle()
@@ -131,7 +131,7 @@ def a_leader_whose_session_has_ended_puts_a_member_out() -> None:
 
 
 def a_joiner_loses_its_disk_before_anybody_notices() -> None:
-    """It gets into the ISR as what it was, and leaves it as soon as its next life is seen."""
+    """It joins the ISR with its old broker epoch, and leaves when the controller sees the new one."""
     world = World(3, min_insync_replicas=1)
     world.produce(A)
     world.settle()
@@ -152,7 +152,7 @@ def a_joiner_loses_its_disk_before_anybody_notices() -> None:
 
 
 def _accepts(world: World, broker: BrokerId, acks: int = -1) -> bool:
-    """Whether a broker takes a record that somebody produces there."""
+    """Whether a broker appends a produced record."""
     partition = world.brokers[broker].partition
     assert partition is not None
     before = partition.log_end_offset
@@ -161,7 +161,7 @@ def _accepts(world: World, broker: BrokerId, acks: int = -1) -> bool:
 
 
 def a_leader_that_does_not_hear_zookeeper() -> None:
-    """It goes on with acks=all while all others in sync fetch in its epoch, and no longer."""
+    """It accepts acks=all only while all other members of the ISR fetch in its leader epoch."""
     with World(3) as world:
         replicate(world, B, C)
         world.doors[A] = Door.LOST
@@ -171,7 +171,7 @@ def a_leader_that_does_not_hear_zookeeper() -> None:
         replicate(world, B, C)
         replicate(world, B, C)
         assert world.truth.acknowledged_end == 1
-        # Deposed, and nobody tells it. Who is elected, and who follows, fetches here no longer.
+        # A is deposed and does not know it. The new leader and its followers no longer fetch from A.
         world.suspect(A)
         control(world)
         tell(world, B, C)
@@ -184,7 +184,7 @@ def a_leader_that_does_not_hear_zookeeper() -> None:
 
 
 def a_leader_with_one_silent_follower_does_not_hear_zookeeper() -> None:
-    """It could not put it out of the ISR, and it may be the one that leads by now."""
+    """The leader cannot remove the silent follower from the ISR, and that follower may lead by now."""
     with World(3) as world:
         replicate(world, B, C)
         world.doors[A] = Door.LOST
@@ -200,7 +200,7 @@ def a_leader_with_one_silent_follower_does_not_hear_zookeeper() -> None:
 
 
 def a_leader_that_is_alone_does_not_hear_zookeeper() -> None:
-    """It has no witness."""
+    """It has no follower to confirm that it still leads."""
     with World(3, min_insync_replicas=1) as world:
         put_out_of_isr(world, B, C)
         world.brokers[A].replicas.fence.silent("ZooKeeper is silent")

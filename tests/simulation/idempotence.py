@@ -1,9 +1,9 @@
 """Idempotent producers in the random histories: five batches in flight, answers lost, everything sent again.
 
-A client here is worse than real ones: its requests arrive in any order and any number of times, also long
-after it has had its answer by another way, at whoever thinks that it leads. In one thing it is better: its
-first batch travels alone. While nobody knows a producer, any sequence is taken (as in Kafka, for what was
-known may have been deleted), so the second batch might overtake the first where the leader changes.
+The client here is worse than real ones: its requests arrive in any order and any number of times, even long
+after an answer, at any broker that believes it leads. In one thing it is better: its first batch travels
+alone. A leader that does not know a producer accepts any sequence, as in Kafka, because the producer's
+records may have been deleted; so the second batch might overtake the first when the leader changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ROUNDS = 20
 
 
 class IdempotentProducer:
-    """Writes one record to a batch, and sends it again until it is told where the batch is."""
+    """Writes one record per batch, and sends each batch again until it is acknowledged."""
 
     def __init__(self, world: World, producer_id: int) -> None:
         self.producer_id = producer_id
@@ -38,7 +38,7 @@ class IdempotentProducer:
             self._send(broker, self.unanswered[-1], is_answer_lost)
 
     def send_again(self, broker: BrokerId, *, is_answer_lost: bool = False) -> None:
-        """All that is not answered, in order."""
+        """Send all unanswered batches again, in order."""
         for sequence in self.unanswered:
             self._send(broker, sequence, is_answer_lost)
 
@@ -60,7 +60,7 @@ class IdempotentProducer:
 
 
 class IdempotentChaos(Chaos):
-    """A history with two such producers besides the others."""
+    """A history with two idempotent producers besides the ordinary steps."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -70,7 +70,7 @@ class IdempotentChaos(Chaos):
             self._weights.append(weight)
 
     def run(self) -> None:
-        """As `Chaos.run`; then, without faults, every batch must be answered at last."""
+        """Run like `Chaos.run`; afterwards, without faults, every batch must be acknowledged."""
         super().run()
         for _ in range(_ROUNDS):
             for producer in self.producers:
@@ -92,7 +92,7 @@ class IdempotentChaos(Chaos):
         producer.send_again(self._leader(self.world.tp), is_answer_lost=self.random.random() < 0.2)
 
     def retain(self) -> None:
-        """Not so far that a replica that begins anew would know nothing of a producer (as Kafka's)."""
+        """Keep each producer's last batches: a replica that starts after them would not know it."""
         broker = self._any()
         log, partition = broker.log, broker.partition
         kept: dict[int, list[int]] = {}

@@ -1,6 +1,6 @@
-"""What makes a process a member of the cluster: its real session, store, registration and controller.
+"""The parts that make a process a member of the cluster: real session, store, registration and controller.
 
-Driven step by step: the threads that would run them are never started.
+The world drives them step by step; their threads are never started.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def raise_it(error: BaseException) -> None:
 
 
 class SimThreads(Threads):
-    """Starts nothing, and never waits: what is waited for has happened, or does not within the time."""
+    """Starts no thread and never waits: an awaited event is set at once, or the wait times out."""
 
     def __init__(self, world: World, poll: Callable[[], None]) -> None:
         self._world = world
@@ -52,12 +52,12 @@ class SimThreads(Threads):
 
 
 class SimMember:
-    """What one process is in the cluster, from its start to its end."""
+    """The membership of one process, from its start to its end."""
 
     def __init__(self, world: World, broker_id: BrokerId) -> None:
         self.id = broker_id
         self.channels: SimChannels | None = None
-        """Of the last election that this process has won."""
+        """The channels of the last election that this process has won."""
         self._world = world
         self._threads = SimThreads(world, lambda: self.client.poll())
         self.store = ClusterStore(
@@ -80,7 +80,7 @@ class SimMember:
         )
 
     def start(self, replicas: ReplicaManager) -> None:
-        """Connect, register and stand for controller, in the order of `barnabas.broker.app`."""
+        """Connect, register and run for controller, in the order of `barnabas.broker.app`."""
         self.membership = Membership(self.store, replicas)
         self.store.start()
         earlier = self.store.brokers().get(self.id)
@@ -90,13 +90,13 @@ class SimMember:
         self.controller.start()
 
     def vanish(self) -> None:
-        """The process is gone, and its connections with it; its session is not."""
+        """The process and its connections end; its session remains."""
         self.client.vanish()
         if self.channels is not None:
             self.channels.stop()
 
     def leave(self) -> None:
-        """The process ends in good order."""
+        """The process shuts down cleanly, and closes its session."""
         self.controller.stop()
         self.vanish()
         self._world.zookeeper.expire(self.client.session)
@@ -105,7 +105,7 @@ class SimMember:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything but time is there to be worked off."""
+        """Whether a step is ready that does not depend on time."""
         return bool(self.ready())
 
     @property
@@ -113,7 +113,7 @@ class SimMember:
         return self.store.session
 
     def ready(self) -> list[Callable[[], object]]:
-        """The steps that find something to do."""
+        """The steps that have something to do."""
         steps: list[Callable[[], object]] = []
         if self.client.has_callbacks:
             steps.append(self.watch)
@@ -124,7 +124,7 @@ class SimMember:
         return steps
 
     def connection(self) -> None:
-        """The connection's thread looks what has become of it."""
+        """The connection's thread checks the connection."""
         self.client.poll()
 
     def session_event(self) -> bool:
@@ -132,7 +132,7 @@ class SimMember:
         return bool(self.session.deliver_next(0))
 
     def watch(self) -> bool:
-        """The library's thread calls one watch that was set off."""
+        """The library's thread calls one triggered watch."""
         return self.client.run_callback()
 
     def control(self) -> bool:
@@ -140,25 +140,25 @@ class SimMember:
         return self.controller.step(0)
 
     def work_off(self) -> bool:
-        """One thing of whatever there is; False when there is nothing."""
+        """Take one ready step; False if there is none."""
         if self.watch() or self.session_event():
             return True
         return len(self.controller._queue) > 0 and self.control()
 
     def sentinel(self) -> None:
-        """The sentinel's thread finds the controller's process dead, if it is."""
+        """The sentinel's thread reports the controller's process as dead, if it is."""
         target = self.controller._sentinel._target
         if target is not None and not self._world.hosts[target.node.broker_id].is_up:
             self.controller._sentinel._on_gone(target.node)
 
     def time_passes(self) -> None:
-        """What the threads do of themselves: find the silence long, stand for election again."""
+        """The timed steps of the threads: notice a long silence, run for election again."""
         if self.session._states.empty():
             self.session_event()
         if not len(self.controller._queue):
             self.control()
 
-    # What the parts ask for
+    # Factories for the parts
 
     def _make_client(self, **arguments: Any) -> Any:
         self.client = SimKazooClient(self._world.zookeeper, lambda: self._world.doors[self.id], **arguments)

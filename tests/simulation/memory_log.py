@@ -2,9 +2,8 @@
 
 A record is 20 bytes: offset, leader epoch, value; each is a batch of its own. A value may name an idempotent
 producer and a sequence (`idempotent`). The epochs are kept by the real `EpochCache`, only without its file,
-and the producers by the real `ProducerStates`, only without snapshots: a restart reads the log. What a crash
-leaves is up to the caller: `reopened` is a process's end, which loses nothing; with `keep_until` it is a
-power cut, which loses what was not flushed.
+and the producers by the real `ProducerStates`, only without snapshots: a restart reads the log. `reopened` is
+the end of a process, which loses nothing; with `keep_until` it is a power cut, which loses unflushed records.
 """
 
 from __future__ import annotations

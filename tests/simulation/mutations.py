@@ -26,7 +26,7 @@ Mutation = Callable[[SetAttr], None]
 
 
 def followers_cut_to_their_high_watermark(setattr_: SetAttr) -> None:
-    """Kafka before KIP-101: a new follower cuts to its high watermark, which may be stale."""
+    """Kafka before KIP-101: a new follower truncates to its high watermark, which may be stale."""
     make_follower = Partition.make_follower
 
     def cutting(self: Partition, state: Any) -> bool:
@@ -54,7 +54,7 @@ def a_leaving_replica_is_not_waited_for(setattr_: SetAttr) -> None:
 
 
 def broker_epochs_of_fetches_are_not_checked(setattr_: SetAttr) -> None:
-    """Before KIP-903: a fetch of an earlier life counts."""
+    """Kafka before KIP-903: a fetch with an old broker epoch counts."""
     fetched = Partition.follower_fetched
 
     def credulous(self: Partition, follower: Any, **arguments: Any) -> Any:
@@ -65,13 +65,13 @@ def broker_epochs_of_fetches_are_not_checked(setattr_: SetAttr) -> None:
 
 
 def an_expansion_is_written_whoever_lives(setattr_: SetAttr) -> None:
-    """Found in this code: between proposal and writing the joiner's disk may be replaced."""
+    """Found in this code: a joining replica may lose its disk between the proposal and the write."""
     update = store.ClusterStore.update_isr
     setattr_(store.ClusterStore, "update_isr", lambda self, *args: update(self, *args[:6], {}, *args[7:]))
 
 
 def an_isr_is_written_in_any_session(setattr_: SetAttr) -> None:
-    """Found in this code: a leader whose registration was gone put others out of the ISR."""
+    """Found in this code: a leader without its registration removed others from the ISR."""
     update = store.ClusterStore.update_isr
     setattr_(
         store.ClusterStore,
@@ -90,7 +90,7 @@ def a_replaced_controller_is_obeyed(setattr_: SetAttr) -> None:
 
 
 def a_conflict_takes_the_change_back(setattr_: SetAttr) -> None:
-    """The write may have gone in before, and the controller may have built on it."""
+    """An earlier try may have written the change, and the controller may rely on it."""
     change = IsrChanges._change
 
     def abandoning(self: IsrChanges, partition: Any, pending: Any) -> None:
@@ -135,7 +135,7 @@ def the_state_is_written_without_comparing(setattr_: SetAttr) -> None:
 
 
 def an_epoch_without_records_is_kept(setattr_: SetAttr) -> None:
-    """Found in this code: the follower compared histories for ever."""
+    """Found in this code: the follower compared epochs with its leader for ever."""
     truncate = Partition._truncate
 
     def keeping(self: Partition, offset: Any) -> None:
@@ -146,12 +146,12 @@ def an_epoch_without_records_is_kept(setattr_: SetAttr) -> None:
 
 
 def a_follower_left_behind_is_not_told_where_to_begin(setattr_: SetAttr) -> None:
-    """Found in this code: it asked for what is gone for ever."""
+    """Found in this code: the follower kept fetching at a deleted offset."""
     setattr_(fetching, "_log_start", lambda partition, error: -1)
 
 
 def a_log_that_lies_before_the_leaders_is_kept(setattr_: SetAttr) -> None:
-    """Found in this code: no batch of the leader's continued it, for ever."""
+    """Found in this code: no batch of the leader could ever continue the follower's log."""
     setattr_(partition_module, "first_base_offset", lambda records, log_end_offset: log_end_offset)
 
 
@@ -163,7 +163,7 @@ def the_leaders_own_append_is_acknowledged(setattr_: SetAttr) -> None:
 
 
 def an_append_of_an_earlier_leadership_is_acknowledged(setattr_: SetAttr) -> None:
-    """The offset is reached, but by whose records?"""
+    """The high watermark passes the offset, perhaps with records of another leader."""
 
     def forgetful(self: Partition, leader_epoch: Any, required_offset: Any) -> Any:
         return None if self.high_watermark < required_offset else ErrorCode.NONE
@@ -176,7 +176,7 @@ def a_new_leader_tells_its_stale_high_watermark(setattr_: SetAttr) -> None:
 
 
 def followers_ends_outlive_a_missed_epoch(setattr_: SetAttr) -> None:
-    """Found in this code: what is known of followers outlived an epoch in which another led."""
+    """Found in this code: a leader kept its followers' log ends across an epoch of another leader."""
     begin_epoch = Followers.begin_epoch
 
     def trusting(self: Followers, *args: Any, knows_ends: bool, **kwargs: Any) -> None:
@@ -186,12 +186,12 @@ def followers_ends_outlive_a_missed_epoch(setattr_: SetAttr) -> None:
 
 
 def lives_of_the_isr_are_not_compared(setattr_: SetAttr) -> None:
-    """As in Kafka: who restarts while nobody is controller stays in sync, whatever it has lost."""
+    """As in Kafka: a broker that restarts between two controllers stays in the ISR, even if it lost data."""
     setattr_(ControllerContext, "bounced", lambda self, state: set())
 
 
 def one_of_a_lost_isr_is_kept(setattr_: SetAttr) -> None:
-    """Kafka's way: when all go at once, the one with the highest number alone may lead afterwards."""
+    """As in Kafka: if all members go at once, only the one with the highest id may lead afterwards."""
     without = replica_state.without_replicas
 
     def one_by_one(replicas: Any, leader: Any, isr: Any, no_leader: Any) -> Any:
@@ -207,13 +207,13 @@ def without_zookeeper_no_witness_is_asked_for(setattr_: SetAttr) -> None:
 
 
 def any_fetch_bears_witness(setattr_: SetAttr) -> None:
-    """However long ago it came."""
+    """However old the fetch is."""
     are_witnesses = rules.are_witnesses
     setattr_(rules, "are_witnesses", lambda *seen, **now: are_witnesses(*seen, **{**now, "max_lag_ms": 1e12}))
 
 
 def a_life_that_was_ended_goes_on(setattr_: SetAttr) -> None:
-    """Found in this code: the controller says nothing more to a life that it has told, which stays fenced."""
+    """Found in this code: a broker kept a registration that it had fenced, and got no roles any more."""
     register = store.register_broker
     setattr_(store, "register_broker", lambda session, registration, **_: register(session, registration))
 
@@ -231,7 +231,8 @@ FOUND_BY_CHANCE: dict[Mutation, int] = {
     a_life_that_was_ended_goes_on: 0,
     lives_of_the_isr_are_not_compared: 0,
 }
-"""Random histories find these; the search begins at the seed given, only so that it ends soon. Those that
-`test_schedules` names beside them need a profile; the others need the very history that `test_histories`
-tells.
+"""Random histories find these; the search starts at the given seed to save time.
+
+The mutations in `test_schedules.FOUND_IN_PROFILES` need a profile; all others need their own history in
+`test_histories`.
 """

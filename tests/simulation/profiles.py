@@ -1,6 +1,6 @@
-"""What the chaos does more often than usual, so that rare coincidences of one kind come soon.
+"""Profiles of random histories: some steps happen more often, so that rare coincidences of a kind come soon.
 
-A profile is still chance: it changes weights of steps, and checks nothing by itself.
+A profile only changes the weights of steps; it checks nothing itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_FAULTS: Final = dict.fromkeys(
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """The weights that are others than usual, and how long a history is."""
+    """The weights that differ from the usual ones, and the length of a history."""
 
     name: str
     steps: int = 200
@@ -66,7 +66,7 @@ REBIRTHS: Final = Profile(
         "time_out_control": 0.2,
     },
 )
-"""Disks are lost, and their brokers are back before anybody has noticed or heard all of the life before."""
+"""Brokers lose their disks and restart unnoticed, while messages from before are still on their way."""
 
 DOORS: Final = Profile(
     name="doors",
@@ -130,7 +130,7 @@ LOST_ANSWERS: Final = Profile(
         "produce": 5.0,
     },
 )
-"""What the controller has written it hears nothing of, and the next event may be long in coming."""
+"""The controller gets no answer to its writes, and its next event may come late."""
 
 OLD_WORDS: Final = Profile(
     name="old words",
@@ -147,6 +147,8 @@ OLD_WORDS: Final = Profile(
         "fetch": 10.0,
     },
 )
-"""What a controller said comes again when it has long said something else."""
+"""Requests of a controller arrive again long after it has sent newer ones."""
 
-PROFILES: Final = {one.name: one for one in (REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS)}
+PROFILES: Final = {
+    profile.name: profile for profile in (REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS)
+}

@@ -1,4 +1,4 @@
-"""A decoded request, answered by a callback: in the shape of `ApiRequest`."""
+"""A decoded request, answered by a callback, with the interface of `ApiRequest`."""
 
 from __future__ import annotations
 

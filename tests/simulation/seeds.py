@@ -1,4 +1,4 @@
-"""Which seeds are run, and what is said of one whose history breaks a promise.
+"""The seeds that run, and the note on a seed whose history breaks a promise.
 
 ``BARNABAS_SIMULATION_SEEDS=20000`` runs that many (a soak); ``BARNABAS_SIMULATION_SEED=4711`` runs that one.
 """
@@ -15,12 +15,12 @@ ONE_SEED = os.environ.get("BARNABAS_SIMULATION_SEED")
 
 
 def seeds_to_run(default: int) -> int:
-    """How many."""
+    """The number of seeds to run."""
     return int(os.environ.get("BARNABAS_SIMULATION_SEEDS", str(default)))
 
 
 def seeds_of(chunk: int, chunks: int, seeds: int) -> range:
-    """Those of one chunk; the first chunk has the one seed that was asked for, and the others none."""
+    """The seeds of one chunk; a single requested seed runs in the first chunk, and the others are empty."""
     if ONE_SEED is not None:
         return range(int(ONE_SEED), int(ONE_SEED) + 1) if chunk == 0 else range(0)
     return range(chunk, seeds, chunks)
@@ -28,7 +28,7 @@ def seeds_of(chunk: int, chunks: int, seeds: int) -> range:
 
 @contextmanager
 def told_with_seed(seed: int, trace: list[str], describe: Callable[[], str]) -> Iterator[None]:
-    """Add to a broken promise how to see it again, what went before it and how things stand."""
+    """Add to a broken promise how to repeat it, the steps before it and the state of the world."""
     try:
         yield
     except (AssertionError, InvariantViolation) as error:

@@ -1,8 +1,8 @@
 """Very many random histories on all cores, with a summary: ``make soak``.
 
-``SOAK_SCHEDULES=100000`` says how many, ``SOAK_SEED=0`` with which seed they begin, ``SOAK_JOBS`` on how many
-cores, ``SOAK_PROFILE`` what is to happen more often than usual (a name of `tests.simulation.profiles`).
-A failure names its seed, and ``BARNABAS_SIMULATION_SEED=<seed> pytest tests/simulation`` repeats it.
+``SOAK_SCHEDULES=100000`` sets their number, ``SOAK_SEED=0`` the first seed, ``SOAK_JOBS`` the number of
+processes, ``SOAK_PROFILE`` a profile by its name in `tests.simulation.profiles`. A failure names its seed,
+and ``BARNABAS_SIMULATION_SEED=<seed> pytest tests/simulation`` repeats it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHOWN_FAILURES: Final = 20
 
 @dataclass
 class Summary:
-    """Of some histories."""
+    """The counts of some histories."""
 
     schedules: int = 0
     profile: str = USUAL.name
@@ -76,7 +76,7 @@ def _profile() -> Profile:
 
 
 def run(seeds: range) -> Summary:
-    """These histories, one after the other."""
+    """Run these histories, one after the other."""
     logging.disable(logging.CRITICAL)
     profile = _profile()
     summary = Summary()
@@ -86,7 +86,7 @@ def run(seeds: range) -> Summary:
         with chaos.world as world:
             try:
                 chaos.run()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding, and the others go on
+            except Exception as error:  # noqa: BLE001 - any error is a finding, and the other seeds still run
                 summary.failures.append((seed, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"))
             summary.steps.update(step.partition(" ")[0] for step in chaos.trace)
             summary.elections += world.state.leader_epoch + 1

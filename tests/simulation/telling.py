@@ -1,4 +1,4 @@
-"""What histories that are told step by step are made of."""
+"""Building blocks of histories that are written step by step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def replicate(world: World, *followers: BrokerId) -> None:
 
 
 def fetch_without_answer(world: World, *followers: BrokerId) -> None:
-    """The leader hears of these followers' ends; its answers are lost."""
+    """The leader learns these followers' log ends; its answers are lost."""
     for follower in followers:
         assert world.fetch(follower)
         assert world.deliver(len(world.messages) - 1)
@@ -39,7 +39,7 @@ def control(world: World) -> None:
 
 
 def tell(world: World, *brokers: BrokerId) -> None:
-    """What the controller has to say reaches these brokers."""
+    """Deliver the requests of the latest controller to these brokers."""
     for broker in brokers:
         while world.deliver_control(world.channels[-1], broker):
             world.check()
@@ -51,7 +51,7 @@ def end(world: World) -> None:
 
 
 def put_out_of_isr(world: World, *followers: BrokerId) -> None:
-    """They are silent for too long, and miss a record; the leader is broker 1, the others go on."""
+    """The leader, broker 1, removes these followers from the ISR: they miss a record and lag too long."""
     others = [broker for broker in world.brokers if broker not in (A, *followers)]
     world.produce(A, acks=1)
     replicate(world, *others)

@@ -1,9 +1,9 @@
 """The controller's rules under seeded schedules of faults: brokers die, are suspected, restart and stop;
-leaders change ISRs behind the controller's back; topics come and go; controllers are deposed in mid-event.
+leaders change ISRs without notice; topics are created and deleted; controllers are deposed during an event.
 
-After every step the state in ZooKeeper must hold what the rest of the system relies on. When all is calm
-again, every partition is led, and every broker was told what stands in ZooKeeper. A failure names its seed:
-``Simulation(seed).run()`` repeats it.
+After every step the state in ZooKeeper must keep the rules that the rest of the system relies on. After the
+faults every partition has a leader, and every broker has received the state in ZooKeeper. A failure names its
+seed: ``Simulation(seed).run()`` repeats it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEPS = 60
 
 
 class Simulation:
-    """One schedule. Brokers are only what ZooKeeper and the channels show of them."""
+    """One schedule. A broker exists only as its registration and its channel."""
 
     def __init__(self, seed: int, *, unclean: bool = False) -> None:
         self.seed = seed
@@ -69,7 +69,7 @@ class Simulation:
         self.calm_down()
         self.check_calm()
 
-    # What happens
+    # Steps
 
     def kill(self) -> None:
         if self.alive:
@@ -106,7 +106,7 @@ class Simulation:
         self.handle(events.BrokerChange())
 
     def shrink(self) -> None:
-        """A leader takes a member out of the ISR by itself; the controller may hear of it late or never."""
+        """A leader removes a member from the ISR by itself; the controller may learn of it late or never."""
         led = [tp for tp, state in self.states.items() if len(state.isr) > 1 and state.leader in self.alive]
         if led:
             tp = self.a(led)
@@ -116,7 +116,7 @@ class Simulation:
             self.perhaps_notify(tp)
 
     def expand(self) -> None:
-        """A leader lets a live replica that caught up into the ISR."""
+        """A leader adds a live replica that has caught up to the ISR."""
         context = self.cluster.reign.context
         choices = [
             (tp, replica)
@@ -183,7 +183,7 @@ class Simulation:
             assert answers == [ErrorCode.NONE]
 
     def elect(self) -> None:
-        """A new controller, which knows nothing of suspicions; the channels will tell it."""
+        """Elect a controller without suspicions; its channels report the suspected brokers again."""
         self.answered = 0
         self.cluster.elect()
         suspected, self.suspected = self.suspected & self.alive, set()
@@ -246,7 +246,7 @@ class Simulation:
             if state.leader != before.leader:
                 assert state.leader_epoch > before.leader_epoch, f"{where}: {tp} {before} -> {state}"
             if step not in ("expand", "shrink") and not self.unclean:
-                # Whoever leads or is in sync now was in sync before: nothing acknowledged is lost.
+                # The leader and the ISR come from the ISR before, so no acknowledged record is lost.
                 assert set(state.isr) <= set(before.isr), f"{where}: {tp} {before} -> {state}"
         self.seen = self.states
         self.topic_of_seen = {
@@ -256,7 +256,7 @@ class Simulation:
         }
 
     def check_led(self, where: str, tp: TopicPartition, state: LeadershipState) -> None:
-        """Nothing that could be led is left without a live leader, not even until the next event."""
+        """A partition with a live member of its ISR has a live leader after every event."""
         context = self.cluster.reign.context
         if context.is_to_be_deleted(tp.topic) or state.leader in context.live_or_shutting_down:
             return
@@ -264,7 +264,7 @@ class Simulation:
         assert not able, f"{where}: {tp} is left to {state.leader} though {able} could lead: {state}"
 
     def calm_down(self) -> None:
-        """Everybody returns, everything is answered."""
+        """All brokers return, and all requests are answered."""
         while self.suspected & self.alive:
             self.unsuspect()
         away = set(BROKERS) - self.alive
@@ -293,7 +293,7 @@ class Simulation:
             assert state.leader != NO_BROKER, f"{where}: {tp} {state}"
             for broker in reign.context.replicas_of(tp):
                 told = channels.leadership(broker)[tp]
-                assert told.leader == state.leader, f"{where}: broker {broker} was told {told}, it is {state}"
+                assert told.leader == state.leader, f"{where}: broker {broker} received {told}, it is {state}"
                 assert told.leader_epoch == state.leader_epoch, f"{where}: {broker} {told} {state}"
             for broker in BROKERS:
                 known = channels.metadata(broker)[tp]

@@ -1,6 +1,6 @@
 """One consumer group in hundreds of random histories: joins, leaves, crashes, late answers, moves, failures.
 
-How many and which: see `seeds`.
+For the seeds that run see `seeds`.
 """
 
 from __future__ import annotations

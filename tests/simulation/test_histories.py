@@ -1,6 +1,6 @@
-"""The classic ways to lose acknowledged records, each told step by step, and with the old mistake back in.
+"""The classic ways to lose acknowledged records, each written step by step and run with the old mistake too.
 
-Every history is a function of its own, so that it can be run both ways.
+Every history is a function, so that it can run both ways.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.simulation.zookeeper_client import Door
 
 
 def a_stale_high_watermark() -> None:
-    """KIP-101: a follower hears of a new epoch while its high watermark is behind, and then has to lead."""
+    """KIP-101: a follower enters a new epoch with a stale high watermark, and then becomes the leader."""
     world = World(3)
     world.produce(A)
     replicate(world, B, C)
@@ -54,7 +54,7 @@ def a_stale_high_watermark() -> None:
 
 
 def a_fast_double_failover() -> None:
-    """KIP-279: two leaders in a row write what nobody copies, and their histories part."""
+    """KIP-279: two leaders in a row append records that no follower copies, so their logs diverge."""
     world = World(3, min_insync_replicas=1)
     world.produce(A)
     world.settle()
@@ -64,12 +64,12 @@ def a_fast_double_failover() -> None:
     world.clear_suspicion(A)
     world.settle()
     assert world.state.leader == B
-    # B writes two records in its epoch, and dies before anybody has them.
+    # B writes two records in its epoch, and dies before a follower has them.
     world.produce(B, 2, acks=1)
     die(world, B)
     tell(world, A, C)
     assert world.state.leader == A
-    # So does A, in its own epoch, at the same offsets.
+    # A writes one record in its own epoch, at the same offsets.
     world.produce(A, 1, acks=1)
     world.brokers[B].start()
     control(world)
@@ -80,7 +80,7 @@ def a_fast_double_failover() -> None:
 
 
 def a_zombie_leader() -> None:
-    """KIP-320: a leader sleeps through its own deposition, and wakes."""
+    """KIP-320: a leader is paused while another is elected, and resumes."""
     world = World(3)
     world.produce(A)
     world.settle()
@@ -107,13 +107,13 @@ def a_zombie_leader() -> None:
     world.shrink(A)
     world.work_off(A)
     world.check()
-    assert zombie.high_watermark == 1, "it must not commit what it wrote alone"
+    assert zombie.high_watermark == 1, "it must not commit records that no follower has"
     end(world)
     assert [entry.value for entry in world.truth.committed] == [0, 1]
 
 
 def an_expansion_for_an_earlier_life() -> None:
-    """KIP-903: a fetch that says "I have everything" arrives when the disk behind it is already gone."""
+    """KIP-903: a fetch at the log end arrives after its follower has lost the disk."""
     world = World(3, min_insync_replicas=1)
     world.produce(A)
     world.settle()
@@ -138,7 +138,7 @@ def an_expansion_for_an_earlier_life() -> None:
 
 
 def an_expansion_written_after_the_rebirth() -> None:
-    """KIP-903 once more: the replica loses its disk while the expansion waits to be written."""
+    """KIP-903: the replica loses its disk while the expansion waits to be written."""
     world = World(3, min_insync_replicas=1)
     world.produce(A)
     world.settle()
@@ -151,16 +151,16 @@ def an_expansion_written_after_the_rebirth() -> None:
     world.brokers[C].wipe()
     world.brokers[C].start()
     control(world)
-    # The leader may hear of the new life or not: what ZooKeeper holds is what counts.
+    # The registration in ZooKeeper decides, whether the leader knows it or not.
     world.work_off(A)
     world.check()
     assert set(world.state.isr) == {A, B}
-    assert isinstance(leader.isr, CommittedIsr), "no LeaderAndIsr comes to end it"
+    assert isinstance(leader.isr, CommittedIsr), "no LeaderAndIsr would end the change"
     end(world)
 
 
 def a_lost_expansion_and_a_rebirth() -> None:
-    """The expansion went in, its answer was lost, and then the joiner lost its disk: that is no refusal."""
+    """The expansion is written, its answer is lost, and the new member dies: that is no refusal."""
     world = World(3, min_insync_replicas=1)
     world.produce(A)
     world.settle()
@@ -175,7 +175,7 @@ def a_lost_expansion_and_a_rebirth() -> None:
     world.expire(C)
     world.work_off(A)
     leader = world.brokers[A].partition
-    assert set(leader.isr.maximal) == {A, B, C}, "ZooKeeper has it: only the controller may take it back"
+    assert set(leader.isr.maximal) == {A, B, C}, "ZooKeeper has it: only the controller may undo it"
     world.brokers[C].start()
     end(world)
 
@@ -196,7 +196,7 @@ def a_leader_without_zookeeper() -> None:
     assert isinstance(world.brokers[A].partition.isr, PendingShrink)
     replicate(world, B)
     world.check()
-    # Everybody else dies, and the one that A would have liked to forget leads.
+    # B dies, A loses its session, and C leads, which A meant to remove from the ISR.
     world.brokers[B].crash()
     world.expire(B)
     world.expire(A)
@@ -210,7 +210,7 @@ def a_leader_without_zookeeper() -> None:
 
 
 def an_expansion_whose_answer_was_lost() -> None:
-    """The joiner is in the ISR and its leader does not know; then the controller makes it the leader."""
+    """A follower is in the ISR and its leader does not know; then the controller elects it."""
     world = World(2, min_insync_replicas=1)
     world.produce(A)
     world.settle()
@@ -238,7 +238,7 @@ def an_expansion_whose_answer_was_lost() -> None:
 
 
 def a_laggard_joins_a_new_leader() -> None:
-    """The new leader's high watermark is behind: who has all below it need not have all that is committed."""
+    """A new leader's high watermark is stale: a follower that reaches it may lack committed records."""
     world = World(4)
     put_out_of_isr(world, C)
     world.produce(A)
@@ -262,7 +262,7 @@ def a_laggard_joins_a_new_leader() -> None:
 
 
 def a_controller_wakes_from_a_pause() -> None:
-    """Its writes are refused, and so is what it had still to say."""
+    """Its writes are refused, and so are the requests that it had not sent."""
     world = World(3)
     world.produce(A)
     world.settle()
@@ -275,7 +275,7 @@ def a_controller_wakes_from_a_pause() -> None:
     assert unsaid[C]
     for link in channels.links.values():
         link.queue.waiting.clear()
-    # Another controller is elected, sees everybody alive, and then the new leader fail.
+    # Another controller is elected; it sees all brokers alive, and then the new leader fail.
     old.is_paused = True
     world.expire(old.id)
     world.settle()
@@ -287,7 +287,7 @@ def a_controller_wakes_from_a_pause() -> None:
     world.settle()
     before = world.state
     assert before.leader != B
-    # The first one wakes.
+    # The first controller resumes.
     old.is_paused = False
     channels.suspect(C)
     for broker, link in channels.links.items():
@@ -304,7 +304,7 @@ def a_controller_wakes_from_a_pause() -> None:
 
 
 def a_leader_that_misses_an_epoch_of_another() -> None:
-    """Two orders merge: it leads again and never heard that it did not, while others truncated."""
+    """Two requests merge: the leader never learns of an epoch between them, in which others truncated."""
     world = World(3)
     world.produce(A)
     assert world.fetch(C)
@@ -313,7 +313,7 @@ def a_leader_that_misses_an_epoch_of_another() -> None:
     assert world.fetch(C)
     assert world.deliver(len(world.messages) - 1)
     assert world.brokers[C].log.log_end_offset == 1
-    # A stands still in epoch 0. B leads in epoch 1 and writes another record there, which C takes.
+    # A stays in epoch 0. B leads in epoch 1 and writes another record at that offset, which C copies.
     world.move_leadership(B)
     tell(world, B, C)
     world.produce(B, acks=1)
@@ -324,13 +324,13 @@ def a_leader_that_misses_an_epoch_of_another() -> None:
     tell(world, A)
     assert world.brokers[A].partition.leader_epoch == 2
     world.check()
-    assert world.truth.acknowledged_end == 0, "C holds another record there"
+    assert world.truth.acknowledged_end == 0, "C has another record at that offset"
     end(world)
     assert [entry.value for entry in world.truth.committed] == [0]
 
 
 def a_follower_that_ends_where_the_leader_starts() -> None:
-    """Found by chance: the leader's log starts within a batch, and no epoch of it tells what lay before."""
+    """Found by chance: the leader's log starts within a batch, and its epochs do not cover older records."""
     world = World(3, min_insync_replicas=1)
     world.produce(A, 2)
     world.settle()
@@ -349,7 +349,7 @@ def a_follower_that_ends_where_the_leader_starts() -> None:
 
 
 def a_leader_commits_after_its_disk_has_failed() -> None:
-    """What others in sync have is safe, and the failure may be worked off a moment later."""
+    """Records on other members of the ISR are safe, and the failure may be handled a moment later."""
     world = World(3)
     world.produce(A)
     replicate(world, B)

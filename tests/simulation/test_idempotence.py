@@ -1,6 +1,6 @@
 """Idempotent producers in hundreds of random histories: each batch is committed once, in order, none is lost.
 
-How many and which: see `seeds`.
+For the seeds that run see `seeds`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def what_was_cut_is_still_known(setattr_: SetAttr) -> None:
 
 
 def a_duplicate_is_acknowledged_at_once(setattr_: SetAttr) -> None:
-    """Though the old batch is not yet on all replicas."""
+    """The original batch may not be on all replicas yet."""
     append = Partition.append_as_leader
 
     def hasty(self: Partition, *arguments: Any, **named: Any) -> Any:
@@ -90,7 +90,7 @@ MISTAKES = {
     what_was_cut_is_still_known: 870,
     a_duplicate_is_acknowledged_at_once: 0,
 }
-"""The search begins at the seed given, only so that it ends soon."""
+"""The search starts at the given seed to save time."""
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)

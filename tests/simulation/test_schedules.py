@@ -1,6 +1,6 @@
-"""Hundreds of random histories, each from its seed; and proof that they find what is wrong.
+"""Hundreds of random histories, each from its seed, and a proof that they find known mistakes.
 
-How many and which: see `seeds`. The one that is run alone shows its steps.
+For the seeds that run see `seeds`. A seed that runs alone prints its steps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FOUND_IN_PROFILES: dict[Mutation, tuple[Profile, int]] = {
     controller_mutations.a_lost_answer_is_a_refusal: (LOST_ANSWERS, 60),
     controller_mutations.late_requests_are_done: (OLD_WORDS, 20),
 }
-"""Rare otherwise: a profile brings together what each of them needs."""
+"""The usual histories find these rarely, the given profiles soon."""
 MISTAKES: dict[Mutation, tuple[Profile, int]] = {
     mutation: (USUAL, first)
     for mutation, first in (
@@ -72,9 +72,9 @@ def test_every_history_keeps_the_promises_and_comes_to_rest(chunk: int) -> None:
         if ONE_SEED is not None:
             print("\n".join(chaos.trace), chaos.world.describe(), sep="\n")
     if ONE_SEED is None:
-        # A simulation in which nothing is ever written would keep every promise.
+        # A simulation without records would keep every promise.
         assert acknowledged > len(seeds)
-        # Made, grown and deleted.
+        # Topics were created, grown and deleted.
         assert len(+topics) == 3
 
 

@@ -1,4 +1,4 @@
-"""Topics that come and go, told step by step; by chance they do so in `tests.simulation.chaos`."""
+"""Topics that are created and removed, step by step; `tests.simulation.chaos` does so at random."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TP = TopicPartition("a", 0)
 
 
 def _create(world: World, *replicas: BrokerId) -> list[ErrorCode]:
-    """A topic of one partition, by way of the controller."""
+    """Create a topic of one partition through the controller."""
     assigned = CreatableReplicaAssignment(partition_index=0, broker_ids=[int(one) for one in replicas])
 
     def ask(admin: TopicAdmin) -> list[TopicResult]:
@@ -55,7 +55,7 @@ def test_what_a_broker_was_to_hear_of_the_old_topic_is_not_said_of_the_new_one()
     world = World(3)
     topics = Topics(world)
     assert _create(world, A, B) == [ErrorCode.NONE]
-    # Broker 2 hears of nothing yet; the new topic has no replica there.
+    # Broker 2 has no request of the controller yet; the new topic has no replica there.
     control(world)
     topics.hide(TP.topic)
     control(world)
@@ -74,7 +74,7 @@ def test_a_follower_of_the_new_topic_gets_nothing_of_the_old_one() -> None:
     world.settle()
     topics.hide(TP.topic)
     control(world)
-    # Broker 2 sets its log aside when it comes back; broker 1 still leads the old topic, in the same epoch.
+    # Broker 2 sets its log aside when it returns; broker 1 still leads the old topic, in the same epoch.
     world.brokers[B].crash()
     world.expire(B)
     world.brokers[B].start()
@@ -94,7 +94,7 @@ def test_a_follower_of_the_new_topic_gets_nothing_of_the_old_one() -> None:
 
 @pytest.mark.parametrize("replicas", [(A, B), (B, A)], ids=["the same leader", "another leader"])
 def test_a_leader_of_the_old_topic_changes_no_isr_of_the_new_one(replicas: tuple[BrokerId, ...]) -> None:
-    """The versions of the new nodes are those of the old."""
+    """The new znodes have the versions of the old ones."""
     world = World(3)
     topics = Topics(world)
     assert _create(world, A, B) == [ErrorCode.NONE]
@@ -106,7 +106,7 @@ def test_a_leader_of_the_old_topic_changes_no_isr_of_the_new_one(replicas: tuple
     assert _create(world, *replicas) == [ErrorCode.NONE]
     control(world)
     before = world.state_of(TP)
-    # Broker 1 has heard of nothing, and broker 2 is silent.
+    # Broker 1 does not know the new topic, and broker 2 does not fetch.
     world.advance(MAX_LAG_MS + 1)
     world.shrink(A)
     world.work_off(A)

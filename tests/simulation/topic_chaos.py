@@ -1,7 +1,7 @@
-"""Topics that are made, grown, deleted and made anew, as steps of a random history.
+"""Topics that are created, grown, deleted and created again, as steps of a random history.
 
-What clients ask for goes through the real `TopicAdmin` of whoever takes itself for the controller. A hand
-that removes a topic, or makes its node unreadable, puts it back later.
+Clients' requests go through the real `TopicAdmin` of a broker that believes it is the controller. An operator
+who removes a topic by hand, or makes its node unreadable, restores it later.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_PARTITIONS: Final = 3
 
 
 class TopicChaos:
-    """The steps; mixed into a history. `topics` is None in one that has the one topic only."""
+    """The steps; mixed into a history. `topics` is None in a history without topic changes."""
 
     random: random.Random
     world: World
@@ -50,14 +50,14 @@ class TopicChaos:
     topics: Topics | None = None
 
     @abstractmethod
-    def _may_put_out(self, leader: SimBroker) -> bool: ...
+    def _may_shrink(self, leader: SimBroker) -> bool: ...
 
     def _topics(self) -> Topics:
         assert self.topics is not None
         return self.topics
 
     def _tp(self) -> TopicPartition:
-        """A partition to write to or to read from; it may be of a topic that is on its way out."""
+        """A partition to write to or to read from; its topic may be marked for deletion."""
         if self.topics is None or self.random.random() < 0.3:
             return self.world.tp
         known = {truth.tp for truth in self.world.truths.values()} | {TopicPartition(NAMES[0], 0)}
@@ -97,9 +97,9 @@ class TopicChaos:
             self._ask(name, lambda admin: admin.delete_topics([DeleteTopicState(name=name)]))
 
     def let_be(self) -> None:
-        """For a while everything takes its course."""
+        """All processes do their ordinary work for a while."""
         for _ in range(self.random.randint(1, 3)):
-            self.world.take_turns(self._may_put_out)
+            self.world.take_turns(self._may_shrink)
 
     def hide_topic(self) -> None:
         names = [name for name in self._changeable() if name not in self._topics().hidden]
@@ -119,7 +119,7 @@ class TopicChaos:
             self._topics().mend(self._named(list(self._topics().garbled)))
 
     def _changeable(self) -> list[str]:
-        """Topics that are kept and readable; that of every world stays as it is."""
+        """Readable topics that are not marked for deletion, without the topic of every world."""
         topics = self._topics()
         return [n for n in topics.names() if n not in topics.garbled and n != self.world.tp.topic]
 
@@ -129,7 +129,7 @@ class TopicChaos:
         return name
 
     def _replicas(self, count: int) -> list[int]:
-        """So many brokers that live, if there are; the controller refuses others."""
+        """Up to this many live brokers, since the controller refuses others; any brokers if too few live."""
         live = [broker for broker in self.ids if self.world.is_registered(broker)]
         chosen = live if len(live) >= 2 else self.ids
         return [int(broker) for broker in self.random.sample(chosen, min(count, len(chosen)))]

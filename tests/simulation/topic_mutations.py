@@ -1,4 +1,4 @@
-"""Known mistakes with topics that come and go, each put into the code on purpose; see `mutations`."""
+"""Known mistakes with created and deleted topics, each put into the code on purpose; see `mutations`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.simulation.mutations import Mutation, SetAttr
 
 
 def absence_is_taken_for_deletion(setattr_: SetAttr) -> None:
-    """As before KIP-516's strays: what a full LeaderAndIsr does not name is deleted."""
+    """A log that a full LeaderAndIsr does not name is deleted, not set aside as a stray."""
 
     def deleting(self: LogManager, name: TopicPartition, now_ms: int) -> Path | None:
         self.delete(name, now_ms)
@@ -32,7 +32,7 @@ def absence_is_taken_for_deletion(setattr_: SetAttr) -> None:
 
 
 def a_topic_id_is_overwritten(setattr_: SetAttr) -> None:
-    """The log of a topic made anew goes on where that of the old one ended, in its folder."""
+    """A topic that is created again continues the log of the old one, in its folder."""
 
     def overwriting(self: Log, topic_id: Any) -> None:
         self._topic_id = topic_id
@@ -50,7 +50,7 @@ def a_topic_id_is_overwritten(setattr_: SetAttr) -> None:
 
 
 def a_stray_of_any_topic_is_taken_up(setattr_: SetAttr) -> None:
-    """What was set aside is given to the next topic of that name."""
+    """A log that was set aside is given to the next topic of that name."""
 
     def find(self: StrayLogs, partition: TopicPartition, topic_id: Any) -> Any:
         return next((stray for stray in self._strays.values() if stray.partition == partition), None)
@@ -60,7 +60,7 @@ def a_stray_of_any_topic_is_taken_up(setattr_: SetAttr) -> None:
 
 
 def growth_deals_out_all_partitions(setattr_: SetAttr) -> None:
-    """The older ones too: their replicas are to be elsewhere all at once."""
+    """The existing partitions get new replicas too."""
     added = topics.added_partitions
 
     def dealing(name: str, current: Mapping[int, Any], *arguments: Any) -> dict[int, Any]:
@@ -72,7 +72,7 @@ def growth_deals_out_all_partitions(setattr_: SetAttr) -> None:
 
 
 def deletions_are_not_resumed(setattr_: SetAttr) -> None:
-    """The next controller waits for somebody to ask again."""
+    """The next controller waits for another request to delete."""
     start = Reign.start
 
     def forgetting(self: Reign) -> None:
@@ -86,7 +86,7 @@ def deletions_are_not_resumed(setattr_: SetAttr) -> None:
 
 
 def the_request_to_delete_goes_first(setattr_: SetAttr) -> None:
-    """Before the topic: a controller that dies in between leaves a topic that nobody deletes."""
+    """The request is removed before the topic: if the controller dies in between, the topic stays."""
 
     def hasty(self: ControllerWriter, topic: str) -> None:
         self.clear_deletion_requests([topic])
@@ -101,7 +101,7 @@ def a_failed_deletion_counts(setattr_: SetAttr) -> None:
 
 
 def stop_replica_names_no_topic_id(setattr_: SetAttr) -> None:
-    """As in Kafka, a request to delete means whatever has that name."""
+    """As in Kafka, a request to delete applies to any topic of that name."""
     stop = RoleChanges.stop_replicas
 
     def nameless(self: RoleChanges, request: Any) -> Any:
@@ -113,12 +113,12 @@ def stop_replica_names_no_topic_id(setattr_: SetAttr) -> None:
 
 
 def a_topic_made_anew_is_taken_for_the_old_one(setattr_: SetAttr) -> None:
-    """Found in this code: removed by hand and made anew between two looks, it was never led."""
+    """Found in this code: a topic removed and created again between two reads never got a leader."""
     setattr_(TopicLoader, "_is_another", lambda self, topic, found: False)
 
 
 def who_has_a_log_of_another_topic_keeps_it(setattr_: SetAttr) -> None:
-    """Found in this code: it refused the new topic until its next restart."""
+    """Found in this code: a broker with a log of the old topic refused the new one until it restarted."""
     answered = Reign._leader_and_isr_answered
 
     def deaf(self: Reign, event: Any) -> None:
@@ -133,12 +133,12 @@ def who_has_a_log_of_another_topic_keeps_it(setattr_: SetAttr) -> None:
 
 
 def requests_are_merged_over_topic_ids(setattr_: SetAttr) -> None:
-    """Found in this code: what was to be said of the old topic was said of the new one."""
+    """Found in this code: a waiting request about the old topic was sent for the new one."""
     setattr_(BrokerBatch, "_is_another", lambda self, topic, later: False)
 
 
 def followers_fetch_by_name(setattr_: SetAttr) -> None:
-    """Found in this code, as in Kafka before KIP-516: a leader of the old topic serves the new one."""
+    """Found in this code, as in Kafka before KIP-516: a leader of the old topic served the new one."""
     setattr_(fetching, "_find", lambda partition_of, item: partition_of(item.partition))
 
 
@@ -155,4 +155,4 @@ FOUND_IN_TOPICS: dict[Mutation, int] = {
     who_has_a_log_of_another_topic_keeps_it: 36,
     followers_fetch_by_name: 36,
 }
-"""As `mutations.FOUND_BY_CHANCE`. `requests_are_merged_over_topic_ids` is found by `test_topics` alone."""
+"""Like `mutations.FOUND_BY_CHANCE`. Only `test_topics` finds `requests_are_merged_over_topic_ids`."""

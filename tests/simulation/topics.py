@@ -1,8 +1,8 @@
-"""Topics that come and go in a world, and what is promised of them.
+"""Topics that are created and deleted in a world, and the promises about them.
 
-Every change of ZooKeeper is heard when it is made, so that a promise begins with the write that makes a topic
-and ends with the request to delete it, which means the topic id that the name has then. In between nothing
-may take anything of it away but a hand: what is `hidden` by hand must be left on the disks until it is back.
+Every change of ZooKeeper is seen when it is made. A promise begins with the write that creates a topic, and
+ends with the request to delete it, which applies to the topic id of that moment. In between only a change by
+hand may remove a part of the topic; the logs of a `hidden` topic must stay on the disks until it is restored.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _GARBLED: Final = b'{"version": 3, "partit'
 
 
 class Topics:
-    """See the module. There is one of a world at most; it hears ZooKeeper from then on."""
+    """See the module. A world has one at most, which sees the changes of ZooKeeper from its creation on."""
 
     def __init__(self, world: World) -> None:
         self.hidden: dict[str, dict[str, Node]] = {}
-        """By name, the nodes that were removed by hand, by their paths."""
+        """Topic name → path → node, for the nodes that were removed by hand."""
         self.garbled: dict[str, bytes] = {}
-        """By name, what stood there before it was made unreadable by hand."""
+        """Topic name → data of its node before it was made unreadable by hand."""
         self.marked: set[TopicId] = set()
-        """Whose deletion was asked for."""
+        """The topics whose deletion was requested."""
         self.counts = {"created": 0, "grown": 0, "deleted": 0}
         self._world = world
         self._ids: dict[str, TopicId] = {}
@@ -48,7 +48,7 @@ class Topics:
     # Questions
 
     def names(self) -> list[str]:
-        """Those that are there and not to be deleted."""
+        """The existing topics whose deletion was not requested."""
         return [name for name, topic_id in self._ids.items() if topic_id not in self.marked]
 
     def partitions_of(self, name: str) -> dict[int, tuple[BrokerId, ...]]:
@@ -56,7 +56,7 @@ class Topics:
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that was to be deleted is gone, from ZooKeeper and from every disk."""
+        """Whether all deletions are complete, in ZooKeeper and on every disk."""
         if self.garbled or self._world.zookeeper.children(paths.DELETE_TOPICS):
             return False
         return not any(self._left_overs())
@@ -72,7 +72,7 @@ class Topics:
                     yield f"broker {host.id} has {stray}"
 
     def check(self) -> None:
-        """Raises Violation for what was seen since."""
+        """Raises Violation for the broken promises seen so far."""
         if self._broken:
             raise Violation("; ".join(self._broken))
 
@@ -83,7 +83,7 @@ class Topics:
     # By hand
 
     def hide(self, name: str) -> None:
-        """Somebody removes a topic from ZooKeeper, all at once."""
+        """Remove a topic from ZooKeeper by hand, all at once."""
         zookeeper, root = self._world.zookeeper, paths.topic(name)
         below = [path for path in zookeeper.nodes if path == root or path.startswith(f"{root}/")]
         self.hidden[name] = {path: zookeeper.nodes[path] for path in sorted(below, key=len)}
@@ -95,10 +95,10 @@ class Topics:
         del self._ids[name]
 
     def restore(self, name: str) -> None:
-        """What was removed is put back as it was, with its versions, unless the name is taken.
+        """Put a removed topic back with its versions, unless the name is taken.
 
-        A hand is slow: a controller has seen that it was gone. A leader whose ISR change found no state waits
-        for the controller's next word.
+        Nothing is done before the controller has seen that the topic is gone. A leader whose ISR change found
+        no state waits for the controller's next request.
         """
         zookeeper, controller = self._world.zookeeper, self._world.controller
         reign = None if controller is None else controller._reign
@@ -115,7 +115,7 @@ class Topics:
                 truth.is_hidden = False
 
     def garble(self, name: str) -> None:
-        """Somebody edits a topic's node and makes a mistake."""
+        """Make a topic's node unreadable by hand."""
         path = paths.topic(name)
         self.garbled[name] = self._world.zookeeper.node(path).data
         self._world.zookeeper.set_by_hand(path, _GARBLED)
@@ -124,14 +124,14 @@ class Topics:
         self._world.zookeeper.set_by_hand(paths.topic(name), self.garbled.pop(name))
 
     def heal(self) -> bool:
-        """Undo what was done by hand; False while that is to be tried again."""
+        """Undo the changes by hand; False if some must be tried again."""
         for name in list(self.garbled):
             self.mend(name)
         for name in list(self.hidden):
             self.restore(name)
         return all(name in self._ids for name in self.hidden)
 
-    # What is written
+    # Changes of ZooKeeper
 
     def _hear(self, change: Change) -> None:
         if change.is_of_children:
@@ -188,10 +188,10 @@ class Topics:
 
     def _require_mark(self, name: str, what: str) -> None:
         if not self._is_by_hand and self._ids.get(name) not in self.marked:
-            self._broken.append(f"{what} was removed, and nobody had asked for it")
+            self._broken.append(f"{what} was removed without a request")
 
     def _mark(self, name: str) -> None:
-        """From now on its records may go; if they are there, they are its records still."""
+        """From now on the topic's records may be deleted; the records that remain must still be its own."""
         topic_id = self._ids.get(name)
         if topic_id is not None:
             self.marked.add(topic_id)

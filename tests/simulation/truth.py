@@ -1,7 +1,7 @@
-"""What must hold in every history, checked after every step.
+"""The promises of every history, checked after every step.
 
-The truth is the list of records that some replica's high watermark has ever passed: they are committed, and
-nobody may ever say otherwise. From that one list all promises follow.
+The truth is the list of records that the high watermark of any replica has ever passed: they are committed,
+and no replica may ever hold others at these offsets. All promises follow from that list.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Truth:
         self._world = world
         self._leaders: dict[int, BrokerId] = {}
         self.lossy: dict[BrokerId, int] = {}
-        """In sync, or about to be, though their disks have lost something; with the zxid of then."""
+        """Members of the ISR, or about to be, whose disks have lost data; with the zxid of the loss."""
         self.is_hidden = False
-        """Somebody has removed the topic by hand, and will put it back."""
+        """Whether the topic was removed by hand and not restored yet."""
         self._state: LeadershipState | None = None
         self._last_marks: list[object] = []
         self._last_leader_epoch = -1
@@ -49,19 +49,19 @@ class Truth:
         self._new_acknowledged: list[tuple[int, list[int]]] = []
         self._new_consumed: list[tuple[int, Entry]] = []
         self.sequences: dict[int, int] = {}
-        """By producer, how many of its batches are committed: 0, 1, 2 and so on, each once, in order."""
+        """Producer → number of committed batches: sequences 0, 1, 2 and so on, each once, in order."""
         self._sequenced = 0
 
     @property
     def state(self) -> LeadershipState:
-        """As ZooKeeper has it, or had it when somebody removed it by hand; there must have been one."""
+        """The state in ZooKeeper, or the last one before a removal by hand; there must be one."""
         if not self.is_hidden:
             self._state = self._world.state_of(self.tp)
         assert self._state is not None
         return self._state
 
     def hide(self) -> None:
-        """Somebody removes the topic from ZooKeeper now."""
+        """The topic is removed by hand now."""
         self._state = self._world.state_of(self.tp) if self.has_state else None
         self.is_hidden = True
 
@@ -71,18 +71,18 @@ class Truth:
 
     @property
     def isr(self) -> tuple[BrokerId, ...]:
-        """Nobody before there is a state."""
+        """Empty before there is a state."""
         return self.state.isr if self.has_state else ()
 
     def partition(self, broker: SimBroker) -> Partition | None:
-        """The replica of this very topic, while its process is up."""
+        """The broker's replica of this very topic, while its process is up."""
         return broker.partition_of(self.tp, self.topic_id)
 
     def view(self, broker: SimBroker) -> LogView | None:
         return broker.disk.view(self.tp, self.topic_id)
 
     def _marks_of(self, broker: SimBroker) -> tuple[object, ...]:
-        """Something else after every change of a replica that matters here."""
+        """A value that differs after every change of a replica that matters here."""
         log, partition = broker.logs.get(self.tp), self.partition(broker)
         where: tuple[object, ...]
         if log is None or log.topic_id != self.topic_id:
@@ -95,18 +95,18 @@ class Truth:
         return (broker.life, where, partition.role, partition.leader_epoch, partition.high_watermark)
 
     def acknowledged(self, base_offset: Offset, values: list[int]) -> None:
-        """A producer was told that its records are safe."""
+        """A producer received the acknowledgement of its records."""
         self._new_acknowledged.append((base_offset, values))
 
     def disk_has_lost(self, broker: BrokerId) -> None:
-        """What a broker had is gone, or not all of it is left."""
+        """A broker has lost all or some of its data."""
         self.lossy[broker] = self._world.zookeeper.zxid
 
     def _is_unnoticed(self, broker: BrokerId, zxid: int) -> bool:
-        """Whether what a disk lost then is taken for whole still, or may be once its leader lets it join.
+        """Whether a replica that lost data at a zxid still counts as whole, or may after its leader adds it.
 
-        It is in sync as what it is now, once it has joined in a later life. Outside of the ISR it may join in
-        the life that has ended, for as long as that is registered (a session ends later than its process).
+        A member that joined with a later broker epoch is in sync without the lost data. A replica outside the
+        ISR may join with the old broker epoch while that is registered (a session outlives its process).
         """
         if broker in self.isr:
             return self.state.broker_epochs.get(broker, zxid) <= zxid
@@ -114,12 +114,12 @@ class Truth:
         return registered is not None and registered <= zxid
 
     def consumed(self, records: list[tuple[int, Entry]]) -> None:
-        """A consumer has seen these."""
+        """A consumer has read these records."""
         self._new_consumed += records
 
     @property
     def is_whole(self) -> bool:
-        """Whether every replica has everything and all are in sync; or the topic is not there."""
+        """Whether every replica has all records and is in sync, or the topic is hidden."""
         if self.is_hidden or not self.has_state:
             return self.is_hidden
         brokers, state = self._world.brokers, self.state
@@ -137,7 +137,7 @@ class Truth:
         return len(marks) == 1
 
     def check(self) -> None:
-        """All promises; nothing is done when neither a replica nor what was said has changed."""
+        """Check all promises, unless no replica has changed and no client got an answer."""
         world = self._world
         if not self.has_state:
             return
@@ -156,7 +156,7 @@ class Truth:
         self._check_latest()
 
     def _check_elections(self) -> None:
-        """A controller that is replaced elects nobody any more: its writes are refused."""
+        """A replaced controller elects no leader any more: its writes are refused."""
         state, epoch = self.state, self._world.controller_epoch
         if state.leader_epoch != self._last_leader_epoch:
             _require(
@@ -166,7 +166,7 @@ class Truth:
         self._last_leader_epoch, self._last_controller_epoch = state.leader_epoch, epoch
 
     def _check_replica(self, broker: SimBroker) -> None:
-        """Also one whose disk has failed: until that is worked off it may commit what others have."""
+        """Also with a failed disk: until the failure is handled, the leader may commit records of others."""
         partition, view = self.partition(broker), self.view(broker)
         if partition is None or view is None:
             return
@@ -189,7 +189,7 @@ class Truth:
             _require(other == broker.id, f"{other} and {broker.id} lead in epoch {partition.leader_epoch}")
 
     def _check_origins(self, start: int) -> None:
-        """No record of another topic, nor of another partition, is taken for one of this."""
+        """No record of another topic or partition is committed in this one."""
         here = (self.topic_id, self.tp.partition)
         for entry in self.committed[start:]:
             if entry.key is None and entry.value is not None:
@@ -197,7 +197,7 @@ class Truth:
                 _require(place == here, f"{entry} of {self.tp} {here} was committed in {place} before")
 
     def _agrees(self, view: LogView, end: int) -> bool:
-        """Whether a log has all that was committed from its start up to an offset; each is compared once."""
+        """Whether a log has the committed records from its start up to an offset; compares each once."""
         view.refresh()
         start = max(view.agreed, view.log.log_start_offset)
         if start >= end:
@@ -208,9 +208,9 @@ class Truth:
         return True
 
     def _check_in_sync(self) -> None:
-        """Whoever may be elected without loss has everything that was ever committed.
+        """Every replica that may be elected without loss has all records that were ever committed.
 
-        A disk that has lost something may be taken for whole until that is noticed, but not everybody's.
+        A replica that has lost data may count as whole until that is noticed, but not all replicas may.
         """
         end = len(self.committed)
         isr = self.state.isr
@@ -225,14 +225,14 @@ class Truth:
                 f"broker {member} is in the ISR and lacks committed records: it has {start}.."
                 f"{view.log.log_end_offset if view else 0}, committed are {end}",
             )
-        _require(has_all, f"nobody in the ISR {isr} has all {end} records")
+        _require(has_all, f"no member of the ISR {isr} has all {end} records")
 
     def _check_clients(self) -> None:
         for base, values in self._new_acknowledged:
             end = base + len(values)
             found = [entry.value for entry in self.committed[base:end]]
             _require(found == values, f"{values} were acknowledged at {base}, committed there are {found}")
-            # A replica on a disk that was robbed since held them when they were acknowledged, or may have.
+            # A replica that has lost data since may have held them when they were acknowledged.
             held = sum(
                 broker.disk.was_robbed or self._holds(self.view(broker), base, end)
                 for broker in self._world.brokers.values()
@@ -268,7 +268,7 @@ class Truth:
         return view.between(start, end) == self.committed[start:end]
 
     def _check_latest(self) -> None:
-        """The leader never says that the log ends before something acknowledged."""
+        """The leader never reports a log end below an acknowledged record."""
         state = self.state
         broker = self._world.brokers.get(state.leader)
         partition = self.partition(broker) if broker is not None else None
@@ -279,9 +279,9 @@ class Truth:
         try:
             latest = partition.latest_offset(-1)
         except ApiError:
-            # It does not know yet, and says so.
+            # The leader does not know the log end yet, and answers with an error.
             return
         _require(
             latest >= self.acknowledged_end,
-            f"the leader says that the log ends at {latest}, acknowledged are {self.acknowledged_end}",
+            f"the leader reports the log end {latest}, acknowledged are {self.acknowledged_end}",
         )

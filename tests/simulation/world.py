@@ -1,10 +1,10 @@
 """A cluster without threads, sockets, disks or clocks: the real rules, driven step by step.
 
-Real are: replica managers with their partitions, ISR changes, disk failures and purgatories, the handlers of
-Fetch and of the controller's requests, the fetchers' decisions, the logs, and of each process its ZooKeeper
-session, store, registration and controller (`tests.simulation.member`). Simulated are the network,
-ZooKeeper, time, and what befalls a disk. Nothing happens by itself: whoever drives a `World` says what comes
-next, so the same steps always give the same history.
+The replica managers are real, with their partitions, ISR changes, disk failures and purgatories; so are the
+handlers of Fetch and of the controller's requests, the fetchers' decisions, the logs, and the session, store,
+registration and controller of each process (`tests.simulation.member`). The network, ZooKeeper, time and the
+faults of disks are simulated. Nothing happens by itself: the caller of a `World` chooses every step, so the
+same steps always give the same history.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _ROUNDS = 400
 
 
 OPEN_WORLDS: list[World] = []
-"""Those whose disks are to be let go of."""
+"""The worlds that must still be closed."""
 
 
 class SimTopicSettings:
@@ -81,7 +81,7 @@ class SimTopicSettings:
 
 
 class SimBroker:
-    """One broker: its disk stays, its process comes and goes. `life` tells processes apart."""
+    """One broker: its disk stays, its process may end and start again. `life` counts the processes."""
 
     def __init__(self, world: World, broker_id: BrokerId) -> None:
         self.id = broker_id
@@ -89,7 +89,7 @@ class SimBroker:
         self.is_up = False
         self.is_paused = False
         self.is_lost = False
-        """Down, and not to return before everybody else has."""
+        """Down until all other brokers have returned."""
         self.disk = Disk(broker_id, world.folder / str(broker_id), lambda topic: world.log_config)
         self.disk.on_slow = world.pass_time
         self._world = world
@@ -111,7 +111,7 @@ class SimBroker:
 
     @property
     def view(self) -> LogView | None:
-        """The records of its log, also while the process is gone or the disk has failed."""
+        """The records of its log, also while the process is down or the disk has failed."""
         return self.disk.view(self._world.tp)
 
     @property
@@ -119,27 +119,27 @@ class SimBroker:
         return self.partition_of(self._world.tp)
 
     def partition_of(self, tp: TopicPartition, topic_id: TopicId | None = None) -> Partition | None:
-        """Its replica, of that topic alone if one is named, while the process is up."""
-        found = self.replicas._partitions.get(tp) if self.is_up else None
-        if found is None or topic_id is None or found.log.topic_id == topic_id:
-            return found
+        """Its replica while the process is up; with `topic_id`, only a replica of that topic."""
+        partition = self.replicas._partitions.get(tp) if self.is_up else None
+        if partition is None or topic_id is None or partition.log.topic_id == topic_id:
+            return partition
         return None
 
     def now_ms(self) -> float:
-        """By its own clock."""
+        """The time by the broker's own clock."""
         here, world = self._clock_set_ms
         return here + (self._world.now_ms - world) * self._clock_factor
 
     def set_clock(self, factor: float) -> None:
-        """From now on its clock goes so much faster than the world's."""
+        """From now on its clock runs at this multiple of the world's rate."""
         self._clock_set_ms = (self.now_ms(), self._world.now_ms)
         self._clock_factor = factor
 
     def start(self) -> None:
-        """A new process: register, stand for controller."""
+        """Start a new process: register, run for controller."""
         world = self._world
         self.life += 1
-        # It waits for ZooKeeper as long as it has to.
+        # A starting process would wait for ZooKeeper without limit.
         world.doors[self.id] = Door.OPEN
         self.member = SimMember(world, self.id)
         self.metadata = MetadataCache()
@@ -171,14 +171,14 @@ class SimBroker:
 
     @contextmanager
     def disk_errors(self) -> Iterator[None]:
-        """What the disk refuses within is taken note of, as whoever does such work in a broker does."""
+        """Report a failure of the disk inside the block to the replicas, as a broker's own threads do."""
         try:
             yield
         except LogDirFailure as error:
             self.replicas.note_error(error)
 
     def crash(self, *, power_loss: random.Random | None = None) -> None:
-        """The process is gone; with the power so is what was not flushed, all or a part of it."""
+        """Kill the process; a power loss also takes all or some of the unflushed bytes."""
         self.is_up = self.is_paused = False
         self.member.vanish()
         if power_loss is None:
@@ -188,21 +188,21 @@ class SimBroker:
             self.disk.lose_power(power_loss)
 
     def stop(self) -> None:
-        """The process ends in good order."""
+        """Shut the process down cleanly."""
         self.replicas.checkpoint_high_watermarks()
         self.member.leave()
         self.is_up = self.is_paused = False
         self.disk.stop_cleanly()
 
     def wipe(self) -> None:
-        """The disk of a dead broker is replaced by an empty one."""
+        """Replace the disk of a dead broker by an empty one."""
         self._world.disk_has_lost(self.id)
         self.disk.wipe()
 
     def handle_control(self, request: Any, answer: Callable[[Any], None]) -> None:
         """A request of a controller arrives."""
         if self._world.topics is not None:
-            # What is committed is seen before a log may be set aside.
+            # Check first, so that the committed records are known before a log is set aside.
             self._world.check()
         sim_request: Any = SimRequest(request, answer)
         HANDLERS[type(request)](self.services, sim_request)
@@ -210,7 +210,7 @@ class SimBroker:
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """Something on its way to one process; `act` is its arrival."""
+    """A message on its way to one process; `act` is its arrival."""
 
     source: BrokerId
     target: BrokerId
@@ -219,9 +219,9 @@ class Message:
 
 
 class World:
-    """All of it, with one partition that has a replica on every broker.
+    """A whole cluster, with one partition that has a replica on every broker.
 
-    With `is_controller_apart` the first controller is a broker of its own, number 0, without replicas.
+    With `is_controller_apart` the first controller is a separate broker, number 0, without replicas.
     """
 
     max_lag_ms = MAX_LAG_MS
@@ -245,20 +245,20 @@ class World:
         self.zookeeper = SimZooKeeper(lambda: self.now_ms)
         self.doors = dict.fromkeys(all_ids, Door.OPEN)
         self.channels: list[SimChannels] = []
-        """Of every process that takes itself for the controller, the latest last."""
+        """The channels of every process that believes it is the controller, the latest last."""
         self.messages: list[Message] = []
         self.held_back: list[Message] = []
-        """Messages that lie in some queue until somebody lets them go."""
+        """Delayed messages, until a step lets them go."""
         self.cut: set[frozenset[BrokerId]] = set()
         self.origins: dict[int | bytes | None, tuple[TopicId, int]] = {}
-        """Of each record's value, the topic and the partition that it was written to."""
+        """Record value → the topic and the partition that it was written to."""
         self.truth = Truth(self, tp, TOPIC_ID)
         self.truths = {(TOPIC_ID, tp.partition): self.truth}
-        """Of every partition whose records may not go."""
+        """The truths of all partitions whose records must be kept."""
         self.past_truths: list[Truth] = []
-        """Of those that may go by now."""
+        """The truths of partitions whose records may be deleted by now."""
         self.topics: Topics | None = None
-        """The judge of topics that come and go, where they do."""
+        """The judge of topic changes, in worlds that have them."""
         self.next_value = 0
         self._states: dict[TopicPartition, tuple[bytes, int, LeadershipState]] = {}
         OPEN_WORLDS.append(self)
@@ -272,10 +272,10 @@ class World:
         self.settle()
 
     def started(self, broker: SimBroker) -> None:
-        """A process has begun; for worlds whose brokers have more parts."""
+        """A process has started; a hook for worlds whose brokers have more parts."""
 
     def close(self) -> None:
-        """Let go of the disks; what was seen of them stays."""
+        """Close and delete the disks; the views of their logs stay."""
         if self in OPEN_WORLDS:
             OPEN_WORLDS.remove(self)
             for host in self.hosts.values():
@@ -292,13 +292,13 @@ class World:
         topic = TopicAssignment(topic_id=TOPIC_ID, replicas={self.tp.partition: tuple(replicas)})
         controller = self.controller
         if controller is None or not controller.writer.create_topic(self.tp.topic, topic, {}):
-            raise AssertionError("nobody could create the topic")
+            raise AssertionError("no controller could create the topic")
 
     # Controllers
 
     @property
     def controller(self) -> Controller | None:
-        """Of the broker that holds ``/controller``, once it has taken over."""
+        """The controller of the process that owns ``/controller``, once it has taken over."""
         node = self.zookeeper.nodes.get(paths.CONTROLLER)
         for host in self.hosts.values():
             member = host.member
@@ -308,11 +308,11 @@ class World:
 
     @property
     def controller_epoch(self) -> int:
-        """How often a controller was elected."""
+        """The number of controller elections."""
         return int(self.zookeeper.data(paths.CONTROLLER_EPOCH) or 0)
 
     def elect_controller(self) -> None:
-        """The controller's process starts anew: the next one has seen nothing of what came before."""
+        """Restart the controller's process: the next controller has seen no earlier event."""
         controller = self.controller
         if controller is not None:
             host = self.hosts[controller.broker_id]
@@ -323,12 +323,12 @@ class World:
             continue
 
     def depose_controller(self) -> None:
-        """``/controller`` is deleted: whoever is quick is next."""
+        """Delete ``/controller``: the first process to create it is the next controller."""
         if paths.CONTROLLER in self.zookeeper.nodes:
             self.zookeeper.delete_all(paths.CONTROLLER)
 
     def control(self) -> bool:
-        """One step of each process that has something to work off; False when none has."""
+        """Take one step of each process that has one ready; False if none has."""
         done = False
         for host in self.hosts.values():
             if host.can_act:
@@ -337,7 +337,7 @@ class World:
         return done
 
     def deliver_control(self, channels: SimChannels, broker: BrokerId) -> bool:
-        """Carry the next request to a broker, and its answer back. False when nothing arrived."""
+        """Deliver the next request to a broker, and its answer; False if nothing was sent."""
         if not self.hosts[broker].can_act or not channels.send_next(broker):
             return False
         if channels.links[broker].under_way is not None:
@@ -348,7 +348,7 @@ class World:
         return True
 
     def suspect(self, broker: BrokerId) -> None:
-        """The controllers' connections to a broker are reset and its port refuses, or so it seems."""
+        """The controllers' connections to a broker are reset and its port refuses, or seems to."""
         for channels in self.channels:
             channels.suspect(broker)
 
@@ -357,11 +357,11 @@ class World:
             channels.clear_suspicion(broker)
 
     def expire(self, broker: BrokerId) -> None:
-        """The session of a broker ends in ZooKeeper; its process hears of it when it looks."""
+        """The session of a broker ends in ZooKeeper; its process learns of it when it polls."""
         self.zookeeper.expire(self.hosts[broker].member.client.session)
 
     def registered_epoch(self, broker: BrokerId) -> int | None:
-        """The czxid of its registration."""
+        """The czxid of a broker's registration."""
         node = self.zookeeper.nodes.get(paths.broker_id(broker))
         return None if node is None else node.czxid
 
@@ -369,7 +369,7 @@ class World:
         return paths.broker_id(broker) in self.zookeeper.nodes
 
     def move_leadership(self, broker: BrokerId) -> None:
-        """Another member of the ISR leads and the one before stays in sync, as after a preferred election."""
+        """Elect another member of the ISR; the old leader stays in sync, as after a preferred election."""
         controller: Any = self.controller
         reign = controller._reign
         wanted = self.state.with_leader(broker, self.state.isr, reign.epoch, self.state.broker_epochs)
@@ -378,7 +378,7 @@ class World:
         reign._flush()
 
     def shut_down(self, broker: BrokerId) -> None:
-        """SIGTERM: the leaderships move away, then the process ends in good order."""
+        """SIGTERM: the leaderships move away, then the process shuts down cleanly."""
         host, controller = self.hosts[broker], self.controller
         if controller is not None:
             epoch = host.replicas.broker_epoch
@@ -396,7 +396,7 @@ class World:
         return message
 
     def deliver(self, index: int = 0) -> bool:
-        """One message arrives, or is lost because the link is cut or its process is gone."""
+        """One message arrives, or is lost because the link is cut or its target process has ended."""
         if not self.messages:
             return False
         message = self.messages.pop(index)
@@ -412,7 +412,7 @@ class World:
     # Following
 
     def fetch(self, broker: BrokerId, *, max_wait_ms: int = 0, max_bytes: int = 1 << 20) -> bool:
-        """The fetchers' thread of a broker has its turn; whether it sent a fetch."""
+        """Run the fetchers' thread of a broker once; returns whether it sent a fetch."""
         follower = self.brokers[broker]
         return follower.can_act and follower.fetchers.step(max_wait_ms=max_wait_ms, max_bytes=max_bytes)
 
@@ -428,7 +428,7 @@ class World:
         is_one_batch: bool = False,
         tp: TopicPartition | None = None,
     ) -> None:
-        """Some records to whoever may think that it leads."""
+        """Send some records to a broker that may believe it leads."""
         target = self.brokers[broker]
         if not target.can_act:
             return
@@ -448,7 +448,7 @@ class World:
         target.replicas.wake_followers()
 
     def consume(self, broker: BrokerId, offset: int, tp: TopicPartition | None = None) -> None:
-        """A consumer reads from whoever may think that it leads."""
+        """A consumer reads from a broker that may believe it leads."""
         target = self.brokers[broker]
         if not target.can_act:
             return
@@ -472,7 +472,7 @@ class World:
             truth.consumed(records)
 
     def ask(self, host: SimBroker, ask: Callable[[TopicAdmin], list[TopicResult]]) -> list[ErrorCode]:
-        """A client wants topics changed; what it is told of each, or of all together."""
+        """A client requests topic changes; returns the error of each topic, or one error for all."""
         admin = TopicAdmin(
             host.member.store,
             host.member.controller,
@@ -485,10 +485,10 @@ class World:
         except ApiError as error:
             return [error.code]
 
-    # Time, and what hangs on it
+    # Time and threads
 
     def advance(self, ms: float) -> None:
-        """Time goes by; what is due expires."""
+        """Time passes, and due requests and sessions expire."""
         self.pass_time(ms)
         self.zookeeper.expire_silent(SESSION_TIMEOUT_MS)
         for host in self.hosts.values():
@@ -497,14 +497,14 @@ class World:
                 host.member.time_passes()
 
     def pass_time(self, ms: float) -> None:
-        """Time goes by while everybody is at work."""
+        """Time passes, and nothing expires yet."""
         self.now_ms += ms
 
     def work_off(self, broker: BrokerId) -> None:
-        """The threads of a broker that wait for ZooKeeper have their turn."""
+        """Run the threads of a broker that wait for ZooKeeper once."""
         if self.hosts[broker].can_act:
             self.hosts[broker].replicas.isr_changes.work_off()
-            # What it has committed is seen before a disk may go.
+            # Check first, so that the committed records are known before a disk goes offline.
             self.check()
             self.hosts[broker].replicas.disk_failures.work_off()
 
@@ -516,7 +516,7 @@ class World:
 
     @property
     def state(self) -> LeadershipState:
-        """Who leads, with which ISR, as ZooKeeper has it."""
+        """The leader and the ISR in ZooKeeper."""
         return self.state_of(self.tp)
 
     def state_of(self, tp: TopicPartition) -> LeadershipState:
@@ -532,62 +532,62 @@ class World:
         return paths.partition_state(tp) in self.zookeeper.nodes
 
     def replicas_of(self, tp: TopicPartition) -> tuple[BrokerId, ...]:
-        """As ZooKeeper has it."""
+        """The replicas in ZooKeeper's assignment."""
         path = paths.topic(tp.topic)
         return znodes.decode_topic(path, self.zookeeper.node(path).data).replicas[tp.partition]
 
     def truth_of(self, broker: SimBroker, tp: TopicPartition) -> Truth | None:
-        """Of what a broker takes for that partition just now."""
+        """The truth of the topic whose partition a broker has under this name now."""
         place = self.place_of(broker, tp)
         return None if place is None else self.truths.get(place)
 
     def place_of(self, broker: SimBroker, tp: TopicPartition) -> tuple[TopicId, int] | None:
-        """Of which topic and partition a broker takes that for just now."""
+        """The topic id and the partition index that a broker has under this name now."""
         partition = broker.partition_of(tp)
         topic_id = None if partition is None else partition.log.topic_id
         return None if topic_id is None else (topic_id, tp.partition)
 
     def add_truth(self, tp: TopicPartition, topic_id: TopicId) -> None:
-        """There is one more partition whose records may not go."""
+        """From now on the records of this partition must be kept."""
         if (topic_id, tp.partition) not in self.truths:
             self.truths[topic_id, tp.partition] = Truth(self, tp, topic_id)
 
     def drop_truths(self, topic_id: TopicId) -> None:
-        """The records of that topic may go from now on."""
+        """From now on the records of this topic may be deleted."""
         for key in [key for key in self.truths if key[0] == topic_id]:
             self.past_truths.append(self.truths.pop(key))
 
     @property
     def all_truths(self) -> list[Truth]:
-        """Also of what is deleted."""
+        """The truths of all partitions, also of deleted ones."""
         return [*self.truths.values(), *self.past_truths]
 
     def disk_has_lost(self, broker: BrokerId) -> None:
-        """What a broker had is gone, or not all of it is left."""
+        """A broker has lost all or some of its data."""
         for truth in self.truths.values():
             truth.disk_has_lost(broker)
 
     def check(self) -> None:
-        """Raises Violation when an invariant is broken."""
+        """Raises Violation if a promise is broken."""
         if self.topics is not None:
             self.topics.check()
         for truth in self.truths.values():
             truth.check()
         for broker in self.brokers.values():
-            # A broker would contain what this raises; here it is a finding.
+            # A broker survives the failure of a replica; here it is a finding.
             if broker.is_up and (failed := broker.replicas.failed.reasons()):
                 raise Violation(f"replicas of broker {broker.id} failed: {failed}")
 
     @property
     def is_whole(self) -> bool:
-        """Whether every replica has everything and all are in sync, and what is deleted is gone."""
+        """Whether every replica has all records and is in sync, and all deletions are complete."""
         is_settled = self.topics is None or self.topics.is_settled
         return is_settled and all(truth.is_whole for truth in self.truths.values())
 
     # Coming to rest
 
     def settle(self) -> None:
-        """Let everything take its ordinary course until nothing changes any more, or raise."""
+        """Take turns until nothing changes any more; raises if that takes too many."""
         for _ in range(_ROUNDS):
             self.take_turns()
             if self.is_whole and self.controller is not None and not self._is_anything_left:
@@ -595,7 +595,7 @@ class World:
         raise AssertionError(f"the cluster does not come to rest:\n{self.describe()}")
 
     def take_turns(self, may_shrink: Callable[[SimBroker], bool] = lambda broker: True) -> None:
-        """Everybody does what there is to do, and a little time goes by."""
+        """All processes do their pending work, and a little time passes."""
         while self.control():
             pass
         for channels in list(self.channels):
@@ -635,7 +635,7 @@ class World:
                 host.start()
             host.disk.slow_ms = 0.0
             self.clear_suspicion(host.id)
-            # Whatever was lost on the way times out.
+            # Fetches with lost requests or answers time out.
             host.fetchers.lose_answers()
         self.messages += self.held_back
         self.held_back.clear()

@@ -1,8 +1,8 @@
 """A ZooKeeper in memory: the tree, its sessions and its watches, without a network and without time.
 
-Every change has a zxid of its own; the operations of a transaction share one, as do the nodes that go with a
-session. A connection hears of what it watches once per watch, in the order of the changes, before anything
-that it asks for later. `tests.simulation.zookeeper_client` is the client's side;
+Every change has its own zxid; the operations of a transaction share one, and so do the nodes that are removed
+with a session. Each watch triggers once, in the order of the changes, before the connection gets the answer
+to a later request. `tests.simulation.zookeeper_client` is the client's side;
 `tests/cluster/test_simulated_zookeeper.py` compares both with a real server.
 """
 
@@ -60,7 +60,7 @@ class Node:
 
 
 class Change(NamedTuple):
-    """Something that watches may be set on; `is_of_children` for the list of the children of `path`."""
+    """A change that may trigger watches; `is_of_children` marks a change of the children of `path`."""
 
     path: str
     kind: str
@@ -86,7 +86,7 @@ class Operation(NamedTuple):
 
 
 class SimZooKeeper:
-    """See the module. `now_ms` is the server's clock; `hear` of each connection gets the changes."""
+    """See the module. `now_ms` is the server's clock; the `hear` of each connection gets the changes."""
 
     def __init__(self, now_ms: Callable[[], float] = lambda: 0.0) -> None:
         self._now_ms = now_ms
@@ -97,7 +97,7 @@ class SimZooKeeper:
         """The ephemeral nodes of each live session."""
         self.listeners: dict[object, Callable[[Change], None]] = {}
         self._last_session = 0
-        # When each session that is without a connection lost it.
+        # When each disconnected session lost its connection.
         self._silent_since: dict[int, float] = {}
 
     # Sessions
@@ -116,14 +116,14 @@ class SimZooKeeper:
             self._silent_since[session] = self._now_ms()
 
     def expire_silent(self, timeout_ms: float) -> None:
-        """End the sessions that have been without a connection for so long."""
+        """End the sessions that have been disconnected for this long."""
         if self._silent_since:
             due = self._now_ms() - timeout_ms
-            for session in [one for one, since in self._silent_since.items() if since <= due]:
+            for session in [silent for silent, since in self._silent_since.items() if since <= due]:
                 self.expire(session)
 
     def expire(self, session: int) -> None:
-        """End a session; what is ephemeral goes with it."""
+        """End a session and remove its ephemeral nodes."""
         self._silent_since.pop(session, None)
         owned = self.sessions.pop(session, None)
         if not owned:
@@ -143,7 +143,7 @@ class SimZooKeeper:
         return found
 
     def data(self, path: str) -> bytes | None:
-        """For the judge of a simulation, who reads without a session."""
+        """Read without a session, for the checks of a simulation."""
         found = self.nodes.get(path)
         return None if found is None else found.data
 
@@ -154,14 +154,14 @@ class SimZooKeeper:
     # Writing
 
     def write(self, session: int, operation: Operation) -> Any:
-        """One write by itself. Raises the library's errors."""
+        """One write alone. Raises the library's errors."""
         (result,) = self.transact(session, [operation])
         if isinstance(result, KazooException):
             raise result
         return result
 
     def transact(self, session: int, operations: list[Operation]) -> list[Any]:
-        """All or nothing; the results as the library gives them."""
+        """Apply all operations or none; returns the results as the library does."""
         if session not in self.sessions:
             raise SessionExpiredError
         undo: list[Callable[[], None]] = []
@@ -271,7 +271,7 @@ class SimZooKeeper:
     # By hand, as with a command line
 
     def delete_all(self, path: str) -> None:
-        """A node with all below it."""
+        """Delete a node and all nodes below it."""
         session = self.open_session()
         for below in list(self._below(path))[::-1]:
             self.write(session, Operation(Kind.DELETE, below))

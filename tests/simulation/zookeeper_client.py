@@ -1,9 +1,9 @@
 """A client of the simulated ZooKeeper with the methods of kazoo's `KazooClient` that this project calls.
 
-A request is carried out when it is made. Two kinds of things wait until somebody says so, as they do in the
-library's threads: watches that were set off (`run_callbacks`), and noticing what has become of the connection
-(`poll`). A connection breaks where `break_after` says, before or after the request is carried out, and
-with it all that was pipelined behind; it comes back when the session next waits for it, or later.
+A request is carried out when it is made. Two calls replace the library's threads: `run_callback` calls a
+triggered watch, and `poll` notices a change of the connection. A connection breaks at the request that
+`break_after` names, before or after that is carried out, and all requests pipelined after it fail; the
+connection returns when the session next waits for it, or later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Watch = Callable[[WatchedEvent], None]
 
 
 class Door(Enum):
-    """How a broker reaches ZooKeeper. MUTE: a write is carried out, and with its answer the way is lost."""
+    """How a broker reaches ZooKeeper. MUTE: a write is carried out, but answer and connection are lost."""
 
     OPEN = "open"
     LOST = "lost"
@@ -31,7 +31,7 @@ class Door(Enum):
 
 
 class Result:
-    """Of one request, known at once."""
+    """The result of one request, known at once."""
 
     __slots__ = ("_error", "_value")
 
@@ -45,7 +45,7 @@ class Result:
 
 
 class SimKazooClient:
-    """See the module. `door` says how the server is reached just now."""
+    """See the module. `door` returns how the server can be reached now."""
 
     def __init__(self, server: SimZooKeeper, door: Callable[[], Door], **_: Any) -> None:
         self._server = server
@@ -71,7 +71,7 @@ class SimKazooClient:
 
     @property
     def session(self) -> int:
-        """Also while it is not connected."""
+        """The session's id, also while it is disconnected."""
         return self._session
 
     def add_listener(self, listener: Callable[[str], Any]) -> None:
@@ -92,25 +92,25 @@ class SimKazooClient:
         return
 
     def vanish(self) -> None:
-        """The process is gone; its session is not."""
+        """The process ends; its session remains."""
         self._is_connected = False
         self._server.disconnected(self._session, self)
         self._callbacks.clear()
 
     def break_after(self, requests: int, *, is_last_done: bool, waits_away: int = 0) -> None:
-        """Lose the connection with the request after so many, done or not, for some waits."""
+        """Lose the connection at the request after this many, carried out or not, for some waits."""
         self._break_after, self._is_last_done, self._waits_away = requests, is_last_done, waits_away
 
     def interrupt_after(self, requests: int, interrupt: Callable[[], None]) -> None:
-        """Have others act before the request after so many is carried out."""
+        """Call `interrupt` before the request after this many is carried out."""
         self._interrupt_after, self._interrupt = requests, interrupt
 
     def heal(self) -> None:
-        """It breaks no more, nor is it interrupted; away it stays for as long as was said."""
+        """Cancel the planned break and interrupt; a broken connection stays away for its waits."""
         self._break_after = self._interrupt_after = None
 
     def poll(self) -> None:
-        """Notice that the connection or the session has gone, and connect again if that is possible."""
+        """Notice the loss of the connection or the session, and connect again if possible."""
         door = self._door()
         is_lost = door is Door.LOST or (self._is_mute and door is Door.MUTE)
         if self._is_connected and (is_lost or self._session not in self._server.sessions):
@@ -148,7 +148,7 @@ class SimKazooClient:
         return bool(self._callbacks)
 
     def run_callback(self) -> bool:
-        """The oldest watch that was set off and not told yet; False when there is none."""
+        """Call the oldest triggered watch; False if there is none."""
         if not self._callbacks:
             return False
         watch, event = self._callbacks.popleft()
@@ -156,7 +156,7 @@ class SimKazooClient:
         return True
 
     def _drop_watches(self) -> None:
-        """As the library does when the connection is lost: all are set off, and none is left."""
+        """Trigger and drop all watches, as the library does when the connection is lost."""
         event = WatchedEvent(EventType.NONE, KeeperState.CONNECTING, None)
         for watches in (self._child_watches, self._data_watches):
             for by_path in watches.values():
@@ -278,7 +278,7 @@ class SimKazooClient:
 
 
 class Transaction:
-    """Gathers operations; as the library's."""
+    """Gathers operations, like the library's transaction."""
 
     def __init__(self, client: SimKazooClient) -> None:
         self._client = client
