@@ -40,7 +40,7 @@ class Links:
         self._mended = asyncio.Event()
         self._servers: dict[str, asyncio.Server] = {}
         self._ends: dict[str, tuple[Endpoint, Endpoint]] = {}
-        """For each target the address of its proxy, and its own."""
+        """Target → the address of its proxy, and its own address."""
         self._reserved: list[socket.socket] = []
         self._open: dict[str, set[asyncio.StreamWriter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()

@@ -178,16 +178,16 @@ class Nemesis:
             try:
                 zookeeper.delete(path, recursive=True)
             except NoNodeError:
-                self._say("  it is not there just now")
+                self._say("  the path does not exist now")
             except NotEmptyError:
-                self._say("  somebody wrote below it meanwhile")
+                self._say("  a node was created below it meanwhile")
 
     def _close_session(self, broker_id: int) -> None:
         with ClusterView(self._cluster).zookeeper() as zookeeper:
             try:
                 _, stat = zookeeper.get(f"/brokers/ids/{broker_id}")
             except NoNodeError:
-                self._say("  it has none just now")
+                self._say("  the broker has no session now")
                 return
         close_session(self._zookeeper.endpoint, stat.ephemeralOwner, session_password(stat.ephemeralOwner))
 

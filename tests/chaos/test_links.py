@@ -167,7 +167,7 @@ def _isolated(cut: Callable[[Links, int, int], None]) -> Callable[[LinkedCluster
         left = [name for name in load.partitions if name not in linked.led_by(alone)]
         for other in linked.others(alone):
             cut(linked.links, alone, other)
-        load.wait_progress("on what the others lead", timeout_s=30, partitions=left)
+        load.wait_progress("on partitions of the other leaders", timeout_s=30, partitions=left)
         load.wait_progress("there, with a smaller ISR", timeout_s=30, partitions=left, records=300)
 
     return act
@@ -189,14 +189,14 @@ def test_a_broker_that_reaches_zookeeper_alone_harms_nobody(
 
 
 def test_a_leader_whose_port_refuses_while_it_lives_is_deposed_and_comes_back(linked: LinkedCluster) -> None:
-    """It is declared dead, as after a firewall was switched on. Its acknowledged records are not lost."""
+    """The leader is declared dead, as behind a new firewall. Its acknowledged records are not lost."""
 
     def act(linked: LinkedCluster, load: Load) -> None:
         leader = linked.view.leader("t")
         linked.links.refuse(leader)
         left = [name for name in load.partitions if name not in linked.led_by(leader)]
-        load.wait_progress("on what the others lead", timeout_s=30, partitions=left)
-        load.wait_progress("on all, under other leaders", timeout_s=30)
+        load.wait_progress("on partitions of the other leaders", timeout_s=30, partitions=left)
+        load.wait_progress("on all partitions, under other leaders", timeout_s=30)
         linked.cluster.broker(leader).check_alive()
 
     suffer(linked, act)
