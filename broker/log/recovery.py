@@ -4,6 +4,7 @@ After a clean stop only names, sizes and the tail of the last segment are looked
 every segment that reaches beyond the recovery point is read batch by batch: CRC, and that each continues the
 one before. The log is cut at the first that fails; the sparse tail of a segment (zeros) ends it in the same
 way. A failure *below* the recovery point is damage to what was safe: `CorruptLog`, and nothing is changed.
+There a leader epoch, which no CRC covers, must be that of the checkpoint: a follower would refuse the batch.
 
 Runs on one thread, before anybody else knows the log.
 """
@@ -40,7 +41,8 @@ from barnabas.broker.log.storage_errors import (
     disk_work,
 )
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.record_batch import HEADER_BYTES, check_batch, parse_header
+from barnabas.protocol.ids import NO_LEADER_EPOCH
+from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, check_batch, parse_header
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +92,7 @@ def recover_log(
         # The stop may have interrupted a removal after any of them.
         segments.pop(0).remove()
     epochs = _load_epochs(folder, files)
-    kept, scanned = _recover_segments(segments, recovery_point, is_clean)
+    kept, scanned = _recover_segments(segments, recovery_point, is_clean, epochs)
     end = kept[-1].next_offset if kept else 0
     if not is_clean and end < recovery_point:
         raise CorruptLog(folder, 0, end, recovery_point, "the log ends before it; segment files are missing")
@@ -132,7 +134,7 @@ def load_producers(snapshots: ProducerSnapshots, segments: LogSegments, now_ms: 
 
 
 def _recover_segments(
-    segments: Sequence[Segment], recovery_point: int, is_clean: bool
+    segments: Sequence[Segment], recovery_point: int, is_clean: bool, epochs: EpochCache | None
 ) -> tuple[list[Segment], list[tuple[int, int]]]:
     kept: list[Segment] = []
     scanned: list[tuple[int, int]] = []
@@ -144,7 +146,7 @@ def _recover_segments(
         ):
             kept.append(segment)
             continue
-        walk = _walk(segment)
+        walk = _walk(segment, recovery_point, epochs)
         fault = _fault_of(segment, walk, following)
         if fault is not None and walk.next_offset < recovery_point:
             raise CorruptLog(
@@ -206,7 +208,7 @@ def _open_clean(segment: Segment, *, is_last: bool) -> bool:
     return True
 
 
-def _walk(segment: Segment) -> _Walk:
+def _walk(segment: Segment, recovery_point: int, known_epochs: EpochCache | None) -> _Walk:
     """Read a segment batch by batch, check every batch, and rebuild its indexes in memory."""
     segment.start_rebuild()
     size = segment.size
@@ -224,11 +226,9 @@ def _walk(segment: Segment) -> _Walk:
             header = check_batch(window.data, at, origin=window.origin)
         except ApiError as error:
             return _Walk(position, next_offset, error, epochs)
-        if header.base_offset != next_offset:
-            fault = api_error(
-                ErrorCode.CORRUPT_MESSAGE,
-                f"a batch with offset {header.base_offset} where {next_offset} was due",
-            )
+        is_safe = next_offset < recovery_point
+        fault = _misfit(header, next_offset, known_epochs if is_safe else None)
+        if fault is not None:
             return _Walk(position, next_offset, fault, epochs)
         segment.note(header, position)
         if not epochs or header.partition_leader_epoch > epochs[-1][0]:
@@ -236,6 +236,26 @@ def _walk(segment: Segment) -> _Walk:
         next_offset = header.next_offset
         position += header.size_bytes
     return _Walk(position, next_offset, None, epochs)
+
+
+def _misfit(header: BatchHeader, next_offset: int, known_epochs: EpochCache | None) -> ApiError | None:
+    """Why a whole batch does not belong at an offset.
+
+    The epochs are given only below the recovery point: their checkpoint is on disk before the recovery point
+    is, and above that it may be older than the batches.
+    """
+    if header.base_offset != next_offset:
+        return api_error(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"a batch with offset {header.base_offset} where {next_offset} was due",
+        )
+    known = NO_LEADER_EPOCH if known_epochs is None else known_epochs.epoch_at(next_offset)
+    if known not in (header.partition_leader_epoch, NO_LEADER_EPOCH):
+        return api_error(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"a batch of leader epoch {header.partition_leader_epoch}, where the checkpoint has {known}",
+        )
+    return None
 
 
 def _cut(segment: Segment, walk: _Walk, later: Sequence[Segment], fault: ApiError | None) -> None:

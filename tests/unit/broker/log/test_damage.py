@@ -14,6 +14,7 @@ from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
+from barnabas.protocol.record_batch import parse_header
 
 from .conftest import Managers
 
@@ -55,6 +56,30 @@ def damaged(managers: Managers) -> Path:
     data[200] ^= 1
     path.write_bytes(data)
     return path.parent
+
+
+def test_a_wrong_leader_epoch_below_the_recovery_point_is_damage(managers: Managers) -> None:
+    del managers.paths[1:]
+    manager = managers.open()
+    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    starts = [
+        log.append_as_leader(build_batch([(None, b"value")]), epoch, 0).base_offset for epoch in (2, 3, 3)
+    ]
+    log.flush(0)
+    # Above the recovery point the checkpoint of the epochs may be older than the batches.
+    log.append_as_leader(build_batch([(None, b"value")]), 3, 0)
+    manager.checkpoint_pass(0)
+    managers.crash(manager)
+    (path,) = (managers.paths[0] / str(KEY)).glob("*.log")
+    data = bytearray(path.read_bytes())
+    # No CRC covers the leader epoch. All batches have the same size.
+    size = parse_header(data, 0).size_bytes
+    assert parse_header(data, size).base_offset == starts[1]
+    data[size + 12] ^= 2
+    path.write_bytes(data)
+    found = managers.open().offline_partitions.get(KEY)
+    assert isinstance(found, CorruptLog)
+    assert "leader epoch 33554435, where the checkpoint has 3" in str(found)
 
 
 @pytest.mark.parametrize("stops", list(itertools.product(["crash", "clean"], repeat=3)), ids="-".join)
