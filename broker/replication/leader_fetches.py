@@ -246,7 +246,9 @@ class LeaderFetches:
     def _rest(self, name: TopicPartition, followed: Followed, code: ErrorCode, now: float, why: str) -> None:
         """Omit a partition from the fetches for a while, twice as long each time."""
         rests_ms = self.followed.failed(name, followed, now)
-        level = logging.DEBUG if code in _QUIET_ERRORS else logging.WARNING
+        # One warning when the delay is about to reach its maximum: no change of leadership lasts that long.
+        is_quiet = code in _QUIET_ERRORS and not rests_ms < self._settings.backoff_ms <= 2 * rests_ms
+        level = logging.DEBUG if is_quiet else logging.WARNING
         logger.log(
             level, "%s from broker %d: %s %s; retry in %.0f ms", name, self.leader, code.name, why, rests_ms
         )

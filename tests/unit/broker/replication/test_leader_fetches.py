@@ -176,3 +176,17 @@ def test_a_nudge_is_outside_of_the_session(follower: Follower) -> None:
     nudge = follower.fetches.nudge()
     assert (nudge.session_id, nudge.session_epoch, nudge.max_wait_ms) == (NO_SESSION, FINAL_EPOCH, 0)
     assert nudge.topics == []
+
+
+def test_an_error_that_is_usual_for_a_moment_is_a_warning_once_it_lasts(
+    follower: Follower, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower.follow()
+    warnings = []
+    for second in range(8):
+        assert follower.fetches.next_request(second).request is not None
+        follower.fetches.answered(answer(ErrorCode.UNKNOWN_LEADER_EPOCH), second, 0)
+        warnings.append(sum(record.levelname == "WARNING" for record in caplog.records))
+    # After delays of 10, 20, 40, 80 and 160 ms.
+    assert warnings == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert "UNKNOWN_LEADER_EPOCH" in caplog.text
