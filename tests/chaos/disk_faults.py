@@ -14,6 +14,8 @@ from barnabas.broker.log.checkpoint_file import parse_checkpoint
 from barnabas.cli.log_dump import Damage, DumpedBatch, read_batches
 
 _RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+_LEADER_EPOCH = range(12, 16)
+"""The bytes of a batch's header."""
 
 
 class Flip(NamedTuple):
@@ -31,23 +33,30 @@ def partition_folders(log_dir: Path, topic: str) -> list[Path]:
 
 
 def flip_a_bit(folder: Path, chance: random.Random) -> Flip | None:
-    """Flip one bit of a log where the next start reads; None if there are no batches.
+    """Flip one bit of a log where the next start reads it; None if there are no batches.
 
-    That is the last segment, or the one with the recovery point, there below that point.
+    That is the last segment, or the one within which the recovery point lies, there below that point. A
+    segment that ends at the recovery point is not read. Above that point the leader epoch of a batch, which
+    no CRC covers, is spared: nobody can tell whether it is right.
     """
     topic, _, partition = folder.name.rpartition("-")
     recovery_point = _recovery_points(folder.parent).get((topic, int(partition)), 0)
     segments = _segments(folder)
-    candidates = [(segments[-1], _batches(segments[-1]))]
-    for path in segments:
-        if int(path.stem) < recovery_point:
-            safe = [one for one in _batches(path) if one.header.base_offset < recovery_point]
-            candidates[1:] = [(path, safe)]
+    found = [_batches(path) for path in segments]
+    candidates = [(segments[-1], found[-1])]
+    for path, batches in zip(segments, found, strict=True):
+        safe = [one for one in batches if one.header.base_offset < recovery_point]
+        if len(safe) < len(batches) or path == segments[-1]:
+            candidates.append((path, safe))
+            break
     candidates = [(path, batches) for path, batches in candidates if batches]
     if not candidates:
         return None
     path, batches = chance.choice(candidates)
-    position = chance.randrange(batches[-1].position + batches[-1].header.size_bytes)
+    batch = chance.choice(batches)
+    is_safe = batch.header.base_offset < recovery_point
+    places = [at for at in range(batch.header.size_bytes) if is_safe or at not in _LEADER_EPOCH]
+    position = batch.position + chance.choice(places)
     with path.open("r+b", buffering=0) as file:
         file.seek(position)
         byte = file.read(1)[0] ^ (1 << chance.randrange(8))
