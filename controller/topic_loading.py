@@ -7,17 +7,37 @@ controller's event thread; the watches put names into `touched` from the client 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.controller_writer import ControllerMoved
 from barnabas.controller.reign_store import ReignStore, ReignWriter
-from barnabas.controller.touched_names import TouchedNames
 from barnabas.controller.znodes import MalformedZnode, TopicAssignment, random_uuid
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 
 log = logging.getLogger("barnabas.controller")
+
+
+class _TouchedNames:
+    """Names from watches, until they are taken all at once. Any thread; ``added`` must not block."""
+
+    def __init__(self, added: Callable[[], None]) -> None:
+        self._added = added
+        self._lock = threading.Lock()
+        self._names: set[str] = set()
+
+    def add(self, name: str) -> None:
+        with self._lock:
+            self._names.add(name)
+        self._added()
+
+    def take(self) -> set[str]:
+        """All names since the last call."""
+        with self._lock:
+            names, self._names = self._names, set()
+            return names
 
 
 class TopicLoader:
@@ -33,7 +53,7 @@ class TopicLoader:
         self._context = context
         self._store = store
         self._writer = writer
-        self._touched = TouchedNames(touched)
+        self._touched = _TouchedNames(touched)
 
     def load(self, topics: Collection[str]) -> list[TopicPartition]:
         """Take these topics with all that is known of them into the context; returns their partitions.
