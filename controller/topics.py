@@ -14,9 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from barnabas.controller.assignment import assign_replicas, check_assignment
+from barnabas.controller.assignment import added_partitions, assign_replicas, check_assignment
 from barnabas.controller.controller_writer import ControllerMoved
-from barnabas.controller.growth import added_partitions
 from barnabas.controller.znodes import MalformedZnode, TopicAssignment, random_uuid
 from barnabas.controller.zookeeper import SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
