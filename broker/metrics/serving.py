@@ -1,19 +1,87 @@
-"""Builds the metrics of a broker and serves them; further metrics are registered here."""
+"""Builds the metrics of a broker and serves them; further metrics are registered here.
+
+A page has all metrics of the registry, in Prometheus' text format 0.0.4, which the library writes; it escapes
+the labels. It is rebuilt at a request if the last one is older than `FRESH_MS`, by one thread at a time; the
+others get its result. So the number of scrapes does not matter to the broker.
+
+The collector runs on a thread that serves metrics. It reads only single references and values that take one
+step of the interpreter, so it takes no group's lock and no commit ever waits for a scrape.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Gauge, generate_latest
+from prometheus_client.core import Metric
 
+from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.config import BrokerConfig
+from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.metrics.endpoint import MetricsEndpoint
-from barnabas.broker.metrics.group_collector import GroupCollector
-from barnabas.broker.metrics.page import CONTENT_TYPE, Page
+from barnabas.broker.metrics.group_lag import Ends, GroupSnapshot, group_metrics
 from barnabas.broker.metrics.partition_ends import PartitionEnds
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.protocol.ids import TopicPartition
+
+FRESH_MS: Final = 1_000
+
+
+class Page:
+    """The page of a scrape; any thread."""
+
+    def __init__(self, registry: CollectorRegistry, now_ms: Callable[[], float] = monotonic_ms) -> None:
+        self._registry = registry
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._text: bytes | None = None
+        self._made_ms = 0.0
+
+    def text(self) -> bytes:
+        """Blocks as long as the collectors do; raises what they raise."""
+        with self._lock:
+            text = self._text
+            if text is None or self._now_ms() - self._made_ms >= FRESH_MS:
+                # By when it began: what is told is never older than that.
+                made_ms = self._now_ms()
+                text = generate_latest(self._registry)
+                self._text, self._made_ms = text, made_ms
+            return text
+
+
+class GroupCollector:
+    """Collects the metrics of groups, as `prometheus_client.registry.Collector` describes it."""
+
+    def __init__(
+        self,
+        coordinated: Callable[[], Iterable[Group]],
+        find_ends: Callable[[Collection[TopicPartition]], Ends],
+        *,
+        max_series: int,
+    ) -> None:
+        """``coordinated`` gives the groups, ``find_ends`` the high watermarks of partitions; it may block."""
+        self._coordinated = coordinated
+        self._find_ends = find_ends
+        self._max_series = max_series
+
+    def collect(self) -> list[Metric]:
+        groups = [snapshot_of(group) for group in self._coordinated() if not group.is_dead]
+        wanted = {name for group in groups for name in group.committed}
+        return group_metrics(groups, self._find_ends(wanted), self._max_series)
+
+
+def snapshot_of(group: Group) -> GroupSnapshot:
+    """A group as it is now, without its lock. An offset below 0 stands for none."""
+    committed = {
+        name: found.value.committed_offset
+        for name, found in group.offsets.copy().items()
+        if found.value.committed_offset >= 0
+    }
+    return GroupSnapshot(group.group_id, group.state.value, group.member_count, committed)
 
 
 def serve_metrics(
@@ -43,7 +111,7 @@ def serve_metrics(
         config.metrics_host,
         config.metrics_port,
         Page(registry).text,
-        content_type=CONTENT_TYPE,
+        content_type=CONTENT_TYPE_PLAIN_0_0_4,
         on_fatal=on_fatal,
     )
     endpoint.start()

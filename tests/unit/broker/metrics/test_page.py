@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from barnabas.broker.metrics.page import FRESH_MS, Page
+from barnabas.broker.metrics.serving import FRESH_MS, Page
 from tests.unit.broker.replication.building import Clock
 
 
