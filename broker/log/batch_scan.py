@@ -2,7 +2,7 @@
 
 The bytes may be a part of the segment: a walk ends at a header that is cut off by their end, and the caller
 knows whether more bytes follow. Every step moves forward by at least a header, so a walk always ends. A
-length that no batch can have raises CORRUPT_MESSAGE.
+length that is impossible for a batch raises CORRUPT_MESSAGE.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, OpenFiles
 from barnabas.broker.log.storage_errors import disk_work, storage_error
 
 _BLOCK_ENTRIES: Final = 4096
-"""Entries read at once when the search has come this close."""
+"""When the search is within this many entries, it reads all of them at once."""
 _FORM_LOCK = threading.Lock()
 """Held while an index moves between memory and disk, and while a first lookup opens its file. One lock for
-all indexes: it is taken seldom and held briefly."""
+all indexes, because it is taken rarely and held briefly."""
 
 Entry = tuple[Any, ...]
 """An entry as unpacked by the index's struct."""
@@ -96,7 +96,7 @@ class IndexFile:
     def has_whole_entries(self) -> bool:
         """Whether the file's length is a whole number of entries; its content is not checked.
 
-        Raises as `storage_error` says.
+        Raises the exceptions of `storage_error`.
         """
         size = self._bytes_on_disk()
         return size % self.entry.size == 0 and (size > 0 or not self.count)
@@ -110,7 +110,7 @@ class IndexFile:
     def persist(self) -> None:
         """Write the entries to the file, or remove the file if there are none.
 
-        Raises as `storage_error` says.
+        Raises the exceptions of `storage_error`.
         """
         if self._state is None or not self.is_dirty:
             return
@@ -129,7 +129,7 @@ class IndexFile:
         self.is_dirty = False
 
     def seal(self) -> None:
-        """Persist and free the memory; later lookups read the file. Raises as `persist`."""
+        """Persist and free the memory; later lookups read the file. Raises what `persist` raises."""
         self.persist()
         with _FORM_LOCK:
             self._count = self.count
@@ -171,7 +171,7 @@ class IndexFile:
     # Looking up
 
     def _last(self, *, may_wait: bool = True) -> Entry | None:
-        """The last entry, or None. Raises as `_find`."""
+        """The last entry, or None. Raises what `_find` raises."""
         state = self._state
         if state is not None:
             buffer, count = state
@@ -228,7 +228,7 @@ class IndexFile:
     def _read(self, first: int, end: int, *, may_wait: bool, keeps_open: bool = True) -> bytes | bytearray:
         """The entries from `first` to before `end` in the file; nothing if the index is gone.
 
-        A reader that still holds a deleted segment searches without the index.
+        A reader that still holds a deleted segment scans it without the index.
         """
         size = self.entry.size
         buffer = bytearray((end - first) * size)
@@ -260,7 +260,7 @@ class IndexFile:
     # Changing
 
     def load(self) -> None:
-        """Load the entries into memory, so that adding one needs no disk. Raises as a lookup."""
+        """Load the entries into memory, so that adding one needs no disk. Raises what a lookup raises."""
         self._growing()
 
     def _growing(self) -> tuple[bytearray, int]:

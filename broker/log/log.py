@@ -299,8 +299,8 @@ class Log:
 
         None of them holds an offset at or above `upper_bound_offset` (default: the log's end). When the first
         is larger than `max_bytes` it comes alone, or, without `min_one_batch`, nothing comes. Raises
-        OFFSET_OUT_OF_RANGE naming the range, NotCached instead of a wait for the disk unless it `may_wait`,
-        and the exceptions of `storage_error` for a disk that cannot be read.
+        OFFSET_OUT_OF_RANGE, which names the range; NotCached if it would wait for the disk without
+        `may_wait`; and the exceptions of `storage_error` if the disk cannot be read.
         """
         log_end = self._bounds.end
         start = self._bounds.start
@@ -344,8 +344,8 @@ class Log:
             end = min(kept[-1].batch_start(offset), kept[-1].next_offset)
             if self._bounds.lower(end):
                 self._save_bounds()
-            # This may be refused, so it comes before any cut; recovery would find these epochs in the
-            # batches.
+            # This call may fail, so it comes before any truncation; recovery would find these epochs in
+            # the batches.
             self.epoch_cache.truncate_from_end(end)
             # Readers lose sight of what is to go before it goes.
             self._segments = LogSegments.of(kept)
@@ -486,7 +486,7 @@ class Log:
             self._is_folder_durable = True
         with self.lock:
             if not sealed_only and self._segments.active is not segments[-1]:
-                # Sealed meanwhile: recovery would trust its indexes from here on, and they are not synced.
+                # The segment was sealed meanwhile. Recovery would trust its indexes, which are not synced.
                 end = segments[-1].base_offset
             # After a truncation meanwhile, what is below `end` now may have been written since.
             self._bounds.raise_recovery_point(end, cuts)
@@ -494,7 +494,7 @@ class Log:
 
     @property
     def must_flush(self) -> bool:
-        """Whether `flush.messages` records are not on disk; the appender flushes then, without a lock."""
+        """Whether `flush.messages` records are not on disk; then the appender flushes, without a lock."""
         return self._bounds.end - self._bounds.recovery_point >= self.config.flush_messages
 
     def is_flush_due(self, now_ms: int) -> bool:

@@ -58,7 +58,7 @@ class LogBounds:
             return max(self._promised_recovery_point, self._promised_start) > end
 
     def lower_to_nothing(self, start: int) -> bool:
-        """As `lower`, before a log is emptied that continues at a start: none of its records stays."""
+        """As `lower`, before a log is emptied and restarted at `start`."""
         with _PROMISE_LOCK:
             self.cuts += 1
             self.recovery_point = 0

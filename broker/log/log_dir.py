@@ -180,7 +180,7 @@ class LogDir:
             self._files.write_atomically(self.path / CLEAN_SHUTDOWN_FILE, text, durable=True)
 
     def scan(self, is_stray: Callable[[Path], bool], mark: CleanMark | None) -> ScannedDir:
-        """List the folders of logs with the last stop's record. Raises as `take_clean_mark`."""
+        """List the folders of logs with the last stop's record. Raises what `take_clean_mark` raises."""
         recovery_points = self.recovery_points.read_or_empty()
         log_starts = self.log_starts.read_or_empty()
         # Read now, so that its entries can be kept.
@@ -195,7 +195,7 @@ class LogDir:
             elif is_stray(folder):
                 continue
             elif key is None:
-                logger.warning("%s is no partition's folder; it is ignored", folder)
+                logger.warning("ignored %s: it is not the folder of a partition", folder)
             else:
                 is_clean = mark is not None and folder.name not in mark.damaged
                 start, point = log_starts.get(key, 0), recovery_points.get(key, 0)

@@ -65,7 +65,7 @@ class LogManager:
         self._damaged: dict[TopicPartition, Path] = {}
         """The folders of logs that could not be opened, so that a deletion of the partition finds them."""
         self._unopened: dict[TopicPartition, ScannedLog] = {}
-        """Those of the damaged that lacked only descriptors or memory; the next `get_or_create` retries."""
+        """Logs that did not open for lack of descriptors or memory; the next `get_or_create` retries them."""
         self.offline_dirs: dict[Path, LogDirFailure] = {}
         self.strays = StrayLogs(self._files)
         self.on_dir_failed: Callable[[Sequence[TopicPartition]], None] | None = None
@@ -210,8 +210,8 @@ class LogManager:
         """Take a partition's log out at once, its folder renamed and removed later; False when there is none.
 
         With `topic_id` only a log of that topic is deleted, also one that was set aside. Views that were
-        handed out stay valid. Raises LogDirFailure, or KAFKA_STORAGE_ERROR when it lies on a disk that
-        failed: it would be back at the next start.
+        handed out stay valid. Raises LogDirFailure, or KAFKA_STORAGE_ERROR if the log is on a failed disk,
+        because the next start would load it again.
         """
         with self._lock:
             reason = self.offline_partitions.get(topic_partition)
@@ -243,7 +243,7 @@ class LogManager:
         except OSError as error:
             failure = storage_error(folder, error, Operation.CHANGE, is_log_there=False)
             if isinstance(failure, LogGone):
-                logger.warning("%s was to be deleted and does not exist", folder)
+                logger.warning("cannot delete %s: it does not exist", folder)
                 return True
             with self._lock:
                 self.offline_partitions[topic_partition] = failure
@@ -258,7 +258,7 @@ class LogManager:
     def fail_dir(self, failure: LogDirFailure) -> list[TopicPartition]:
         """Take the log dir that a failure happened in offline; returns the partitions that are lost with it.
 
-        A second failure of the same dir returns nothing, nor does the failure of a log deleted meanwhile.
+        Returns nothing for a second failure of the same dir, and for a failure in a deleted log.
         Takes the logs' locks, so the caller must hold none.
         """
         with self._lock:
@@ -266,7 +266,7 @@ class LogManager:
             if path is None or path in self.offline_dirs:
                 return []
             if self._is_of_deleted_log(failure, path):
-                logger.info("a failure in a deleted log is ignored: %s", failure)
+                logger.info("ignored a failure in a deleted log: %s", failure)
                 return []
             self.offline_dirs[path] = failure
             lost = [key for key, log in self._logs.items() if log.folder.parent == path]

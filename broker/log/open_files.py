@@ -62,7 +62,7 @@ class Descriptor:
             raise NotCached from None
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:
-                # The file system cannot tell, as tmpfs.
+                # The file system, such as tmpfs, does not support RWF_NOWAIT.
                 raise NotCached from None
             raise
 
@@ -126,7 +126,7 @@ class OpenFiles:
         return opening()
 
     def _pick(self, most: int) -> list[Keeper]:
-        """The keepers to evict until at most `most` descriptors are kept; a keeper in recent use stays."""
+        """The keepers to evict until at most `most` descriptors are kept; recently used keepers stay."""
         victims: list[Keeper] = []
         looks = 2 * len(self._keepers)
         while self._kept > most and looks > 0:
@@ -143,4 +143,4 @@ class OpenFiles:
 
 
 OPEN_FILES: Final = OpenFiles()
-"""One for the process, as its descriptor limit."""
+"""One per process, like the descriptor limit."""

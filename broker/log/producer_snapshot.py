@@ -127,9 +127,10 @@ class ProducerSnapshots:
         return True
 
     def write_or_keep(self, offset: int, states: ProducerStates) -> None:
-        """As `write`, but of many producers only references are taken; `write_kept` writes them unlocked.
+        """As `write`, but for many producers it only takes references; `write_kept` writes without the lock.
 
-        A crash in between only costs time: an older snapshot and the batches after it give the same state.
+        A crash in between only costs time, because an older snapshot and the batches after it give the same
+        state.
         """
         if len(states) <= _MANY:
             self.write(offset, states)

@@ -44,7 +44,7 @@ _LAST_FROM_END: Final = ENTRY.size - 10
 COMPARED_BYTES: Final = BATCHES_COMPARED * ENTRY.size
 _KEPT_BYTES: Final = _BATCHES_KEPT * ENTRY.size
 _EVICTED_AT_ONCE: Final = 16
-"""Over the limit, a 16th more than necessary is evicted, or each new producer would search for the oldest."""
+"""Evict a 16th more than necessary; otherwise each new producer would search for the oldest."""
 
 
 class RecentBatch(NamedTuple):
@@ -104,7 +104,7 @@ class ProducerState:
 
     @property
     def timestamp_ms(self) -> int:
-        """The last write's, from its batch."""
+        """The timestamp of the last write, from its batch."""
         if self._marks is not None:
             return self._marks[0]
         return self.recent[-1].timestamp_ms if self._packed else NONE
@@ -292,8 +292,8 @@ class ProducerStates:
     def bound(self, most: int) -> int:
         """Evict the producers that have not written for longest if there are too many; returns their number.
 
-        Producers in a transaction stay. A 16th goes at once, so that a new producer costs a moment on
-        average.
+        Producers in a transaction stay. Evicts a 16th at once, so that the average cost of a new producer is
+        small.
         """
         if len(self._by_id) <= most:
             return 0

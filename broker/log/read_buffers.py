@@ -1,11 +1,11 @@
 """Pooled and bounded memory for reads of segment files that are not mapped.
 
-A lease is a view. Its memory returns to the pool when the last view of it is freed, wherever that happens:
-records travel to a socket as views, and no single place knows when the last byte was sent. Touched memory
-makes a read cheap, so the block that was returned last is leased first.
+A lease is a view. Its memory returns to the pool when the last view of it is freed, because records are sent
+as views and no single place knows when the last byte was sent. Reads into memory that was used before are
+cheap, so the block that was returned last is leased first.
 
-If slow readers hold all blocks, a lease is a small allocation of its own: reads continue, with smaller
-answers. Any thread; returning takes no lock, since the garbage collector may do it.
+If slow readers hold all blocks, a lease is a small allocation of its own, so reads continue with smaller
+answers. Any thread; returning a block takes no lock, since the garbage collector may do it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ReadBuffers:
         return found[:size]
 
     def exactly(self, size: int) -> memoryview:
-        """As `lease`, never shorter: for a single batch, which is read whole or not at all."""
+        """As `lease`, but never shorter, because a single batch must be read whole."""
         found = self.lease(size)
         return found if len(found) == size else memoryview(bytearray(size))
 

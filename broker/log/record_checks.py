@@ -75,9 +75,9 @@ class RecordsRefused(BarnabasError):
 def doubts_timestamps(view: memoryview, config: LogConfig, now_ms: int) -> bool:
     """Whether the largest timestamp in a header must be compared with its records. Raises nothing.
 
-    Retention deletes by it: a batch that claims to be old goes at once, and a batch from the future keeps its
-    segment for long. Kafka compares every batch. Clients that follow the format are always right, so here
-    only a claim that would decide such a thing, or contradicts itself, is compared.
+    Retention uses it: it deletes a batch that claims to be old at once, and keeps the segment of a batch from
+    the future for long. Kafka compares every batch. Correct clients send correct values, so this compares
+    only a value that would change what retention does, or that contradicts the base timestamp.
     """
     if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
         return False
@@ -88,7 +88,7 @@ def doubts_timestamps(view: memoryview, config: LogConfig, now_ms: int) -> bool:
         length, base, largest = _CLAIM.unpack_from(view, position)
         position += LOG_OVERHEAD_BYTES + length
         if length < 0 or position > size:
-            # It will be refused.
+            # The append will refuse it.
             return False
         if largest < base or not (least <= largest <= most or largest == NO_TIMESTAMP):
             return True

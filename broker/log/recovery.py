@@ -4,9 +4,10 @@ After a clean stop only names, sizes and the tail of the last segment are looked
 every segment that reaches beyond the recovery point is read batch by batch: CRC, and that each continues the
 one before. The log is cut at the first that fails; the sparse tail of a segment (zeros) ends it in the same
 way. A failure *below* the recovery point is damage to what was safe: `CorruptLog`, and nothing is changed.
-There a leader epoch, which no CRC covers, must be that of the checkpoint: a follower would refuse the batch.
+Below that point, the leader epoch of a batch, which no CRC covers, must match the checkpoint; otherwise
+followers would refuse the batch.
 
-Runs on one thread, before anybody else knows the log.
+Runs on one thread, before any other thread uses the log.
 """
 
 from __future__ import annotations
@@ -74,10 +75,10 @@ def recover_log(
     now_ms: int,
     files: FileSystem,
 ) -> Recovered:
-    """Open the segments of a partition's folder. After an unclean stop, segments below the log start go.
+    """Open the segments of a partition's folder; after an unclean stop, remove those below the log start.
 
-    The recovery point counts only above the log start: deleted records are not missed. Raises CorruptLog
-    (damage below the recovery point) or LogDirFailure.
+    The recovery point counts only above the log start, because records below it were deleted. Raises
+    CorruptLog (damage below the recovery point) or LogDirFailure.
     """
     if recovery_point <= log_start_offset:
         recovery_point = 0
@@ -98,7 +99,7 @@ def recover_log(
         raise CorruptLog(folder, 0, end, recovery_point, "the log ends before it; segment files are missing")
     if epochs is None or (kept and not is_clean and _lack_the_start(epochs, kept, log_start_offset)):
         epochs = epochs or EpochCache(folder, files)
-        # All batches count, not only those that recovery read.
+        # Read the epochs of all batches, also of those that recovery did not read.
         scanned = [start for segment in kept for start in _epoch_starts(segment)]
     epochs.correct(scanned, end if kept else None)
     if is_clean:
@@ -107,7 +108,7 @@ def recover_log(
     snapshots.remove_above(end)
     if snapshots.has_removed or len(kept) < len(segments):
         with disk_work(folder, Operation.SYNC):
-            # As in `_cut`: they might fit the next appends.
+            # As in `_cut`: otherwise a power cut might bring these files back.
             files.fsync(folder)
         snapshots.has_removed = False
     snapshots.remove_strays(segment.base_offset for segment in kept)
@@ -163,7 +164,7 @@ def _recover_segments(
 
 
 def _fault_of(segment: Segment, walk: _Walk, following: int | None) -> ApiError | None:
-    """The fault at the end of a walk; also that the next segment begins at another offset."""
+    """The fault at the end of a walk, or the gap before the next segment."""
     if following is None:
         return walk.fault
     if walk.next_offset == following:
@@ -241,8 +242,8 @@ def _walk(segment: Segment, recovery_point: int, known_epochs: EpochCache | None
 def _misfit(header: BatchHeader, next_offset: int, known_epochs: EpochCache | None) -> ApiError | None:
     """Why a whole batch does not belong at an offset.
 
-    The epochs are given only below the recovery point: their checkpoint is on disk before the recovery point
-    is, and above that it may be older than the batches.
+    The epochs are given only below the recovery point. Their checkpoint is written before the recovery point,
+    so above that point it may be older than the batches.
     """
     if header.base_offset != next_offset:
         return api_error(
@@ -259,7 +260,7 @@ def _misfit(header: BatchHeader, next_offset: int, known_epochs: EpochCache | No
 
 
 def _cut(segment: Segment, walk: _Walk, later: Sequence[Segment], fault: ApiError | None) -> None:
-    """Let the log end where the walk ended; after a fault, everything later is dropped."""
+    """End the log where the walk ended; after a fault, drop everything later."""
     path, size = segment.file.path, segment.size
     is_unused = not later and segment.file.is_unused_from(walk.size)
     segment.finish_rebuild(walk.size, walk.next_offset)
@@ -268,7 +269,7 @@ def _cut(segment: Segment, walk: _Walk, later: Sequence[Segment], fault: ApiErro
     if is_unused:
         # Files are extended ahead of their records, so every unclean stop leaves unused bytes.
         logger.info(
-            "%s: whole up to its last record, offset %d; %d unused bytes after it are cut off",
+            "%s: whole up to its last record, offset %d; truncated %d unused bytes after it",
             path,
             walk.next_offset - 1,
             size - walk.size,

@@ -33,7 +33,7 @@ def count_expired(
 ) -> int:
     """How many of the oldest segments are to be deleted: by log start, by age or by total size.
 
-    `segments` come oldest first, and only as many as needed are asked for; `log_bytes` is the size of all.
+    `segments` yields the oldest first, and is read only as far as needed; `log_bytes` is their total size.
 
     A topic that is compacted alone loses only what lies before its start.
     """

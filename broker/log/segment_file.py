@@ -13,7 +13,7 @@ What holds:
 
 One writer at a time (the log's lock); any number of readers without a lock. Descriptor and mapping stay open
 between uses as far as `OpenFiles` allows. Writing through the mapping reached a fifth of the speed of
-`pwrite`: each fresh page would be faulted in with the interpreter lock held.
+`pwrite`, because each new page is faulted in with the interpreter lock held.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LAST_STEP_BYTES: Final = 64 * 1024 * 1024
 _ZEROS: Final = bytes(256 * 1024)
 _MAP_ATTEMPTS: Final = 4
 _LONGEST_READ_BYTES: Final = 128 * 1024
-"""A kernel without preemption lends a thread's core to no other before its call returns."""
+"""A kernel without preemption does not give the core to another thread until the call returns."""
 HOT_TAIL_BYTES: Final = 16 * 1024 * 1024
 """How much of the latest writes is read through a mapping."""
 
@@ -140,8 +140,8 @@ class SegmentFile:
     def read_into(self, buffer: memoryview, position: int, *, may_wait: bool = True) -> int:
         """Fill the buffer with the bytes from a position; returns their number.
 
-        That is all of them if it may wait for the disk. Otherwise it is the leading bytes that are in the
-        page cache, or NotCached is raised if there are none. Other errors as `mapping`.
+        Fills all of it if it may wait for the disk. Otherwise it reads the leading bytes that are in the page
+        cache, and raises NotCached if there are none. Other errors as in `mapping`.
         """
         self.is_used = True
         done = 0
@@ -165,7 +165,7 @@ class SegmentFile:
     def is_unused_from(self, position: int) -> bool:
         """Whether only zeros follow a position: the file was extended ahead of its records.
 
-        Holes, which may be large, are skipped. Raises as `storage_error` says.
+        Skips holes, which may be large. Raises the exceptions of `storage_error`.
         """
         try:
             descriptor = os.open(self.path, os.O_RDONLY)
@@ -177,7 +177,7 @@ class SegmentFile:
             raise storage_error(self.path, error, Operation.READ) from error
 
     def will_need(self, position: int, length: int) -> None:
-        """Let the system read ahead, without waiting; if it does not, nothing is lost."""
+        """Ask the kernel to read ahead, without waiting. Errors are ignored."""
         descriptor = self._descriptor
         if descriptor is not None and length > 0:
             with suppress(OSError):

@@ -32,17 +32,17 @@ from barnabas.protocol.records import decode_records
 logger = logging.getLogger(__name__)
 
 _JUMP_BYTES: Final = 32 * 1024
-"""A longer read finds its end by the index; a shorter one walks there as fast."""
+"""A longer read finds its end in the index; for a shorter one a walk is as fast."""
 _WALKED_BATCHES: Final = 64
-"""A read of fewer batches walks too, if they are as long as the first; in a file, the index costs several
+"""A read of fewer batches of the first one's size also walks, because an index in a file costs several
 reads."""
 NO_HINT: Final = (-1, -1)
 _BASE_OFFSET: Final = struct.Struct(">q")
 _BATCH_LENGTH: Final = struct.Struct(">8xi")
 _LEAST_READ_BYTES: Final = 16 * 1024
-"""A shorter read costs as much."""
+"""A shorter read costs the same."""
 _REBUILD_LOCK: Final = threading.Lock()
-"""Keeps two readers that find the same damage from writing the same files. Taken seldom: one lock for all."""
+"""Keeps two readers that find the same damage from writing the same files. One lock, since it is rare."""
 _MOST_COPIED_BYTES: Final = 64 * 1024
 """Bounds the copying of a caller that may not wait: 1 MB takes up to half a millisecond."""
 
@@ -316,7 +316,7 @@ class SegmentReader:
         return end + origin, following
 
     def find_by_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampAndOffset | None:
-        """The first record not older than a time and not below an offset. Raises as `read`."""
+        """The first record not older than a time and not below an offset. Raises what `read` raises."""
         size, _ = self._end
         if not size or self.max_timestamp < timestamp_ms:
             return None

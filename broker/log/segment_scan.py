@@ -23,8 +23,8 @@ from barnabas.protocol.record_batch import (
 
 _WINDOW_BYTES: Final = 256 * 1024
 _STEP_BYTES: Final = 4 * 1024
-"""The size of a read once a batch reached beyond the window: similar ones follow, and only headers are
-wanted."""
+"""The size of reads after a batch longer than the window: the next ones are probably as long, and a walk
+needs only headers."""
 _PRODUCER: Final = struct.Struct(">qi11xi16xq")
 """base_offset, batch_length, last_offset_delta, producer_id."""
 
@@ -100,7 +100,7 @@ def iter_produced(file: SegmentFile, position: int, end: int, offset: int) -> It
 
 
 def find_batch_in(file: SegmentFile, position: int, end: int, offset: int) -> tuple[int, int]:
-    """As `find_batch`, in a file; (end, -1) if there is no such batch. Raises as `iter_headers`."""
+    """As `find_batch`, in a file; (end, -1) if there is no such batch. Raises what `iter_headers` raises."""
     window = Window(file, end)
     while position < end:
         if position + HEADER_BYTES > end:

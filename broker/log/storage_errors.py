@@ -87,7 +87,7 @@ class UnexpectedAppendOffset(LocalError):
 
 
 class _FailedCalls:
-    """Reports failed calls loudly, but rate-limited: if one fails, thousands may."""
+    """Logs failed calls as errors, but rate-limited, because thousands may fail together."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

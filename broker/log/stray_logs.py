@@ -96,7 +96,7 @@ class StrayLogs:
     def take_up(self, partition: TopicPartition, topic_id: TopicId | None) -> None:
         """Rename the stray of that very topic, if there is one, back to the folder of its partition.
 
-        `start_of` tells its log start. Raises LogDirFailure or StorageCallFailed; it can be retried.
+        `start_of` returns its log start. Raises LogDirFailure or StorageCallFailed; the caller may retry.
         """
         with self._lock:
             stray = self._find(partition, topic_id)
@@ -107,7 +107,7 @@ class StrayLogs:
             with self._lock:
                 self._strays.pop(stray.folder, None)
             self._files.fsync(stray.folder.parent)
-        logger.warning("%s is back, its log is reopened from %s", partition, stray.folder)
+        logger.warning("the topic of %s is back; reopening its log from %s", partition, stray.folder)
 
     def start_of(self, partition: TopicPartition, folder: Path) -> Offset:
         """The start of the log in a folder before it is first opened; 0 unless it was set aside."""

@@ -1,8 +1,8 @@
 """Reads all files of a log dir that no broker has open, and reports damage. Changes nothing.
 
-Damage is whatever a start would not repair silently: below the recovery point, or anywhere in a log that was
-closed cleanly. A tail torn by a crash is reported, but is no damage: the next start cuts it. Files are read
-by `pread`, so an unreadable sector is a finding too.
+Damage is an error that the next start does not repair: below the recovery point, or anywhere in a log that
+was closed cleanly. A tail torn by a crash is reported, but not as damage, because the next start truncates
+it. Files are read by `pread`, so an unreadable sector is reported too.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def verify_log(log: ScannedLog, progress: Progress) -> LogVerdict:
     end = bases[0] if bases else log.log_start_offset
     is_followed = True
     for base in bases:
-        # If damage ends a segment early, the next cannot follow it: that is reported once.
+        # If damage ends a segment early, the next one does not continue it; report that once.
         if base != end and is_followed and not _is_before_start(base, end, log):
             reason = f"it begins at offset {base}, the segment before ends at {end}"
             findings.append(_finding(log, segments[base], reason, 0, end))
