@@ -112,6 +112,14 @@ def topic_of(partitions: int, *replicas: BrokerId) -> TopicAssignment:
     )
 
 
+def lead(store: ClusterStore, *isr: BrokerId) -> None:
+    """Become the controller of a topic on brokers 1 and 2 that broker 1 leads with this ISR."""
+    writer = store.become_controller(ONE)
+    assert writer is not None
+    writer.create_topic("t", topic_of(1, ONE, TWO), {})
+    writer.create_partition_states({TP: leadership(ONE, isr)})
+
+
 def test_the_cluster_id_is_made_once_and_agreed_upon(open_store: OpenStore) -> None:
     first, second = open_store(), open_store()
     found = first.cluster_id()
@@ -305,10 +313,7 @@ def test_states_are_written_by_compare_and_set(store: ClusterStore) -> None:
 def test_an_isr_grows_by_a_broker_in_the_very_life_that_was_seen(
     store: ClusterStore, open_store: Callable[[], ClusterStore]
 ) -> None:
-    writer = store.become_controller(ONE)
-    assert writer is not None
-    writer.create_topic("t", topic_of(1, ONE, TWO), {})
-    writer.create_partition_states({TP: leadership(ONE, (ONE,))})
+    lead(store, ONE)
     first = open_store()
     seen = first.register_broker(registration(TWO))
 
@@ -334,10 +339,7 @@ def test_an_isr_grows_by_a_broker_in_the_very_life_that_was_seen(
 def test_a_broker_that_registers_between_the_look_and_the_write_does_not_join(
     store: ClusterStore, open_store: Callable[[], ClusterStore]
 ) -> None:
-    writer = store.become_controller(ONE)
-    assert writer is not None
-    writer.create_topic("t", topic_of(1, ONE, TWO), {})
-    writer.create_partition_states({TP: leadership(ONE, (ONE,))})
+    lead(store, ONE)
     earlier = open_store()
     seen = earlier.register_broker(registration(TWO))
     attempt = store.session.attempt
@@ -368,10 +370,7 @@ def test_a_broker_that_registers_between_the_look_and_the_write_does_not_join(
 def test_a_leader_changes_its_isr_only_while_registered_with_its_epoch(
     store: ClusterStore, open_store: Callable[[], ClusterStore]
 ) -> None:
-    writer = store.become_controller(ONE)
-    assert writer is not None
-    writer.create_topic("t", topic_of(1, ONE, TWO), {})
-    writer.create_partition_states({TP: leadership(ONE, (ONE, TWO))})
+    lead(store, ONE, TWO)
 
     def shrink(epoch: BrokerEpoch) -> int:
         return store.update_isr(TP, ONE, LeaderEpoch(0), ControllerEpoch(1), (ONE,), 0, broker_epoch=epoch)

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from barnabas.broker.replication.isr import PendingExpand, PendingShrink
+from barnabas.broker.replication.isr import PendingShrink
 from barnabas.protocol.ids import BrokerId
 from tests.simulation import mutations
 from tests.simulation.mutations import Mutation
-from tests.simulation.telling import A, B, C, control, die, end, put_out_of_isr, replicate, tell
+from tests.simulation.telling import (
+    A,
+    B,
+    C,
+    be_reborn,
+    control,
+    die,
+    end,
+    joining,
+    put_out_of_isr,
+    replicate,
+    tell,
+)
 from tests.simulation.world import MAX_LAG_MS, World
 from tests.simulation.zookeeper_client import Door
 
@@ -60,9 +72,7 @@ def a_member_loses_its_disk_between_two_controllers() -> None:
     world = World(3)
     world.produce(A)
     world.settle()
-    world.brokers[B].crash()
-    world.brokers[B].wipe()
-    world.brokers[B].start()
+    be_reborn(world, B)
     world.elect_controller()
     world.check()
     assert (world.state.leader, set(world.state.isr)) == (A, {A, C})
@@ -78,9 +88,7 @@ def a_leader_loses_its_tail_between_two_controllers() -> None:
     world = World(3)
     world.produce(A)
     world.settle()
-    world.brokers[A].crash()
-    world.brokers[A].wipe()
-    world.brokers[A].start()
+    be_reborn(world, A)
     world.elect_controller()
     world.check()
     assert (world.state.leader, world.state.leader_epoch, set(world.state.isr)) == (B, 1, {B, C})
@@ -132,13 +140,7 @@ def a_leader_whose_session_has_ended_puts_a_member_out() -> None:
 
 def a_joiner_loses_its_disk_before_anybody_notices() -> None:
     """It joins the ISR with its old broker epoch, and leaves when the controller sees the new one."""
-    world = World(3, min_insync_replicas=1)
-    world.produce(A)
-    world.settle()
-    put_out_of_isr(world, C)
-    replicate(world, C)
-    replicate(world, C)
-    assert isinstance(world.brokers[A].partition.isr, PendingExpand)
+    world = joining()
     world.brokers[C].crash()
     world.brokers[C].wipe()
     world.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from barnabas.broker.replication.isr import PendingExpand
 from barnabas.protocol.ids import BrokerId
 from tests.simulation.world import MAX_LAG_MS, World
 
@@ -33,6 +34,13 @@ def die(world: World, broker: BrokerId) -> None:
     control(world)
 
 
+def be_reborn(world: World, broker: BrokerId) -> None:
+    """A broker loses its disk and restarts; the controller has not noticed yet."""
+    world.brokers[broker].crash()
+    world.brokers[broker].wipe()
+    world.brokers[broker].start()
+
+
 def control(world: World) -> None:
     while world.control():
         world.check()
@@ -60,3 +68,15 @@ def put_out_of_isr(world: World, *followers: BrokerId) -> None:
     world.shrink(A)
     world.work_off(A)
     assert set(world.state.isr) == {A, *others}
+
+
+def joining() -> World:
+    """Broker 3 left the ISR and has caught up again; the expansion waits to be written to ZooKeeper."""
+    world = World(3, min_insync_replicas=1)
+    world.produce(A)
+    world.settle()
+    put_out_of_isr(world, C)
+    replicate(world, C)
+    replicate(world, C)
+    assert isinstance(world.brokers[A].partition.isr, PendingExpand)
+    return world

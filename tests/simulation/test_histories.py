@@ -22,10 +22,12 @@ from tests.simulation.telling import (
     B,
     C,
     D,
+    be_reborn,
     control,
     die,
     end,
     fetch_without_answer,
+    joining,
     put_out_of_isr,
     replicate,
     tell,
@@ -124,9 +126,7 @@ def an_expansion_for_an_earlier_life() -> None:
     assert world.truth.acknowledged_end == 3
     assert world.fetch(C)
     late = world.messages.pop()
-    world.brokers[C].crash()
-    world.brokers[C].wipe()
-    world.brokers[C].start()
+    be_reborn(world, C)
     control(world)
     tell(world, A, B, C)
     world.messages.append(late)
@@ -139,17 +139,9 @@ def an_expansion_for_an_earlier_life() -> None:
 
 def an_expansion_written_after_the_rebirth() -> None:
     """KIP-903: the replica loses its disk while the expansion waits to be written."""
-    world = World(3, min_insync_replicas=1)
-    world.produce(A)
-    world.settle()
-    put_out_of_isr(world, C)
-    replicate(world, C)
-    replicate(world, C)
+    world = joining()
     leader = world.brokers[A].partition
-    assert isinstance(leader.isr, PendingExpand)
-    world.brokers[C].crash()
-    world.brokers[C].wipe()
-    world.brokers[C].start()
+    be_reborn(world, C)
     control(world)
     # The registration in ZooKeeper decides, whether the leader knows it or not.
     world.work_off(A)

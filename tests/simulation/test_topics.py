@@ -26,6 +26,19 @@ def _create(world: World, *replicas: BrokerId) -> list[ErrorCode]:
     return world.ask(world.hosts[world.controller.broker_id], ask)
 
 
+def _removed_by_hand() -> World:
+    """A topic with one record on brokers 1 and 2 is gone; only the controller knows of it."""
+    world = World(3)
+    topics = Topics(world)
+    assert _create(world, A, B) == [ErrorCode.NONE]
+    world.settle()
+    world.produce(A, tp=TP)
+    world.settle()
+    topics.hide(TP.topic)
+    control(world)
+    return world
+
+
 def test_a_topic_that_was_removed_by_hand_and_made_anew_in_one_look_is_led() -> None:
     world = World(3)
     topics = Topics(world)
@@ -37,14 +50,7 @@ def test_a_topic_that_was_removed_by_hand_and_made_anew_in_one_look_is_led() -> 
 
 
 def test_a_topic_that_was_removed_by_hand_and_made_anew_is_led_by_who_has_the_old_one() -> None:
-    world = World(3)
-    topics = Topics(world)
-    assert _create(world, A, B) == [ErrorCode.NONE]
-    world.settle()
-    world.produce(A, tp=TP)
-    world.settle()
-    topics.hide(TP.topic)
-    control(world)
+    world = _removed_by_hand()
     assert _create(world, A, B) == [ErrorCode.NONE]
     world.settle()
     (old,) = [truth for truth in world.truths.values() if truth.is_hidden]
@@ -66,14 +72,7 @@ def test_what_a_broker_was_to_hear_of_the_old_topic_is_not_said_of_the_new_one()
 
 
 def test_a_follower_of_the_new_topic_gets_nothing_of_the_old_one() -> None:
-    world = World(3)
-    topics = Topics(world)
-    assert _create(world, A, B) == [ErrorCode.NONE]
-    world.settle()
-    world.produce(A, tp=TP)
-    world.settle()
-    topics.hide(TP.topic)
-    control(world)
+    world = _removed_by_hand()
     # Broker 2 sets its log aside when it returns; broker 1 still leads the old topic, in the same epoch.
     world.brokers[B].crash()
     world.expire(B)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -58,29 +58,35 @@ class Replicas:
         self.fence.registration_lost(reason, self.broker_epoch)
 
 
-def test_an_unforeseen_error_delays_a_registration_and_ends_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+class Joined(NamedTuple):
+    member: Membership
+    store: Any
+    replicas: Any
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[Joined]:
+    """A member that is registered, and soon tries again what fails."""
     monkeypatch.setattr(membership, "_RETRY_S", 0.001)
     store: Any = Store()
     replicas: Any = Replicas()
     registration: Any = SimpleNamespace(broker_id=1)
     member = Membership(store, replicas)
     member.join(registration)
+    yield Joined(member, store, replicas)
+    member.stop()
+
+
+def test_an_unforeseen_error_delays_a_registration_and_ends_nothing(joined: Joined) -> None:
+    member, store, replicas = joined
     member.session_changed(SessionEvent.EXPIRED)
     store.due = [MalformedZnode("/brokers/ids/1 holds b'{'"), KeyError("a bug")]
     member.session_changed(SessionEvent.RENEWED)
     assert replicas.broker_epoch == 2
-    member.stop()
 
 
-def test_a_deleted_registration_is_replaced_by_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "_RETRY_S", 0.001)
-    store: Any = Store()
-    replicas: Any = Replicas()
-    registration: Any = SimpleNamespace(broker_id=1)
-    member = Membership(store, replicas)
-    member.join(registration)
+def test_a_deleted_registration_is_replaced_by_a_new_one(joined: Joined) -> None:
+    _, store, replicas = joined
     wait_for(lambda: len(store.watches) == 1, "a watch on the registration")
     store.looks = [KeyError("a bug")]
     store.is_deleted = True
@@ -91,4 +97,3 @@ def test_a_deleted_registration_is_replaced_by_a_new_one(monkeypatch: pytest.Mon
     store.watches[0](None)
     wait_for(lambda: len(store.watches) == 4, "another look")
     assert replicas.broker_epoch == 2
-    member.stop()
