@@ -81,7 +81,7 @@ class ZooKeeperIsrStore:
             raise IneligibleReplica(str(error)) from error
         except PartitionStateConflict as error:
             raise IsrConflict(str(error)) from error
-        except (ZooKeeperUnavailable, SessionLost) as error:
+        except (ZooKeeperUnavailable, SessionLost, MalformedZnode) as error:
             raise IsrStoreUnavailable(str(error)) from error
 
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:

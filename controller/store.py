@@ -11,7 +11,6 @@ library's thread, also when the connection is lost: it may only put something in
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -264,7 +263,8 @@ class ClusterStore:
         and need the replicas that the leader would remove from the ISR.
 
         A state of another topic than `topic_id` is a conflict: somebody has removed the topic by hand, a new
-        one has its name, and the versions of its nodes begin at 0 again.
+        one has its name, and the versions of its nodes begin at 0 again. Raises MalformedZnode while the
+        topic's node cannot be read: its id is not known, and the write could hit the state of another topic.
         """
         # Of the state that is replaced; if that changes, the compare-and-set fails.
         before, present_id = self._state_and_topic_id(tp)
@@ -300,7 +300,7 @@ class ClusterStore:
         return self._not_written(tp, state, missing)
 
     def _state_and_topic_id(self, tp: TopicPartition) -> tuple[LeadershipState | None, TopicId]:
-        """In one round trip. The id of a topic whose node cannot be read is not known."""
+        """In one round trip. Raises MalformedZnode if the topic's node cannot be read."""
         state_path, topic_path = paths.partition_state(tp), paths.topic(tp.topic)
         found = self._read([state_path, topic_path])
         state, topic_id = None, NO_TOPIC_ID
@@ -308,8 +308,7 @@ class ClusterStore:
             data, stat = found[state_path]
             state = znodes.readable_partition_state(state_path, data, stat.version)
         if topic_path in found:
-            with contextlib.suppress(MalformedZnode):
-                topic_id = znodes.decode_topic(topic_path, found[topic_path][0]).topic_id
+            topic_id = znodes.decode_topic(topic_path, found[topic_path][0]).topic_id
         return state, topic_id
 
     def _not_written(self, tp: TopicPartition, state: LeadershipState, missing: set[BrokerId]) -> int:

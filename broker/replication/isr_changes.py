@@ -39,7 +39,7 @@ class IneligibleReplica(Exception):
 
 
 class IsrStoreUnavailable(Exception):
-    """ZooKeeper did not answer; whether the change was made is unknown."""
+    """ZooKeeper did not answer, or the topic's node is unreadable; whether the change was made is unknown."""
 
 
 class IsrStore(Protocol):

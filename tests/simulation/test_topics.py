@@ -91,8 +91,11 @@ def test_a_follower_of_the_new_topic_gets_nothing_of_the_old_one() -> None:
     world.settle()
 
 
+@pytest.mark.parametrize("is_garbled", [False, True], ids=["readable", "unreadable"])
 @pytest.mark.parametrize("replicas", [(A, B), (B, A)], ids=["the same leader", "another leader"])
-def test_a_leader_of_the_old_topic_changes_no_isr_of_the_new_one(replicas: tuple[BrokerId, ...]) -> None:
+def test_a_leader_of_the_old_topic_changes_no_isr_of_the_new_one(
+    replicas: tuple[BrokerId, ...], is_garbled: bool
+) -> None:
     """The new znodes have the versions of the old ones."""
     world = World(3)
     topics = Topics(world)
@@ -104,6 +107,8 @@ def test_a_leader_of_the_old_topic_changes_no_isr_of_the_new_one(replicas: tuple
     control(world)
     assert _create(world, *replicas) == [ErrorCode.NONE]
     control(world)
+    if is_garbled:
+        topics.garble(TP.topic)
     before = world.state_of(TP)
     # Broker 1 does not know the new topic, and broker 2 does not fetch.
     world.advance(MAX_LAG_MS + 1)
@@ -111,4 +116,22 @@ def test_a_leader_of_the_old_topic_changes_no_isr_of_the_new_one(replicas: tuple
     world.work_off(A)
     world.check()
     assert world.state_of(TP) == before
+    assert topics.heal()
+    world.settle()
+
+
+def test_an_isr_change_waits_until_the_topic_can_be_read() -> None:
+    world = World(3)
+    topics = Topics(world)
+    assert _create(world, A, B) == [ErrorCode.NONE]
+    world.settle()
+    topics.garble(TP.topic)
+    world.produce(A, tp=TP)
+    world.advance(MAX_LAG_MS + 1)
+    world.shrink(A)
+    world.work_off(A)
+    assert world.state_of(TP).isr == (A, B)
+    topics.mend(TP.topic)
+    world.work_off(A)
+    assert world.state_of(TP).isr == (A,)
     world.settle()
