@@ -1,10 +1,10 @@
 """The composition root: builds a broker, starts it and stops it.
 
 Start, in this order: bind the ports; reach ZooKeeper; open the logs (with recovery after an unclean stop);
-accept connections; register; stand for controller. So every client that learns of this broker can reach it,
-and no request is answered before the logs are recovered.
+accept connections; register; start the controller election. So every client that finds this broker in the
+metadata can connect to it, and the broker answers requests only after the logs are recovered.
 
-Stop: have the controller move the leaderships away; accept no more requests and answer those in flight; stop
+Stop: ask the controller to move leadership away; accept no more requests and answer those in flight; stop
 following; close the logs cleanly; remove the registration. `on_fatal` reports a thread that died; the process
 should then end (`barnabas.broker.process`).
 """
@@ -148,7 +148,7 @@ class Broker:
             background.start()
             self._closing("background work", background.stop)
             self._start_metrics(replicas, groups)
-            # A peer that still knows the earlier registration is refused from the first request on.
+            # Refuse, from the first request on, peers that still use the earlier registration.
             earlier = self._store.brokers().get(config.broker_id)
             if earlier is not None:
                 replicas.begin_life(BrokerEpoch(earlier.broker_epoch + 1))

@@ -1,13 +1,13 @@
 """Creates unknown topics that clients ask for (``auto.create.topics.enable``).
 
-The request gets LEADER_NOT_AVAILABLE at once, and the client retries as with any Kafka; meanwhile a thread
-has the topic created by the controller: in this process, or over its inter-broker listener. However many
-clients ask, a topic is created once at a time, a result is remembered for a second, and the number of
-creations in progress is bounded. A refusal that a retry would not change (too few brokers for
-``default.replication.factor``) is the answer to all requests within that second.
+The request gets LEADER_NOT_AVAILABLE at once, and the client retries as with Apache Kafka; meanwhile a thread
+asks the controller to create the topic, in this process or over its inter-broker listener. A topic has at
+most one creation in progress, a result is remembered for a second, and the number of creations in progress is
+bounded. An error that a retry would not change (too few brokers for ``default.replication.factor``) is the
+answer to all requests within that second.
 
-The brokers' own topics are created in the same way, but only when a broker asks (`ask_internal`), whatever
-``auto.create.topics.enable`` says: no client can create one by naming it.
+The brokers' own topics are created in the same way, but only when a broker asks (`ask_internal`), regardless
+of ``auto.create.topics.enable``. Clients cannot create them by name.
 
 Any thread may ask, and never waits.
 """

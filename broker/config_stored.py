@@ -1,8 +1,8 @@
 """Kafka's topic settings that have no effect here: accepted, checked, stored and shown.
 
-Tools set them unasked (MirrorMaker, Connect, Terraform, kafka-reassign-partitions), and would fail if they
-were refused. A value that promises a missing feature, such as tiered storage, is still refused. A setting
-that gets an effect moves to `config_settings`. Pure, for any thread.
+Tools set them by themselves (MirrorMaker, Connect, Terraform, kafka-reassign-partitions), and would fail if
+brokers refused them. Values that enable a missing feature, such as tiered storage, are still refused. A
+setting that gets an effect moves to `config_settings`. Pure, for any thread.
 
 Source: org.apache.kafka.common.config.TopicConfig of Apache Kafka 3.9.
 """

@@ -1,7 +1,7 @@
 """`LiveSettings`: puts settings that were changed in ZooKeeper into force while the broker runs.
 
 Called by one thread at a time: at start, and then by the thread that watches for changes. Unusable settings
-are logged and ignored, since somebody else wrote them into ZooKeeper.
+are logged and ignored, because other programs write them into ZooKeeper.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ``controller.log`` has the controller's decisions and their reasons, ``state-change.log`` each change of a
 partition's or replica's state, ``server.log`` everything else. Files are rotated, so their size is bounded.
 
-A message is one line of bounded length, whatever names of peers it quotes.
+A message is one line of bounded length, also when it quotes names that peers chose.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Membership:
                 # The registration in the next session wakes this thread again.
                 continue
             except Exception:
-                logger.warning("cannot tell whether this broker is registered", exc_info=True)
+                logger.warning("cannot check the registration of this broker", exc_info=True)
                 self._wake.wait(_RETRY_S)
                 self._look.set()
                 continue
@@ -120,7 +120,7 @@ class Membership:
                 if not self._store.session.is_connected:
                     return
             except Exception:
-                # An unreadable node, for instance: that passes, and until then this broker leads nothing.
+                # For example an unreadable node. Until that is repaired, this broker leads no partition.
                 logger.critical("not registered; retry in %.0f s", _RETRY_S, exc_info=True)
                 self._wake.wait(_RETRY_S)
             else:
@@ -136,7 +136,7 @@ class Membership:
         """
         broker_epoch = self._store.register_broker(registration, newer_than=self._ended_epoch)
         self._epoch = broker_epoch
-        # Read after the registration: requests of earlier controllers to it are refused.
+        # Read after the registration, so that requests of earlier controllers to it are refused.
         self._replicas.begin_life(broker_epoch, self._controller_epoch())
         self._look.set()
 
@@ -144,5 +144,5 @@ class Membership:
         try:
             return self._store.controller_epoch()
         except MalformedZnode as error:
-            logger.error("the first controller that sends a request is accepted: %s", error)
+            logger.error("accepting the first controller that sends a request: %s", error)
             return NO_CONTROLLER_EPOCH

@@ -105,15 +105,15 @@ class MetadataCache:
 
     @property
     def version(self) -> int:
-        """Raised after each change of the metadata or the suspicions.
+        """A number that rises after each change of the metadata or the suspicions.
 
-        Data built between two equal readings is consistent, and valid while the version stays.
+        Data built between two equal readings is consistent, and valid until the version rises.
         """
         return self._version
 
     @property
     def updates(self) -> int:
-        """How many UpdateMetadata were applied: a rise shows that the controller has sent one since."""
+        """The number of applied UpdateMetadata; it rises with each one that the controller sends."""
         return self._updates
 
     def on_update(self, listener: Callable[[Iterable[str]], None]) -> None:
@@ -124,7 +124,7 @@ class MetadataCache:
         """Call this listener with deleted topics, after the update is visible.
 
         A topic is deleted if the controller marks it so, or if its name has another id now. A topic that a
-        full update omits is only hidden: its znode may be unreadable for a moment.
+        full update omits is only hidden, because its znode may be unreadable for a moment.
         """
         self._deletion_listeners.append(listener)
 

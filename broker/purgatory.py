@@ -11,9 +11,9 @@ operations leave the watch lists at once, and never fill more than half of the h
 of waiting operations is bounded: beyond it an operation expires at once, and `Watched.REFUSED` says so.
 
 `try_complete`, `on_complete` and `on_expiration` run on the thread of the checking caller, or of the reaper.
-No lock is held while the latter two run, and no try runs at the same time or later: the completion waits for
-a running try and sees its notes. A check that completes nothing waits for no thread. A caller may hold a lock
-of its own as long as these three methods do not take it.
+No lock is held while the latter two run. `try_complete` never runs at the same time or later, because the
+completion waits for a running try and sees its notes. A check that completes nothing does not block. A caller
+may hold a lock of its own if these three methods do not take it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from barnabas.protocol.ids import NO_CONTROLLER_EPOCH, ControllerEpoch
 
 
 class RequestOrder:
-    """The last request handled of one controller; each controller has its own numbers."""
+    """The last handled request of one controller; each controller has its own numbers."""
 
     def __init__(self) -> None:
         self._controller_epoch = NO_CONTROLLER_EPOCH

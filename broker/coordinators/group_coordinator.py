@@ -1,15 +1,15 @@
 """Knows the groups that this broker coordinates, and the coordinators of the others.
 
 A broker coordinates the groups of the partitions of the offsets topic that it leads: one `GroupShard` each.
-It opens a shard when it becomes leader and closes it when it no longer leads; no state is handed over, since
-all of it is in the log. A shard is loaded on a thread of its own, and requests get
-COORDINATOR_LOAD_IN_PROGRESS meanwhile. A broker coordinates only partitions that it may write with acks=all:
-none after it has lost its session, and without an answer of ZooKeeper those whose followers are witnesses.
+It opens a shard when it becomes leader and closes it when it no longer leads. Brokers do not hand over state,
+because all of it is in the log. A separate thread loads shards, and requests get COORDINATOR_LOAD_IN_PROGRESS
+meanwhile. A broker coordinates only partitions that it may write with acks=all: no partition after it has
+lost its session; while ZooKeeper is silent, partitions whose followers are witnesses.
 
-The number of partitions decides about a group's coordinator, so it counts as known only when it is certain:
-when all partitions that the settings demand exist, or ZooKeeper confirms another number.
+The number of partitions determines a group's coordinator, so a broker uses it only when it is certain: when
+all partitions exist that the settings require, or when ZooKeeper confirms another number.
 
-Any thread. The lock is held for moments only; the only lock taken under it is a shard's.
+Any thread. The lock is held only briefly; the only lock taken under it is a shard's.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class GroupCoordinator:
             logger.warning("%s", too_few)
 
     def _too_few(self) -> str | None:
-        """Why the offsets topic cannot be created now; None if enough brokers are alive or it exists."""
+        """Why the offsets topic cannot be created now; None if it exists or enough brokers are alive."""
         current, factor = self._metadata.current, self._config.offsets_topic_replication_factor
         if OFFSETS_TOPIC in current.topics or len(current.brokers) >= factor:
             return None
@@ -336,7 +336,7 @@ class GroupCoordinator:
             self._on_fatal(error)
 
     def _next(self) -> Callable[[], None] | None:
-        """The most urgent work: first answer requests that wait in vain."""
+        """The most urgent work: first answer the requests of shards that have to be closed."""
         with self._condition:
             while not self._is_stopping:
                 if self._to_close:
@@ -391,7 +391,7 @@ class GroupCoordinator:
                     self._condition.wait(RETRY_MS / 1000)
             return
         except Exception as error:  # noqa: BLE001 - any error fails only this partition's groups
-            # The next coordinator would fail at the same bytes.
+            # The next coordinator would fail on the same bytes.
             self._replicas.failed.note(shard.partition, error, "loading its groups", is_retried=False)
             shard.fail()
             return

@@ -2,10 +2,10 @@
 
 The last record of each key counts, as after compaction; only these last records are decoded, so that a long
 history of few keys is cheap. An unreadable record is logged and ignored: it has a later version, or belongs
-to another kind of group. A damaged batch ends the loading: continuing without it could return old offsets.
+to another kind of group. A damaged batch ends the loading, because without it old offsets could be returned.
 
-The log is read to its end, not to the high watermark: as the leader this broker keeps all its records. Runs
-on the coordinator's loading thread.
+The log is read to its end, not to the high watermark, because a leader keeps all its records. Runs on the
+coordinator's loading thread.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def _offset(found: OffsetAndMetadata) -> bytes:
-    """In version 4, in 3 without a topic id, or in 1 if the client set the expiry."""
+    """Encode as version 4, as 3 without a topic id, or as 1 if the client set the expiry."""
     expires = found.expire_timestamp_ms
     version = _OFFSET_VALUE_WRITTEN if found.topic_id is None else _OFFSET_VALUE_WITH_TOPIC_ID
     value = OffsetCommitValue(
@@ -246,7 +246,7 @@ def _group_and_topic(start: bytes) -> tuple[str, str]:
 
 
 def read_offset_value(data: bytes) -> OffsetAndMetadata:
-    """Raises UnreadableRecord. The common versions are read without the codec, for speed with millions."""
+    """Raises UnreadableRecord. The common versions are decoded without the codec, which is faster."""
     if len(data) >= _TAGGED_OFFSET_BYTES:
         version, offset, leader_epoch, length = _TAGGED_OFFSET.unpack_from(data)
         end = _TAGGED_OFFSET.size + length - 1

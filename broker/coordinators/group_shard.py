@@ -4,7 +4,7 @@ Every event of a group is handled under that group's lock: the rules return its 
 queued for the log in that order, and the timer is set. Writing and answering follow without the lock. So
 groups do not wait for each other, nor for the disk.
 
-A shard loads, then serves, and is closed when the leadership ends, for good. Requests in progress then get
+A shard loads, then serves, and closes permanently when the leadership ends. Requests in progress then get
 NOT_COORDINATOR. The log refuses records that are still queued, because it knows the shard's leader epoch.
 While the broker is fenced, the shard gets no requests, and its timers do not run.
 

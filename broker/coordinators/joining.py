@@ -1,6 +1,6 @@
 """Handles a JoinGroup: the member is admitted, has to retry, or replaces an old static member.
 
-One part of a `group.Group`, under its lock; pure as the group.
+A part of `group.Group`: used under its lock, and also pure.
 
 Source: Kafka 3.9's classic group coordinator for errors and their order; KIP-345 (static members), KIP-389
 (group.max.size), KIP-394 (member ids are asked for), KIP-814 (a static leader that skips the assignment).

@@ -198,7 +198,7 @@ class Members:
         return votes.most_common(1)[0][0]
 
     def elect_joined_leader(self) -> bool:
-        """Make a member that has joined the leader; False if none has."""
+        """Choose the leader from the members that have joined; False if no member has."""
         if self.leader_id is None:
             return False
         if self._by_id[self.leader_id].join_token is not None:

@@ -1,10 +1,9 @@
 """Appends a coordinator's records to one partition of the offsets topic.
 
-Records are queued in their order, and written by the first caller of `flush`: the queued records become one
-batch. The next batch is written when the one before is settled, so that many simultaneous commits need few
-appends. Batches are written with acks=all, and each append gets its outcome once. Removals cannot be refused,
-because their groups or offsets are gone from memory already: they are written even while too few replicas are
-in sync, in batches of their own.
+Records are queued in order. The first caller of `flush` writes all queued records as one batch. The next
+batch is written when the one before is settled, so that many simultaneous commits need few appends. Batches
+are written with acks=all, and each append gets its outcome once. Removals are written in batches of their
+own, also while too few replicas are in sync, because memory no longer has their groups or offsets.
 
 Any thread. `put` takes a moment and makes no callback, so it may be called under a group's lock; `flush`
 appends and calls back, so it may not.

@@ -2,7 +2,7 @@
 
 The core of a group (`group.Group` handles the requests around it). It guarantees:
 
-- A JoinGroup or SyncGroup that waits here is answered exactly once, whatever happens to its member.
+- A waiting JoinGroup or SyncGroup is answered exactly once, also if its member is removed.
 - An assignment is handed out only when its record is replicated, so that all members of a generation
   hold parts of the same assignment, also after the coordinator has moved.
 - Every deadline is one of `next_deadline_ms`, and `tick` acts on all that have passed.
@@ -256,7 +256,7 @@ class Rebalance:
             self.prepare_if_not_yet(reason, now)
 
     def forget_pending(self, member_id: str, now: Moment) -> None:
-        """Stop waiting for a member that was given an id."""
+        """Stop waiting for a new member that got its id but has not joined."""
         self.members.remove(member_id)
         self.complete_join_if_all_have(now)
 
@@ -307,7 +307,7 @@ class Rebalance:
             self.complete_join_if_all_have(now)
 
     def complete_join_if_all_have(self, now: Moment) -> None:
-        """Begin the next generation if no member is waited for any more."""
+        """Begin the next generation if all members have joined."""
         if (
             self.state is GroupState.PREPARING_REBALANCE
             and self._initial_delay_left_ms is None

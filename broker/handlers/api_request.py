@@ -60,7 +60,7 @@ class ApiRequest:
 
     @property
     def may_look_into_records(self) -> bool:
-        """Whether it runs on the records lane, where a long check delays no other lane; else raise
+        """Whether it runs on the records lane, where a long check does not delay other lanes; if not, raise
         `NotShort`."""
         return self._request.lane is Lane.RECORDS
 

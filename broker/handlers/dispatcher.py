@@ -2,7 +2,7 @@
 
 Both codecs share one port and the same handlers: a Kafka request begins with a zero byte, because no API key
 is above 255, a native one with a msgpack array marker. An unreadable frame closes its connection with a
-logged reason and affects no other. An exception that escapes a handler is a bug: the thread that runs the
+logged reason; others continue. An exception that escapes a handler is a bug: the thread that runs the
 request logs it and closes that one connection.
 """
 

@@ -32,7 +32,7 @@ def handle_leader_and_isr(services: Services, request: ApiRequest) -> None:
             services.metadata.learn(body)
         except Exception:
             # Not needed: the UpdateMetadata that follows has the same leaders.
-            logger.critical("the leaders of a LeaderAndIsr were not learnt", exc_info=True)
+            logger.critical("the leaders of a LeaderAndIsr were not added to the metadata", exc_info=True)
     try:
         errors = services.replicas.become_leader_or_follower(body)
     except ApiError as error:
@@ -67,7 +67,7 @@ def handle_update_metadata(services: Services, request: ApiRequest) -> None:
         request.respond(UpdateMetadataResponse(error_code=int(error.code)))
         return
     except Exception:
-        # If the connection were closed, the controller would resend this request for ever, and no other.
+        # If the connection were closed, the controller would resend only this request, for ever.
         count = len(body.topic_states)
         logger.critical("an UpdateMetadata of %d topics was not applied", count, exc_info=True)
         request.respond(UpdateMetadataResponse(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR)))

@@ -1,8 +1,8 @@
 """A cache of Metadata answers with many partitions, valid until the metadata changes.
 
-When a leader dies, a thousand clients ask the same, and an answer with 2,000 partitions takes milliseconds to
-build. It is built once per question: requested topics, listener, version and flags. Any thread; two threads
-at the same time may both build it.
+When a leader dies, a thousand clients send the same request, and an answer with 2,000 partitions takes
+milliseconds to build. It is built once for the same topics, listener, version and flags. Any thread; two
+threads at the same time may both build it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MetadataAnswers:
     def moving(self, cache: MetadataCache) -> frozenset[str]:
         """The topics with a partition whose leader is dead or suspect and not yet replaced.
 
-        A partition without a leader, by the controller's word, may stay so for long: no request waits for it.
+        Requests do not wait for a partition that the controller reports as leaderless: that may last.
         """
         version, current = cache.version, cache.current
         known_version, moving = self._moving

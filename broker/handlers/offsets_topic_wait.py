@@ -1,9 +1,9 @@
 """Lets requests wait a moment for the offsets topic, which the first FindCoordinator creates.
 
 Creating fifty partitions on all brokers takes a while, and not all brokers are ready at once. librdkafka's
-admin client asks for a coordinator three times within 300 ms and then lets its caller wait for the full
-timeout; and it returns the error of a coordinator that does not know the topic yet to its caller. So these
-answers wait until this broker knows the topic, and descriptions of groups until they are loaded.
+admin client asks for a coordinator three times within 300 ms, and then its caller waits for the full timeout.
+It also returns the error of a coordinator that does not know the topic yet. So these answers wait until this
+broker knows the topic, and descriptions of groups wait until the groups are loaded.
 
 Called on the IO workers; the answer is sent there, or on the purgatory's reaper.
 """

@@ -5,8 +5,8 @@ refused. A scrape that takes longer than `SCRAPE_TIMEOUT_S` is cut off, whether 
 threads that serve clients are not involved. If a page cannot be built, the error is logged and the answer is
 500; if the accepting thread dies, `on_fatal` is called.
 
-There is no authentication and no encryption: bind it to an address that is reachable only for people who may
-know the names of groups and topics.
+It has no authentication and no encryption. Bind it to an address that only people can reach who may know the
+names of groups and topics.
 """
 
 from __future__ import annotations

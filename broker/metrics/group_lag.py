@@ -1,14 +1,14 @@
 """The lag of groups as samples, from their committed offsets and the ends of the partitions. Pure.
 
 The lag of a partition is its high watermark less the committed offset, and never negative. If the end is
-unknown, there is no lag, and neither a sum nor a maximum of that group, because both would be too low.
+unknown, the lag is omitted, and so are the sum and the maximum of that group, which would be too low.
 Offsets of partitions that no longer exist are shown without a lag.
 
 The names are those of kafka_exporter wherever it has one, with its labels, so that dashboards and alerts made
 for it can be used. The sum and the maximum are of a whole group, as Redpanda's
 ``redpanda_kafka_consumer_group_lag_sum`` and ``…_lag_max`` are; kafka_exporter's sum is of one topic.
 
-Clients choose the names of groups, and every series costs the reader of the page. So there are at most
+Clients choose the names of groups, and every series makes the page larger. So there are at most
 ``max_series``. The choice is stable while the groups do not change: series of single partitions are omitted
 first, of the groups that come last by name. A group with an overlong name is omitted completely.
 """

@@ -1,8 +1,8 @@
 """The ends of partitions for a consumer: from this broker's own replicas, else from their leaders.
 
-The high watermark of a local leader counts, and of a local follower while it is in sync: it is late by at
-most one fetch. For other partitions each leader is asked once, for all of them together, and all leaders at
-the same time. Ends that have not arrived after `TIMEOUT_MS` are unknown.
+It uses the high watermark of a local leader, or of a local follower while that is in sync and so at most one
+fetch behind. For other partitions it sends each leader one request for all of them, to all leaders at the
+same time. Ends that have not arrived after `TIMEOUT_MS` are unknown.
 
 Called on the threads that serve metrics; blocks at most that long, or as long as the system's resolver if
 brokers are known by name. Takes only a partition's lock, for a moment.

@@ -1,9 +1,9 @@
 """The acceptor: one thread that accepts on every listener and deals connections out in turn.
 
-A connection above `max.connections` or `max.connections.per.ip`, or one that would take a descriptor that
-logs need, is closed at once, with a logged reason. On the protected listener, which is the brokers' own, only
-the number per address counts, for clients may not keep the brokers apart. When the process is out of
-descriptors it waits a moment instead of spinning. A dying acceptor calls `on_fatal`.
+It closes a connection above `max.connections` or `max.connections.per.ip`, or one that takes a descriptor
+that logs need, at once and with a logged reason. The protected listener is the brokers' own: only the limit
+per address applies to it, so that clients cannot block connections between brokers. When the process is out
+of descriptors the acceptor waits a moment instead of spinning. A dying acceptor calls `on_fatal`.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _UNLIMITED: Final = 2**31 - 1
 
 
 def connections_within(limit: int) -> int:
-    """How many connections a process with this limit of open files may have: all but an eighth, or 128.
+    """The most connections for a limit of open files: all descriptors except an eighth, or except 128.
 
-    Logs release the descriptors that they keep open when others need them, but need some to work at all.
+    Logs close kept descriptors when other code needs some, but logs need a few at any time.
     """
     return max(1, limit - max(_RESERVE, limit // 8))
 
 
 def most_connections() -> int:
-    """As `connections_within`, of this process's limit."""
+    """`connections_within` the limit of this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _UNLIMITED if soft == resource.RLIM_INFINITY else connections_within(soft)
 
 
 class ConnectionQuota:
-    """How many connections there are, in all and by address. For any thread.
+    """Counts connections, in all and by address. For any thread.
 
-    ``descriptors``: how many of the process's descriptors connections may take, whatever the settings say.
+    ``descriptors`` limits the descriptors that connections take, also if the settings allow more.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ConnectionQuota:
             if self._total >= self._max_connections and not is_protected:
                 return f"max.connections={self._max_connections} are open"
             if self._total >= self._descriptors and not is_protected:
-                return f"{self._total} are open, and the logs need the other open files (ulimit -n)"
+                return f"{self._total} are open, and logs need the remaining open files (ulimit -n)"
             if self._by_host[host] >= self._max_connections_per_ip:
                 return f"max.connections.per.ip={self._max_connections_per_ip} are open from {host}"
             self._total += 1

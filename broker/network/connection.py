@@ -350,7 +350,7 @@ class Connection(asyncio.BufferedProtocol):
         if is_over:
             self._owner.wake_for(self)
         if blocked:
-            # They wait for their own peer and must not take up room in the queue.
+            # These requests wait for their own peer, so they must not count in the queue.
             queue.discount(blocked)
         return goes_on
 

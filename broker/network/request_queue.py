@@ -35,7 +35,7 @@ class Runnable(Protocol):
 
     @abstractmethod
     def request_done(self) -> bool:
-        """Whether the next request may run here at once; if not, the connection is queued when it may."""
+        """Whether the next request may run here at once; if not, the connection is queued until it may."""
 
     @abstractmethod
     def put_back(self, request: Request, lane: Lane) -> bool:

@@ -65,9 +65,9 @@ class ServerSettings:
     max_connections: int = 2**31 - 1
     max_connections_per_ip: int = 2**31 - 1
     connection_descriptors: int = 2**31 - 1
-    """How many of the process's descriptors connections may take."""
+    """The most descriptors of the process that connections may take."""
     protected_listener: str | None = None
-    """The listener on which ``max_connections`` and ``connection_descriptors`` refuse nothing."""
+    """The listener that ``max_connections`` and ``connection_descriptors`` do not limit."""
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
 
     @classmethod

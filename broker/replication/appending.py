@@ -84,7 +84,7 @@ def _is_known(partition: Partition, records: memoryview) -> bool:
         with partition.log.lock:
             return partition.log.producers.have(iter_batches(records))
     except ApiError:
-        # The check of the records will refuse it.
+        # The check of the records refuses it later.
         return False
 
 

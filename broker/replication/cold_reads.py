@@ -1,8 +1,8 @@
 """Threads that finish fetches whose records are not in the page cache, or are long to copy.
 
-A fetch begins on the thread that received it, usually a network thread, which may not wait for a disk. These
+A fetch begins on the thread that received it, usually a network thread, which must not wait for a disk. These
 threads read the missing records into pooled memory, without the interpreter lock, and answer the fetch. So a
-consumer of old records costs the producers only the bandwidth of disk and memory.
+consumer of old records takes only disk and memory bandwidth from the producers.
 
 Bounded: the threads (the reads that wait for disks at once), the fetches that wait for a thread, and the
 bytes of one answer, which stay in memory until the socket has taken them.
@@ -36,7 +36,7 @@ Work = Callable[[], None]
 
 
 class ColdReads:
-    """Before `start` a read is done at once, on the caller's thread."""
+    """Before `start`, reads run at once on the caller's thread."""
 
     def __init__(
         self,

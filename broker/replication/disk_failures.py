@@ -1,20 +1,20 @@
-"""What happens when a disk fails or is full: its log dir goes offline, once, and the controller hears of it.
+"""Takes the log dir of a failed or full disk offline, once, and notifies the controller.
 
-Whoever meets a failure hands it in by `note` and goes on: it may be an IO worker, the fetchers' thread or the
-scheduler, and may hold locks. One thread of its own does the rest, in this order, because each step may wait
-for the disk or for ZooKeeper:
+The thread that meets a failure reports it by `note` and continues. It may be an IO worker, the fetchers'
+thread or the scheduler, and may hold locks. A thread of this object does the rest, in this order, because
+each step may wait for the disk or for ZooKeeper:
 
 1. the log manager takes the dir offline (it may have done so itself, in a pass);
-2. the partitions lost with it lose their roles and leave the table, and all that waits on them is answered
-   with KAFKA_STORAGE_ERROR;
-3. the controller is told, by a notification in ZooKeeper, and asks this broker about all its replicas: the
-   answers say which are lost, and others come to lead. Tried again until ZooKeeper has it.
+2. the partitions of that dir lose their roles and leave the table, and requests that wait for them get
+   KAFKA_STORAGE_ERROR;
+3. a notification in ZooKeeper makes the controller ask this broker about all its replicas. The answers name
+   the lost ones, and the controller elects other leaders. It is retried until ZooKeeper has the notification.
 
-A replica that could not take its role for lack of descriptors or memory (`StorageCallFailed`) is no disk
-failure, but the controller counts it as offline too. After a while this broker asks for the role again.
+A replica that could not take its role for lack of descriptors or memory (`StorageCallFailed`) is not a disk
+failure, but the controller counts it as offline too. After a while this broker requests the role again.
 
-The process stays alive, also without any disk: it goes on answering, and a restart after the disk was mended
-brings the replicas back. What waits here is bounded by the number of partitions and files.
+The process stays alive, also without any disk: it continues to answer, and a restart after the repair of the
+disk brings the replicas back. The work here is bounded by the number of partitions and files.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class DiskFailures:
         if lost:
             self._drop_lost(lost)
         if must_notify and not self._logs.has_online_dir:
-            logger.critical("no log dir is left: this broker holds no partition until it is restarted")
+            logger.critical("no log dir is left; this broker hosts no partitions until it is restarted")
         return not must_notify or self._notify()
 
     def _notify(self) -> bool:
@@ -120,11 +120,11 @@ class DiskFailures:
             self._store.notify_log_dir_failure(self._broker_id)
             return True
         except IsrStoreUnavailable as error:
-            logger.warning("the controller could not be told of a failed log dir yet: %s", error)
+            logger.warning("could not notify the controller of a failed log dir; will retry: %s", error)
         except InvariantViolation:
             raise
         except Exception:
-            logger.critical("the controller could not be told of a failed log dir yet", exc_info=True)
+            logger.critical("could not notify the controller of a failed log dir; will retry", exc_info=True)
         with self._condition:
             self._must_notify = True
         return False

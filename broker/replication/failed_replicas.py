@@ -1,9 +1,10 @@
 """Replicas that an unforeseen error has put out of service, with the reason.
 
 A failed replica has no role until the controller assigns one again; then it is retried. This broker requests
-the role after a pause, longer each time: the cause may have passed, such as a leader's bug or a bad batch.
-The broker and all other partitions continue. The controller receives KAFKA_STORAGE_ERROR and elects another
-leader. A coordinator records here the partitions that it could not load; they are not retried. Any thread.
+the role after a pause, longer each time, because the cause may be gone, such as a leader's bug or a bad
+batch. The broker and all other partitions continue. The controller receives KAFKA_STORAGE_ERROR and elects
+another leader. A coordinator also records partitions that it could not load; they are not retried. Any
+thread.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class FailedReplicas:
         self._now_ms = now_ms
         self._reasons: dict[TopicPartition, str] = {}
         self._retries: dict[TopicPartition, _Retry] = {}
-        """Also of replicas that work again: a replica that soon fails again pauses for longer."""
+        """Kept for replicas that work again, because one that soon fails again pauses for longer."""
 
     def note(self, name: TopicPartition, error: BaseException, what: str, *, is_retried: bool) -> None:
         """Record that the operation ``what`` failed on this replica by an unforeseen error."""
@@ -54,7 +55,7 @@ class FailedReplicas:
         return _Retry(now_ms + pause_ms, pause_ms)
 
     def take_due(self) -> bool:
-        """Whether to request the roles of failed replicas now; then not again for a pause."""
+        """Whether to request the roles of failed replicas now; a True starts the next pause."""
         now_ms, is_due = self._now_ms(), False
         for name, retry in list(self._retries.items()):
             if now_ms < retry.due_ms:

@@ -4,10 +4,10 @@ A broker without ZooKeeper cannot know whether it still leads. There are two rea
 in its own way. ZooKeeper was *silent* for a session timeout: this ends when ZooKeeper answers again in the
 same session, and until then a partition accepts acks=all writes while its followers are witnesses
 (`Partition.is_witnessed`). The registration is *gone* with its session: this ends when the controller has
-sent the new registration its roles. Neither end lifts the other reason: a controller whose ZooKeeper is back
-earlier knows nothing of this broker's session.
+sent the new registration its roles. Each reason ends only by its own event, because a controller that is
+connected to ZooKeeper again knows nothing of this broker's session.
 
-A controller's request for an earlier registration does not end it either, whatever the order of the threads.
+A controller's request for an earlier registration does not end the second one, in any order of the threads.
 
 Set by the session thread, confirmed by IO workers; `reason` is one reference, read without the lock.
 """
@@ -32,7 +32,7 @@ class Fence:
         self._lock = threading.Lock()
         self._silence: str | None = None
         self.loss: str | None = None
-        """Why the registration is gone, or None. Without a registration no witness counts."""
+        """Why the registration is gone, or None. Without a registration, witnesses do not count."""
         self._lost_life = NO_BROKER_EPOCH
 
     def silent(self, reason: str) -> None:

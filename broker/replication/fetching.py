@@ -55,7 +55,7 @@ class FetchItem(NamedTuple):
     max_bytes: int
     topic_id: uuid.UUID | None = None
     log_topic_id: uuid.UUID = NO_TOPIC_ID
-    """Of a follower's log. The name alone may be that of a topic created again since."""
+    """The topic id of a follower's log, because a topic of the same name may have been recreated."""
 
 
 class FetchSource(Protocol):
@@ -211,8 +211,8 @@ def _read_one(
 def refusing_to_wait(found: FetchResult, doubt: Callable[[TopicPartition], object]) -> FetchResult:
     """Answer consumers NOT_LEADER_OR_FOLLOWER at the high watermark of partitions in ``doubt``.
 
-    Committed records stay committed under any leader, so they are served. But a consumer that waits here for
-    more might wait for ever while another broker leads.
+    Committed records stay committed under any leader, so they are served. But a consumer that waits here
+    for more might wait for ever while another broker leads.
     """
     outcomes = [
         one._replace(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, read=None)
@@ -227,7 +227,7 @@ def refusing_to_wait(found: FetchResult, doubt: Callable[[TopicPartition], objec
 
 
 def _find(partition_of: PartitionOf, item: FetchItem) -> Partition:
-    """Raises as the lookup, UNKNOWN_TOPIC_ID, or INCONSISTENT_TOPIC_ID for a recreated topic."""
+    """Raises the lookup's errors, UNKNOWN_TOPIC_ID, or INCONSISTENT_TOPIC_ID for a recreated topic."""
     topic_id = item.log_topic_id if item.topic_id is None else item.topic_id
     if item.topic_id is not None and not item.partition.topic:
         raise api_error(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {item.topic_id}")
@@ -266,7 +266,7 @@ class DelayedFetch(DelayedOperation):
         self._was_just_read = True
 
     def try_complete(self) -> bool:
-        """Cheap while one byte is enough, as for followers: then only the log ends are compared."""
+        """Compares only log ends, which is cheap, if one byte is enough, as for followers."""
         if self._was_just_read:
             # The first try follows the read that found too little; the one after the watching counts.
             self._was_just_read = False

@@ -42,7 +42,7 @@ class Followers:
         log_end_offset: Offset,
         now_ms: float,
     ) -> None:
-        """This replica begins to lead a leader epoch; ``knows_ends``: it led the epoch before, too."""
+        """Begin to lead a leader epoch; ``knows_ends`` if this replica also led the epoch before."""
         self.isr = isr
         self.leader_epoch_start_offset = log_end_offset
         self._fetched_ms = {}
@@ -91,7 +91,7 @@ class Followers:
         )
 
     def are_witnesses(self, now_ms: float) -> bool:
-        """Whether there are other replicas that may be in sync, and all fetched in this epoch lately."""
+        """Whether other replicas may be in sync, and all of them have fetched in this epoch recently."""
         return rules.are_witnesses(
             self._fetched_ms,
             self.isr.maximal,

@@ -41,7 +41,7 @@ def apply_answer(
         before = partition.log_end_offset
         truncation = partition.truncate_for(leader_epoch, answer)
         if data.log_start_offset >= 0 and truncation.offset < partition.log.log_start_offset:
-            # After an unclean election: the logs have no record in common that this one may keep.
+            # After an unclean election the logs have no record in common that this replica may keep.
             _restart(
                 partition, leader_epoch, data.log_start_offset, "begins where the leader has another log"
             )

@@ -1,8 +1,8 @@
 """Carries proposed changes of in-sync replicas to ZooKeeper, and their outcome back to the partitions.
 
-A thread of its own, because ZooKeeper may be slow or gone and no other thread may wait for it. A partition
-has at most one pending change, so the queue is bounded by the number of partitions. An attempt has one of
-four outcomes:
+It has a thread of its own, because ZooKeeper may be slow or down and other threads must not wait for it. A
+partition has at most one pending change, so the queue is bounded by the number of partitions. An attempt has
+one of four outcomes:
 
 - ZooKeeper has the change: it is committed.
 - The outcome is unknown, or this broker's registration is gone: the partition stays pending, which is safe,
@@ -111,7 +111,7 @@ class IsrChanges:
     def submit(self, partition: Partition, pending: PendingIsr) -> None:
         """Bring a proposed change to ZooKeeper; a proposal of an earlier leader epoch is replaced.
 
-        An outdated proposal is dropped: it would replace the newer one, which is not submitted twice, and the
+        An outdated proposal is dropped. It would replace the newer one, which is submitted only once, so the
         partition would stay pending until its next leader epoch.
         """
         with self._condition:
@@ -149,7 +149,7 @@ class IsrChanges:
             except InvariantViolation:
                 raise
             except Exception:
-                # The outcome is unknown, as without an answer; the other partitions continue.
+                # The outcome is unknown, as after a lost answer; the other partitions continue.
                 logger.critical("the ISR of %s cannot be changed", name, exc_info=True)
                 unsettled[name] = (partition, pending)
         try:
@@ -157,11 +157,11 @@ class IsrChanges:
                 self._store.notify_isr_change(list(self._to_notify))
                 self._to_notify.clear()
         except IsrStoreUnavailable as error:
-            logger.warning("the controller could not be told of ISR changes yet: %s", error)
+            logger.warning("could not notify the controller of ISR changes; will retry: %s", error)
         except InvariantViolation:
             raise
         except Exception:
-            logger.critical("the controller could not be told of ISR changes yet", exc_info=True)
+            logger.critical("could not notify the controller of ISR changes; will retry", exc_info=True)
         return unsettled
 
     def _change(self, partition: Partition, pending: PendingIsr) -> None:
@@ -185,7 +185,7 @@ class IsrChanges:
                 topic_id=partition.log.topic_id,
             )
         except IsrConflict as error:
-            logger.info("the ISR of %s waits for the controller, which changed it first: %s", name, error)
+            logger.info("the ISR of %s stays pending, since the controller changed it first: %s", name, error)
             return
         except IneligibleReplica as error:
             logger.info("the ISR of %s stays %s: %s", name, sorted(pending.in_sync_replicas), error)

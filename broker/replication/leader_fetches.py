@@ -45,7 +45,7 @@ _SESSION_ERRORS: Final = frozenset(
 )
 _QUIET_ERRORS: Final = frozenset(
     {
-        # Usual during a change of leadership, until both brokers have it.
+        # Usual during a change of leadership, until both brokers know it.
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -196,7 +196,7 @@ class LeaderFetches:
         if isinstance(error.__cause__, OSError):
             logger.warning("fetching from broker %d: %s", self.leader, error)
             return Failed(self._settings.backoff_ms / 1000)
-        # The connection was lost just now, or the back-off has not passed; the next attempt shows more.
+        # The connection was lost just now, or the back-off has not passed; the next attempt decides.
         logger.log(
             logging.DEBUG if self._is_lost else logging.INFO,
             "fetching from broker %d: %s",
@@ -205,8 +205,8 @@ class LeaderFetches:
         )
         if self._is_lost:
             return Failed(_FIRST_RETRY_MS / 1000)
-        # Metadata omits the leader until the next attempt, or for a while: a client that lost the same broker
-        # at the same moment asks at once, and only once; with the old leader it would retry it for seconds.
+        # Metadata omits the leader until the next attempt, or for a while. A client that lost the same broker
+        # now sends one Metadata request at once; an answer with the old leader would cost it seconds.
         self._is_lost = True
         self._metadata.suspect(self.leader)
         return Failed(_FIRST_RETRY_MS / 1000, _SUSPECTED_S)
@@ -235,7 +235,7 @@ class LeaderFetches:
         except Exception as error:
             if self._fail is None:
                 raise
-            # The next fetch would fail alike: the other partitions continue without this one.
+            # The next fetch would fail in the same way, so the other partitions continue without this one.
             self.followed.remove(name)
             self._fail(followed.partition, followed.leader_epoch, error)
         else:
@@ -246,7 +246,7 @@ class LeaderFetches:
     def _rest(self, name: TopicPartition, followed: Followed, code: ErrorCode, now: float, why: str) -> None:
         """Omit a partition from the fetches for a while, twice as long each time."""
         rests_ms = self.followed.failed(name, followed, now)
-        # One warning when the delay is about to reach its maximum: no change of leadership lasts that long.
+        # Warn once, before the delay reaches its maximum, because changes of leadership are shorter.
         is_quiet = code in _QUIET_ERRORS and not rests_ms < self._settings.backoff_ms <= 2 * rests_ms
         level = logging.DEBUG if is_quiet else logging.WARNING
         logger.log(

@@ -143,8 +143,8 @@ class Partition:
             if not self._is_news(state):
                 return False
             is_new_leader = self._role is not Role.LEADER
-            # In a skipped epoch another replica may have led and made the followers truncate: their known log
-            # ends are valid only from one epoch to the very next.
+            # In a skipped epoch another replica may have led, and the followers may have truncated. So their
+            # known log ends are valid only from one epoch to the very next.
             knows_ends = not is_new_leader and state.leader_epoch == self._leader_epoch + 1
             log_end_offset = self.log.log_end_offset
             # First, because the disk may refuse, and then nothing may have changed.
@@ -394,7 +394,7 @@ class Partition:
             return self._advance_high_watermark(now_ms)
 
     def advance_high_watermark(self, now_ms: float) -> bool:
-        """Move it as far as it may go by now; returns whether it moved.
+        """Move the high watermark as far as the replicas allow; returns whether it moved.
 
         It waits for a replica outside the ISR until that has lagged too long. If the replica hangs, and there
         are no appends and no other fetches, only this periodic call moves it.
@@ -436,7 +436,8 @@ class Partition:
             before = self.log.log_end_offset
             if first_base_offset(records, before) < before <= leader_log_start_offset:
                 # The leader's log starts within its first batch, and all records here are below that start.
-                # They may be of another history, which no epoch there shows any more, and no batch fits them.
+                # They may be of another history, which the leader's epochs no longer show. No batch continues
+                # them.
                 self._restart_at(before)
             if len(records) > 0:
                 self.log.append_as_follower(records, wall_clock_ms, leader_epoch)

@@ -417,7 +417,7 @@ class ReplicaManager:
         try:
             self._answer_or_park(params, source, found, answer)
         finally:
-            # Only now: there may be many consumers, and this follower's answer need not wait for them.
+            # After the answer, because there may be many consumers and the follower should not wait for them.
             for name in moved:
                 self._tell_consumers(name)
 
@@ -454,7 +454,7 @@ class ReplicaManager:
     def _note_progress(
         self, params: FetchParams, found: FetchResult
     ) -> tuple[FetchResult, list[TopicPartition]]:
-        """A follower's fetch reports its log ends: move high watermarks and let it join ISRs.
+        """Move high watermarks and expand ISRs by the log ends that a follower's fetch reports.
 
         Returns its answer, and the partitions whose consumers to wake.
         """

@@ -60,9 +60,9 @@ class Fetchers(Protocol):
 class RoleChanges:
     """See the module. ``partitions`` is the table that it changes.
 
-    ``role_changed`` is called for each partition after a change, ``note_error`` for each error that a
-    partition's change ends in, ``role_refused`` when a replica could not take its role for lack of
-    descriptors or memory: the controller has to send it again.
+    ``role_changed`` is called for each partition after a change, ``note_error`` for each error of a
+    partition's change, ``role_refused`` when a replica could not take its role for lack of descriptors or
+    memory, so that the controller has to send it again.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class RoleChanges:
         return partition
 
     def _set_strays_aside(self, named: set[TopicPartition]) -> set[TopicPartition]:
-        """Set aside the logs that a full request does not name: the controller knows no topic of theirs."""
+        """Set aside the logs that a full request omits, because the controller does not know their topics."""
         strays = {log.topic_partition for log in self._logs.all_logs()} - named
         for name in strays:
             try:
@@ -331,7 +331,7 @@ class RoleChanges:
             self._fail(name, error, "stopping it")
             return ErrorCode.KAFKA_STORAGE_ERROR
         if delete:
-            # A replica that is only stopped is still failed: the controller stops it for that reason.
+            # A stopped replica stays failed, because the controller stops it after the failure.
             self.failed.clear(name)
         state_change_logger.info("broker %d: %s %s", self.broker_id, name, "deleted" if delete else "stopped")
         return ErrorCode.NONE

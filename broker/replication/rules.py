@@ -81,7 +81,7 @@ def after_election(
 ) -> FollowerState:
     """The follower at the start of a leader epoch.
 
-    A leader that also led the epoch before knows the follower's log end offset; another leader does not. A
+    A leader that also led the epoch before knows the follower's log end offset; a new one does not. A
     member of the ISR gets the whole allowed lag for its first fetch.
     """
     caught_up_ms = now_ms if is_in_sync else NEVER_MS
@@ -127,8 +127,8 @@ def next_high_watermark(
 ) -> Offset:
     """Everything below the result is on every replica that may be in the ISR or is about to join it.
 
-    A stopping replica is not about to join, however well it keeps up: once out, it is not waited for. It
-    never moves back: what was committed stays committed.
+    A stopping replica outside the ISR does not count as about to join, even if it keeps up. The result never
+    falls, because committed records stay committed.
     """
     lowest = log_end_offset
     for broker_id, follower in followers.items():
@@ -175,7 +175,7 @@ def are_witnesses(
 
     ``fetched_ms`` is when each follower last fetched in this very leader epoch. A new leader would be one of
     the other replicas that may be in sync, and it would stop fetching in this epoch. So while all of them
-    fetch, there is no other leader. A leader that is alone has no witness.
+    fetch, there is no other leader. A leader that is alone in its ISR has no witness.
     """
     others = maximal_in_sync_replicas - {leader}
     return bool(others) and all(
