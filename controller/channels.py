@@ -1,8 +1,8 @@
-"""The controller's connections to all live brokers, itself included, and how it sees that one has died.
+"""The controller's connections to all live brokers, itself included, and the detection of dead brokers.
 
-A thread of its own with an event loop, from election to resignation. Each broker has one link: a connection
-that is made at once and kept, and batches that are sent in order, one request at a time, with retries while
-the broker is registered. Waiting batches are merged (see `barnabas.controller.request_batch`), so a stopped
+It has a thread with an event loop, from election to resignation. Each broker has one link: a connection that
+is opened at once and kept, and batches that are sent in order, one request at a time, with retries while the
+broker is registered. Waiting batches are merged (see `barnabas.controller.request_batch`), so a stopped
 broker costs bounded memory.
 
 A broker becomes suspect when connecting fails and `PeerLives` declares it dead, even if its ZooKeeper session
@@ -83,7 +83,7 @@ class ControllerChannels:
         self._report = report
         self._links: dict[BrokerId, _BrokerLink] = {}
         self.sequences = itertools.count()
-        """Shared by all links, so that a new link to a broker continues after the former one's numbers."""
+        """Shared by all links, so that a new link to a broker continues the numbers of the former one."""
         self._loop = _new_loop()
         self._ending: asyncio.Task[None] | None = None
         self._telling: set[asyncio.Task[None]] = set()
@@ -95,7 +95,7 @@ class ControllerChannels:
     ) -> None:
         """Connect to a registered broker; a link to an earlier registration is closed.
 
-        The caller says whether it is suspect: if reign and link disagreed, it would never get a request.
+        The caller decides whether it is suspect; if reign and link disagreed, it would get no requests.
         """
         self._on_loop(self._add, broker, broker_epoch, endpoint, is_suspected)
 
@@ -130,7 +130,7 @@ class ControllerChannels:
             try:
                 call(*arguments)
             except Exception as error:  # noqa: BLE001 - any error ends the reign, loudly
-                # The loop would only log it, and a broker would never get a request that it needs.
+                # The loop would only log the error, and a broker would never get a request that it needs.
                 self._report(ChannelsFailed(self._epoch, error))
 
         try:
@@ -194,7 +194,7 @@ class ControllerChannels:
         self._loop.stop()
 
     def task_ended(self, task: asyncio.Task[None]) -> None:
-        """A link's task only ends by cancellation; any other end is a bug and ends the reign."""
+        """A link's task ends only by cancellation. Any other end is a bug, and ends the reign."""
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._report(ChannelsFailed(self._epoch, error))
@@ -275,11 +275,11 @@ class _BrokerLink:
             await self._wake.wait()
 
     async def _rest(self, error: Exception) -> None:
-        """After an unforeseen error: pause, then have the controller resend everything to the broker."""
+        """After an unforeseen error, pause, then make the controller resend everything to the broker."""
         rest_s = min(_RETRY_S * 2.0**self._failures, _LONGEST_REST_S)
         self._failures += 1
         log.critical(
-            "the link to %s failed and pauses for %.1f s; then everything is sent again: %r",
+            "the link to %s failed and pauses for %.1f s, then resends everything: %r",
             self,
             rest_s,
             error,
@@ -312,7 +312,7 @@ class _BrokerLink:
         self._owner._report(event)
 
     async def _probe(self) -> None:
-        """Ask a suspected broker for its life; what it is to know it gets once it is back."""
+        """Probe a suspect broker; once it is back, the controller sends it everything."""
         try:
             answer = await self._channel.request(self._queue.probe())
         except (ConnectionClosed, RequestTimedOutLocally):
@@ -326,7 +326,7 @@ class _BrokerLink:
         self._owner._report(self._queue.returned())
 
     async def _send_request(self, request: ControllerRequest) -> None:
-        """Without an answer it stays the first of the queue, and is sent again."""
+        """Send the first request of the queue; without an answer it stays there and is sent again."""
         name = type(request).__name__
         try:
             answer = await self._channel.request(cast(RequestOf[Any], request))

@@ -6,7 +6,7 @@ since notifications may have come and gone meanwhile. Any broker removes notific
 quarter of an hour, as in Apache Kafka.
 
 ``apply`` is called on the thread that calls `load` (once, before `start`) and then on this one, never on two
-at a time. While ZooKeeper is unreachable no change is lost: the read is retried.
+at a time. While ZooKeeper is unreachable the read is retried, so changes are not lost.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class ConfigChanges:
                 self._condition.wait_for(lambda: self._stopping or self._must_look, _RETRY_S)
             self._wake(reload=reload)
         except Exception:
-            # Late settings must not end the broker.
+            # An error in settings must not end the broker.
             self._rest_s = min(max(self._rest_s * 2, _RETRY_S), _LONGEST_REST_S)
             log.critical("changed settings were not applied; retry in %.0f s", self._rest_s, exc_info=True)
             with self._condition:

@@ -71,8 +71,8 @@ class ConfigStore:
     def read(self, entities: Iterable[Entity]) -> dict[Entity, StoredConfig]:
         """The present settings; an entity without a node has none.
 
-        An unreadable node must not delete records: its settings have no retention limits, and a zxid lower
-        than any other, so that a caller that knows the former settings keeps those.
+        An unreadable node must not cause the deletion of records. So its settings have no retention limits,
+        and a zxid lower than any other, which makes a caller that knows the former settings keep those.
         """
         wanted = list(entities)
         outcomes = self.session.run_all([_get(entity.path) for entity in wanted])
@@ -144,7 +144,7 @@ class ConfigStore:
         """Remove old ones; another broker may do the same at the same time."""
         for outcome in self.session.run_all([_delete(paths.config_change(name)) for name in names]):
             if isinstance(outcome.error, NotEmptyError):
-                # No broker creates children there, and the node does no harm.
+                # Brokers do not create children there, and the node does no harm.
                 log.error("an old notification has children and is not deleted: %s", outcome.error)
             elif outcome.error is not None and not isinstance(outcome.error, NoNodeError):
                 raise outcome.error
@@ -154,7 +154,7 @@ def _readable(entity: Entity, data: bytes, stat: Any) -> StoredConfig:
     try:
         return StoredConfig(znodes.decode_config(entity.path, data), stat.mzxid, stat.version)
     except MalformedZnode as error:
-        log.error("the settings that were read before stay in force: %s", error)
+        log.error("keeping the settings that were read before: %s", error)
         kept = _WHILE_UNREADABLE if entity.kind is EntityKind.TOPIC else {}
         return StoredConfig(kept, 0, stat.version, is_readable=False)
 

@@ -3,9 +3,9 @@
 One thread takes events from one queue; nothing else changes the controller's state. While this broker is the
 controller, a `Reign` handles them. The reign ends, without a trace left in memory, when ``/controller`` is no
 longer ours, when a write finds another controller epoch, when the ZooKeeper session expires or when ZooKeeper
-cannot be reached; this broker then stands for election again as soon as that makes sense. An unforeseen error
-also ends the reign, but not the broker: it deletes ``/controller``, so that another broker can be elected,
-and pauses before it stands again, longer each time.
+cannot be reached; this broker then stands for election again when ZooKeeper is back or the node is gone. An
+unforeseen error also ends the reign, but not the broker. The broker deletes ``/controller``, so that another
+broker can be elected, and pauses before it stands for election again, longer each time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("barnabas.controller")
 _RETRY_S: Final = 1.0
 _LONGEST_REST_S: Final = 30.0
 _FORGET_FAILURES_S: Final = 120.0
-"""After this time without an unforeseen error, the pauses start again at the shortest."""
+"""After this time without an unforeseen error, the next pause is the shortest again."""
 
 
 class ChannelsFactory(Protocol):
@@ -219,7 +219,7 @@ class Controller:
         except Exception as error:
             rest_s = self._note_failure()
             log.critical(
-                "%s ends the reign by an unforeseen error (number %d in a row); pausing for %.0f s: %r",
+                "%s failed by an unforeseen error (number %d in a row); resigning and pausing for %.0f s: %r",
                 type(event).__name__,
                 self._failures,
                 rest_s,
@@ -257,7 +257,7 @@ class Controller:
 
     @staticmethod
     def _refuse(event: Event) -> None:
-        """Answer whoever waits for an event that a controller would have handled."""
+        """Answer the caller of an event that only a controller handles."""
         if isinstance(event, events.ControlledShutdown):
             event.done(ErrorCode.NOT_CONTROLLER, [])
 
@@ -288,9 +288,9 @@ class Controller:
         return self._is_registered
 
     def _take_over_from(self, dead: ControllerNode) -> None:
-        """The sentinel reports a dead controller: take its place, unless another broker was faster.
+        """Take the place of a controller that the sentinel reports dead, unless another broker was faster.
 
-        In one transaction, so that the next controller is one that has seen the death; see `Reign.start`.
+        It takes one transaction, so that the next controller has seen the death; see `Reign.start`.
         """
         if self._reign is not None or not self._may_stand():
             return
@@ -298,7 +298,7 @@ class Controller:
         if writer is None:
             self._check_controller()
             return
-        log.warning("/controller was taken over from broker %d, which is dead", dead.broker_id)
+        log.warning("took /controller over from broker %d, which is dead", dead.broker_id)
         self._begin_reign(writer)
         # The watch was on the dead controller's node.
         self._queue.put(events.ControllerChange())
@@ -317,7 +317,7 @@ class Controller:
     def _stand_for_election(self) -> None:
         writer = self._store.become_controller(self.broker_id)
         if writer is None:
-            # The winner's node has fired our watch, which leads back here.
+            # The winner's node has fired our watch, whose event calls this again.
             return
         self._begin_reign(writer)
 

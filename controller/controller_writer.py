@@ -2,8 +2,8 @@
 
 Each write is a transaction that first checks the version of ``/controller_epoch``: after the election of
 another controller no write of the former one succeeds, however long it was paused, and the caller gets
-`ControllerMoved`. Writes are pipelined, each in a transaction of its own, so that one refusal stops no other.
-A write whose answer was lost is repeated, and recognised by the data in the node.
+`ControllerMoved`. Writes are pipelined, each in a transaction of its own, so that a refused one does not stop
+the others. A write whose answer was lost is repeated, and recognised by the data in the node.
 
 Any thread; calls block and are bounded as the session's are.
 """
@@ -215,7 +215,7 @@ class ControllerWriter:
 
     def _delete(self, paths_to_delete: Sequence[str]) -> None:
         for path in self._delete_each(paths_to_delete):
-            # Made by hand: no broker creates children there.
+            # Created by hand, because brokers do not create children there.
             log.warning("%s has children, which are deleted too", path)
             self._delete_tree(path)
 

@@ -38,8 +38,8 @@ def elect_offline(
     """For a partition whose leader is gone: the first live replica of the ISR.
 
     The `bounced` replicas have registered again since they joined the ISR, so a disk may have been lost. One
-    of them leads only if no other member of the ISR is alive, and then as the only member: the others rejoin
-    after they have fetched. Failing that, `allow_unclean` lets any live replica lead.
+    of them leads only if no other member of the ISR is alive, and then as the only member; the others rejoin
+    after they have fetched. If no member is alive, `allow_unclean` lets any live replica lead.
     """
     trusted = [member for member in isr if member in live and member not in bounced]
     for replica in replicas:
@@ -73,8 +73,8 @@ def without_replicas(
 ) -> tuple[BrokerId, tuple[BrokerId, ...]]:
     """Leader and ISR after `replicas` go offline, all at the same time.
 
-    If no member would remain, the whole ISR stays: each member has every acknowledged record, so any of them
-    may lead when it returns, and no other replica before. Kafka keeps an arbitrary one of them.
+    If no member would remain, the whole ISR stays. Each member has every acknowledged record, so any of them
+    may lead when it returns; other replicas may not. Kafka keeps an arbitrary one of them.
     """
     left = tuple(member for member in isr if member not in replicas)
     return (no_leader if leader in replicas else leader), (left or tuple(isr))

@@ -1,8 +1,8 @@
 """The events of a controller: one small frozen class each.
 
 Events that only say "look again" are equal to others of their kind, and the queue holds each of them once.
-Events from the channels carry the channels' controller epoch and the broker epoch that they concern: events
-of an earlier reign or registration are ignored.
+Events from the channels carry the channels' controller epoch and the broker epoch that they concern, so that
+events of an earlier reign or registration are ignored.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class BrokerReturned:
 
 @dataclass(frozen=True, slots=True)
 class LinkFailed:
-    """The link to a broker had an unforeseen error and dropped its requests: send everything again."""
+    """The link to a broker dropped its requests after an unforeseen error; resend everything."""
 
     controller_epoch: ControllerEpoch
     broker: BrokerId
@@ -122,7 +122,7 @@ class LinkFailed:
 
 @dataclass(frozen=True, slots=True)
 class ChannelsFailed:
-    """The channels had an unforeseen error outside a single link: the reign has to end."""
+    """The channels had an unforeseen error outside a single link; end the reign."""
 
     controller_epoch: ControllerEpoch
     error: Exception

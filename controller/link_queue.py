@@ -1,10 +1,10 @@
-"""What the controller still has to tell one broker, and what the broker's answers mean: the rules of a link.
+"""The rules of the controller's link to one broker: the requests to send, and the events of their answers.
 
-Requests go out in order, one at a time. The first stays first until it is answered, so a request that is
-sent again keeps its number. What waits behind is merged (see `barnabas.controller.request_batch`). A
-suspected broker is told nothing: when it returns, the controller tells it everything.
+Requests are sent in order, one at a time. The first stays in the queue until it is answered, so a request
+that is sent again keeps its number. Batches after it are merged (see `barnabas.controller.request_batch`).
+Requests for a suspect broker are dropped, because the controller sends it everything when it returns.
 
-Belongs to one registration of the broker and to one thread; no socket and no clock.
+A queue belongs to one registration of the broker and to one thread. It has no socket and no clock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ControllerResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplica
 
 
 class LinkQueue:
-    """See the module. `sequences` numbers the requests of all links of a controller."""
+    """`sequences` numbers the requests of all links of a controller."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class LinkQueue:
 
     @property
     def is_in_batch(self) -> bool:
-        """Whether a batch has been sent in part."""
+        """Whether a part of a batch has been sent."""
         return bool(self._requests)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to send."""
+        """Whether there are requests to send."""
         return bool(self._requests or self.waiting)
 
     def add(self, batch: BrokerBatch) -> None:
@@ -73,17 +73,17 @@ class LinkQueue:
             self.waiting.append(batch)
 
     def first(self) -> ControllerRequest | None:
-        """The request to send now, or once more; None if there is none."""
+        """The request to send or resend now; None if the queue is empty."""
         while not self._requests and self.waiting:
             batch = self.waiting.popleft()
             self._requests.extend(batch.requests(self._controller, self._epoch, self.broker_epoch))
             for request in self._requests:
-                # The broker recognises late copies by it.
+                # By this number the broker recognises late copies.
                 request.sequence = next(self._sequences)
         return self._requests[0] if self._requests else None
 
     def answered(self, response: ControllerResponse) -> LeaderAndIsrAnswered | StopReplicaAnswered | None:
-        """The first request is done; the event that its answer is."""
+        """Remove the first request; returns the event for its answer."""
         request = self._requests.popleft()
         if isinstance(request, LeaderAndIsrRequest) and isinstance(response, LeaderAndIsrResponse):
             return LeaderAndIsrAnswered(*self._registration, response)
@@ -92,13 +92,13 @@ class LinkQueue:
         return None
 
     def suspect(self) -> BrokerSuspected:
-        """Its connection was lost, and its port refuses."""
+        """Drop all requests, because the broker was declared dead."""
         self.is_suspected = True
         self._clear()
         return BrokerSuspected(*self._registration)
 
     def probe(self) -> LeaderAndIsrRequest:
-        """Asks a suspected broker for its registration, and changes nothing."""
+        """A request that checks the registration of a suspect broker and changes nothing."""
         return LeaderAndIsrRequest(
             controller_id=self._controller,
             controller_epoch=self._epoch,
@@ -108,12 +108,12 @@ class LinkQueue:
         )
 
     def returned(self) -> BrokerReturned:
-        """The suspected broker has answered a probe."""
+        """The suspect broker has answered a probe."""
         self.is_suspected = False
         return BrokerReturned(*self._registration)
 
     def failed(self) -> LinkFailed:
-        """Something was perhaps not sent: the controller is to tell the broker everything."""
+        """Drop all requests after an error; the event makes the controller resend everything."""
         self._clear()
         return LinkFailed(*self._registration)
 

@@ -1,7 +1,7 @@
 """Recreates the nodes that every cluster has, such as ``/admin/delete_topics``, if somebody deleted them.
 
-A missing node reads as empty and is recreated with an error in the log: its children are lost, but the next
-request under it must not fail, and no broker may die of it. Blocks; raises as the session does.
+A missing node reads as empty and is recreated with an error in the log. Its children are lost, but the next
+request under it must succeed, and brokers must continue. Blocks; raises as the session does.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ failover. So after an error the signs must last longer the next time, and after 
 decides.
 
 One object per process, shared by the sentinel and the channels of every reign. Any thread; the lock is held
-for moments.
+briefly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNREACHABLE_S: Final = 2.0
 VANISHED_S: Final = 0.5
 FIRST_HOLD_S: Final = 10.0
 FRESH_S: Final = 10.0
-"""How long a declaration counts after the last sign, since there may have been no attempt since."""
+"""How long a declaration counts after the last sign; later attempts may be missing."""
 MOST_ERRORS: Final = 5
 """After this many errors a life is never declared dead again."""
 
@@ -110,7 +110,7 @@ class PeerLives:
             self._is_alive(life)
 
     def acted(self, broker: BrokerId, broker_epoch: BrokerEpoch) -> None:
-        """This life acted after it was declared dead, for instance became controller."""
+        """Record that this life acted after it was declared dead, for instance became controller."""
         with self._lock:
             self._is_alive(self._life(broker, broker_epoch))
 

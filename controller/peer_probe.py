@@ -17,7 +17,7 @@ log = logging.getLogger("barnabas.controller")
 
 _CONNECT_TIMEOUT_S: Final = 1.0
 _LAST_ADDRESS_TIMEOUT_S: Final = 0.2
-"""Only the system has to answer, not the process; it takes two such silences to declare one dead."""
+"""Only the operating system has to answer; a broker is declared dead only after two such silences."""
 
 
 def connect(endpoint: Endpoint, last: Address | None) -> tuple[Sign, socket.socket | None]:

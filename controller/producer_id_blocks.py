@@ -1,7 +1,7 @@
 """Claiming blocks of producer ids in ZooKeeper: one znode that every broker moves on by compare-and-set.
 
-Any broker may claim; each block belongs to one claim for ever. The ids of a claim whose answer was lost stay
-unused. Source: `ProducerIdBlockZNode` of Apache Kafka 3.9, whose brokers share the node with ours.
+Any broker may claim a block; each block has only one claim, ever. The ids of a claim whose answer was lost
+stay unused. Source: `ProducerIdBlockZNode` of Apache Kafka 3.9, whose brokers share the node with ours.
 """
 
 from __future__ import annotations

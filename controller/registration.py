@@ -5,12 +5,12 @@ require that no broker has registered since a read: see `ClusterStore.update_isr
 
 If the node exists already, there are four cases:
 
-- It is ours, from a call whose answer was lost: done.
-- Another broker answers ApiVersions at an address that is not ours: the registration is refused at once.
-- It is from an earlier run of this broker whose session has not expired: it names a log dir whose lock this
-  process holds, so that run is over, and the node is removed.
-- It belongs to another process: this broker waits until it vanishes, for at most a session timeout and two
-  seconds. Equal addresses prove nothing, since they may be those of a NAT.
+- If it is ours, from a call whose answer was lost, the registration is complete.
+- If another broker answers ApiVersions at an address that is not ours, the registration is refused at once.
+- If it is from an earlier run of this broker whose session has not expired, it names a log dir whose lock
+  this process holds. So that run is over, and the node is removed.
+- If it belongs to another process, this broker waits until it vanishes, for at most a session timeout and
+  two seconds. Equal addresses prove nothing, because they may be those of a NAT.
 
 Blocks; any thread that runs no event loop.
 """
@@ -47,7 +47,7 @@ class BrokerIdTaken(LocalError):
 
 
 class ZooKeeperWentBack(LocalError):
-    """ZooKeeper gives zxids that it has given before: it was set back, to an older backup perhaps."""
+    """ZooKeeper repeats earlier zxids, for example after a restore from an older backup."""
 
 
 class Liveness(Enum):
@@ -91,7 +91,7 @@ def register_broker(
 ) -> BrokerEpoch:
     """Create the node and return its czxid, which is above `newer_than`.
 
-    Raises BrokerIdTaken, ZooKeeperUnavailable, SessionLost, and ZooKeeperWentBack if it cannot be above.
+    Raises BrokerIdTaken, ZooKeeperUnavailable, SessionLost, and ZooKeeperWentBack if the czxid stays below.
     """
     path = paths.broker_id(registration.broker_id)
     data = znodes.encode_broker(registration)
@@ -119,10 +119,10 @@ def register_broker(
             log.info("broker %s takes over from its earlier life", registration.broker_id)
             session.attempt(lambda zk: zk.delete_async(path))
             if is_ours and error is None:
-                # It was created just now, so the next one would be no newer.
+                # It was created just now, so the next registration would not be newer.
                 raise ZooKeeperWentBack(
                     f"ZooKeeper registered broker {registration.broker_id} with epoch {stat.czxid}, after "
-                    f"{newer_than} before: its data are older than what was seen; start this broker again"
+                    f"{newer_than} before, so its data are from an older backup; start this broker again"
                 )
             continue
         left = deadline - session.threads.now_s()
@@ -133,7 +133,7 @@ def register_broker(
                 "Is another broker with this id running, hanging or unreachable from here?"
             )
         log.warning(
-            "broker id %s is registered by %s, and this broker is %s; waiting for the end of that session",
+            "broker id %s is registered by %s; this broker, %s, waits for the end of that session",
             registration.broker_id,
             _named(other),
             _named(registration),

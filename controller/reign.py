@@ -2,8 +2,8 @@
 
 It holds the context, the state machines and the channels of one controller epoch, and handles one event after
 the other: change the context, write to ZooKeeper, send requests to the brokers. Any write may find that
-another controller was elected (`ControllerMoved`) or that ZooKeeper is unreachable; then the reign is over,
-is stopped, and never used again. Only the controller's event thread runs it; `live_brokers` and
+another controller was elected (`ControllerMoved`) or that ZooKeeper is unreachable. Then the reign is stopped
+and never used again. Only the controller's event thread runs it; `live_brokers` and
 `offline_partitions_count` may be read by any thread.
 """
 
@@ -46,7 +46,7 @@ class ControllerSettings:
 class Reign:
     """`put` hands an event to the controller's queue, from any thread.
 
-    ``is_dead``: whether this broker already knows a registered broker to be dead.
+    ``is_dead`` returns whether this broker already considers a registered broker dead.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Reign:
         self._settings = settings
         self._put = put
         self._is_dead = is_dead
-        # Registrations that were sent everything because they refused the topic with that id.
+        # Registrations that got everything again because they refused the topic with that id.
         self._sent_all_for: set[tuple[BrokerId, BrokerEpoch, TopicId]] = set()
         self._topics = TopicLoader(self.context, store, writer, lambda: put(events.AssignmentChange()))
         self._batch = RequestBatch(self.context, settings.inter_broker_listener_name)
@@ -99,7 +99,7 @@ class Reign:
             if self._is_dead(broker, registration.broker_epoch) or self._endpoint(broker) is None
         }
         changes = self._store.isr_changes(self._watch(events.IsrChangeNotified()))
-        # Leadership is sent to every broker below: the answers say which replicas are lost.
+        # Every broker is sent its roles below, and the answers name the lost replicas.
         failures = self._store.log_dir_failures(self._watch(events.LogDirFailureNotified()))
         requested = self._store.deletion_requests(self._watch(events.DeletionRequested()))
         self._topics.load(self._store.topics(self._watch(events.TopicChange())))
@@ -121,8 +121,8 @@ class Reign:
         live = self.context.live_or_shutting_down
         self._batch.add_metadata(live, [])
         self._flush()
-        # Treat all brokers as new: one may still host replicas that it was never told to give up, or wait for
-        # the first request to its new registration.
+        # Treat all brokers as new. A broker may still host replicas whose StopReplica it never got, or wait
+        # for the first request to its new registration.
         self._bring_up(live)
         kept = self._kept(self.context.replicas())
         self._replicas.move([one for one in kept if one.broker not in live], ReplicaState.OFFLINE)
@@ -260,7 +260,7 @@ class Reign:
         self._flush()
 
     def _bring_up(self, brokers: Collection[BrokerId]) -> None:
-        """Send these brokers everything, and send their return to all; elect leaders for leaderless
+        """Send these brokers everything, and their return to all brokers; elect leaders for leaderless
         partitions."""
         self._batch.add_metadata(self.context.live_or_shutting_down, [])
         self._batch.add_metadata(brokers, list(self.context.partitions()), is_full=True)
@@ -309,24 +309,24 @@ class Reign:
         self._flush()
         if remaining:
             log.warning(
-                "[controller epoch %d] broker %d still leads %s: no other replica can",
+                "[controller epoch %d] broker %d still leads %s, since no other replica can",
                 self.epoch,
                 broker,
                 ", ".join(map(str, remaining)),
             )
-        # The stopping broker stays until all brokers know the new leaders: till then it refuses clients in
-        # their favour, and if it is the controller itself, no other broker could send the requests.
+        # Answer when all brokers know the new leaders. Until then the stopping broker must redirect clients,
+        # and if it is the controller itself, only it can send these requests.
         self._channels.when_told(lambda: event.done(ErrorCode.NONE, remaining))
 
     def _endpoint(self, broker: BrokerId) -> Endpoint | None:
-        """The address for requests to a registered broker; None without such a listener: it may not lead."""
+        """The address for requests to a registered broker; None, and it may not lead, without a listener."""
         return self.context.registrations[broker].endpoint(self._settings.inter_broker_listener_name)
 
     def _connect(self, broker: BrokerId) -> None:
         registration, endpoint = self.context.registrations[broker], self._endpoint(broker)
         if endpoint is None:
             log.error(
-                "broker %d has no listener %s and cannot be reached: it may not lead",
+                "broker %d may not lead: it has no listener %s for the controller's requests",
                 broker,
                 self._settings.inter_broker_listener_name,
             )
@@ -447,7 +447,8 @@ class Reign:
             self._put(events.ControllerChange())
             return
         if code == ErrorCode.STALE_BROKER_EPOCH:
-            # It has another registration, or soon will; read the brokers again in case a watch was missed.
+            # The broker has another registration, or soon will. Read the brokers again in case a watch was
+            # missed.
             self._put(events.BrokerChange())
             return
         if self.context.broker_epoch(event.broker) != event.broker_epoch:
@@ -484,7 +485,7 @@ class Reign:
         """Resend their roles to brokers that reported a failure; the answers name the lost replicas.
 
         Such a broker has lost a log dir, or could not take a role for lack of descriptors or memory, which
-        may succeed now. Failed replicas are included.
+        may succeed now. Failed replicas are also sent.
         """
         failures = self._store.log_dir_failures(self._watch(events.LogDirFailureNotified()))
         live = self.context.live_or_shutting_down

@@ -49,9 +49,9 @@ class ReplicaStateMachine:
         self._batch = batch
 
     def startup(self) -> None:
-        """Give every replica of a freshly loaded context its state: up, or (not yet told so) down.
+        """Set the state of every replica of a newly loaded context to up or down.
 
-        Nothing is written or sent; the failover does that, leaders first.
+        It writes and sends nothing; the failover does that, leaders first.
         """
         live = self._context.live_brokers
         for replica in self._context.replicas():

@@ -2,7 +2,7 @@
 
 A `BrokerBatch` is at most one LeaderAndIsr, one UpdateMetadata and one StopReplica, sent in this order. Two
 batches for the same broker merge into one: only the last state of each partition matters. So the memory for a
-slow or stopped broker is bounded by the number of partitions, however many events occur. Only a batch that
+slow or stopped broker is bounded by the number of partitions, not by the number of events. Only a batch that
 recreates a replica after its deletion cannot be merged.
 
 `RequestBatch` collects for all brokers, from the context, and hands over at the end of the event. Plain data;
@@ -79,7 +79,7 @@ class BrokerBatch:
             stop = self.stop_replicas.get(tp)
             if stop is not None and stop.delete_partition:
                 return False
-        # A batch names each topic by one id: requests for an earlier topic must not be sent for the next one.
+        # A batch has one id per topic name, so that requests for an earlier topic are not sent for the next.
         told = {tp.topic for tp in self.stop_replicas} | {tp.topic for tp in self.leader_and_isr}
         if any(self._is_another(topic, later) for topic in told):
             return False
@@ -95,7 +95,7 @@ class BrokerBatch:
         if later.is_full_metadata:
             self.update_metadata = {}
             self.is_full_metadata = True
-        # Drop the states of an earlier topic of that name: those of the new id replace them.
+        # Drop the states of an earlier topic of that name, which those of the new id replace.
         another = {topic for topic in later.topics if self._is_another(topic, later)}
         if another:
             earlier_states = self.update_metadata.items()

@@ -141,7 +141,7 @@ class Seat:
         raise ZooKeeperUnavailable(f"{paths.CONTROLLER_EPOCH} is deleted again and again")
 
     def _highest_known(self) -> ControllerEpoch:
-        """The epoch must never fall: brokers refuse a controller with a lower one than the last."""
+        """The epoch must never fall, because brokers refuse controllers with a lower epoch than the last."""
         return max(self._highest_seen, self._highest_written())
 
 

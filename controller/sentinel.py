@@ -2,9 +2,9 @@
 
 Every other broker keeps one idle connection to the controller's broker. When that process dies, its sockets
 are reset and its port refuses, or its host is gone. The sentinel reports that within milliseconds or half a
-second, long before the ZooKeeper session expires. `PeerLives` decides what counts as death. An error is safe:
-only that very ``/controller`` node is deleted, the next controller raises the epoch, and the epoch fences all
-later writes and requests of the old one.
+second, long before the ZooKeeper session expires. `PeerLives` decides what counts as death. An error is safe,
+because only that very ``/controller`` node is deleted, the next controller raises the epoch, and the epoch
+fences all later writes and requests of the old one.
 
 One thread per broker, blocked in a read most of its life. A lost connection that can be made again (an idle
 close, a restart of the acceptor) means nothing.

@@ -188,8 +188,8 @@ class ClusterStore:
                 if known is None or known.broker_epoch != stat.czxid:
                     log.error("ignored: %s", error)
                     continue
-                # The same node, so the same process: only its data was changed.
-                log.error("the registration that was read before stays in force: %s", error)
+                # The node is the same, so the process is too; only the data has changed.
+                log.error("keeping the registration that was read before: %s", error)
                 registrations[broker] = known
         self._registrations = registrations
         return dict(registrations)
@@ -255,16 +255,16 @@ class ClusterStore:
         done before by a call whose answer was lost: calling again after ZooKeeperUnavailable is safe.
 
         The ``joining`` replicas must be registered with these epochs at the moment of the write (KIP-903),
-        else ReplicaNotRegistered is raised. Then no earlier attempt can succeed later either: it required the
-        same registrations, and an ended registration does not come back.
+        else ReplicaNotRegistered is raised. Then earlier attempts cannot succeed later either, because they
+        require the same registrations, and an ended registration does not come back.
 
         With `broker_epoch` the leader itself must be registered with it, else SessionLost is raised. A
         request may be sent again in the next session, and the controller may by then count the leader as dead
         and need the replicas that the leader would remove from the ISR.
 
-        A state of another topic than `topic_id` is a conflict: somebody has removed the topic by hand, a new
-        one has its name, and the versions of its nodes begin at 0 again. Raises MalformedZnode while the
-        topic's node cannot be read: its id is not known, and the write could hit the state of another topic.
+        A state of another topic than `topic_id` is a conflict. The topic was removed by hand, a new one has
+        its name, and the versions of its nodes begin at 0 again. Raises MalformedZnode while the topic's node
+        cannot be read, because without its id the write could hit the state of another topic.
         """
         # Of the state that is replaced; if that changes, the compare-and-set fails.
         before, present_id = self._state_and_topic_id(tp)
@@ -300,7 +300,7 @@ class ClusterStore:
         return self._not_written(tp, state, missing)
 
     def _state_and_topic_id(self, tp: TopicPartition) -> tuple[LeadershipState | None, TopicId]:
-        """In one round trip. Raises MalformedZnode if the topic's node cannot be read."""
+        """Read both in one round trip. Raises MalformedZnode if the topic's node cannot be read."""
         state_path, topic_path = paths.partition_state(tp), paths.topic(tp.topic)
         found = self._read([state_path, topic_path])
         state, topic_id = None, NO_TOPIC_ID
@@ -312,7 +312,7 @@ class ClusterStore:
         return state, topic_id
 
     def _not_written(self, tp: TopicPartition, state: LeadershipState, missing: set[BrokerId]) -> int:
-        """The version, if an earlier attempt has written the state; raises why this one has not."""
+        """The version, if an earlier attempt has written the state; else raises why this one failed."""
         current = self.partition_states([tp]).get(tp)
         if current == replace(state, partition_epoch=state.partition_epoch + 1):
             return current.partition_epoch
@@ -324,9 +324,9 @@ class ClusterStore:
     def _registrations_version(
         self, expected: Mapping[BrokerId, BrokerEpoch]
     ) -> tuple[int | None, set[BrokerId]]:
-        """The version of ``/brokers/ids`` at which these brokers had these epochs, and the brokers without.
+        """The version of ``/brokers/ids``, and the brokers that do not have their epoch at that version.
 
-        The version is read first: a registration in between raises it.
+        The version is read first, so that a registration in between makes the write fail.
         """
         parent = self.session.run(lambda zk: zk.exists_async(paths.BROKER_IDS))
         if parent is None:

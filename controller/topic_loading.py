@@ -63,7 +63,7 @@ class TopicLoader:
         readable: dict[str, TopicAssignment] = {}
         for topic, found in self._store.topic_assignments(topics, self._touched.add).items():
             if isinstance(found, MalformedZnode):
-                log.error("topic %s cannot be read and is left alone: %s", topic, found)
+                log.error("ignoring topic %s, which cannot be read: %s", topic, found)
                 self._context.unreadable_topics.add(topic)
                 continue
             named = self._with_id(topic, found)
