@@ -116,9 +116,17 @@ class SimChannels:
         if link is not None:
             link.under_way = None
 
-    def is_suspected(self, broker: BrokerId) -> bool:
-        link = self.links.get(broker)
-        return link is not None and link.queue.is_suspected
+    def is_taken_for_dead(self, broker: BrokerId) -> bool:
+        """Whether the controller takes a broker for dead, or will; the link may have forgotten that already.
+
+        What the link reports waits in the controller's queue: first the suspicion, then the return.
+        """
+        controller = self._world.hosts[self.source].member.controller
+        reign = controller._reign
+        return (reign is not None and broker in reign.context.suspected) or any(
+            isinstance(event, events.BrokerSuspected) and event.broker == broker
+            for event in controller._queue._events
+        )
 
     def suspect(self, broker: BrokerId) -> None:
         """The connection is reset and the port refuses, or seems to."""

@@ -203,5 +203,5 @@ class DiskChaos:
             and world.doors[member] is Door.OPEN
             and world.brokers[member].member.client.client_id is not None
             and self._is_registered_as_known(truth, member)
-            and not any(channels.is_suspected(member) for channels in world.channels)
+            and not any(channels.is_taken_for_dead(member) for channels in world.channels)
         ]
