@@ -113,6 +113,15 @@ class Truth:
         registered = self._world.registered_epoch(broker)
         return registered is not None and registered <= zxid
 
+    @property
+    def is_anybody_trusted(self) -> bool:
+        """Whether a member of the ISR that has lost nothing is registered as when it joined."""
+        return any(
+            self._world.registered_epoch(member) == self.state.broker_epochs.get(member)
+            for member in self.isr
+            if member not in self.lossy
+        )
+
     def consumed(self, records: list[tuple[int, Entry]]) -> None:
         """A consumer has read these records."""
         self._new_consumed += records

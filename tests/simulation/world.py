@@ -645,12 +645,28 @@ class World:
             for broker in channels.links:
                 channels.time_out(broker)
         if any(host.is_lost for host in self.hosts.values()):
-            while self.control():
-                self.check()
+            self._notice_losses()
             for host in self.hosts.values():
                 if host.is_lost:
                     host.is_lost = False
                     host.start()
+        self._heal_topics()
+
+    def _notice_losses(self) -> None:
+        """The controller removes the lost brokers from the ISRs.
+
+        It cannot while the topic's nodes are unreadable or gone. Such a topic is healed first, unless a whole
+        member is still registered as the ISR says: then the controller will elect that one.
+        """
+        while self.control():
+            self.check()
+        if not all(truth.is_anybody_trusted for truth in self.truths.values() if truth.lossy):
+            self._heal_topics()
+            while self.control():
+                self.check()
+
+    def _heal_topics(self) -> None:
+        """Undo the changes by hand."""
         for _ in range(_ROUNDS):
             if self.topics is None or self.topics.heal():
                 break
