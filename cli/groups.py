@@ -137,7 +137,7 @@ Row = dict[str, Any]
 
 
 async def _rows(admin: Admin, groups: Mapping[str, GroupDescription]) -> dict[str, list[Row]]:
-    """By group a row per partition that it has committed or is assigned; no lag where nobody leads."""
+    """Rows by group, one per committed or assigned partition; without a leader the lag is None."""
     committed = await for_each(groups, admin.group_offsets)
     partitions = {
         name: sorted({*committed[name], *(tp for member in group.members for tp in member.assignment)})

@@ -73,7 +73,7 @@ def read_batches(path: Path) -> Iterator[DumpedBatch | Damage]:
         while position < size:
             head = _read(file, position, min(HEADER_BYTES, size - position))
             if not any(head):
-                # A running or killed broker has extended the file ahead of its end.
+                # Brokers extend a file ahead of its records; a clean stop truncates it.
                 return
             if len(head) < HEADER_BYTES:
                 yield Damage(position, f"{len(head)} bytes are too few for a batch")
@@ -114,7 +114,7 @@ def _dump_log(path: Path, options: argparse.Namespace) -> Damage | None:
         records += found.header.record_count
         size += found.header.size_bytes
         try:
-            # Control batches hold markers; their keys are not a user's.
+            # Control batches hold markers, not user records.
             content = decode_records(found.data, check_crc=False) if options.deep else []
         except ApiError as error:
             return Damage(found.position, str(error))
@@ -190,7 +190,7 @@ def _record_line(record: Record) -> str:
 
 
 def _dump_index(path: Path, options: argparse.Namespace) -> Damage | None:
-    """Print the entries before the zeros of the unused rest; offsets and positions must rise."""
+    """Print the entries up to the unused rest, which is zeros; offsets and positions must rise."""
     if not path.stem.isdecimal():
         raise CommandError(f"{path}: its name is not the base offset of a segment", USAGE)
     base = int(path.stem)

@@ -47,7 +47,7 @@ def add_action(actions: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Set the damaged logs aside; FAILED, with nothing changed, if one of them must not be."""
+    """Set the damaged logs aside. If that is not safe for one of them, change nothing and return FAILED."""
     path = options.dir.absolute()
     if not path.is_dir():
         raise CommandError(f"{options.dir}: there is no such folder", USAGE)
@@ -85,7 +85,7 @@ def _print_moved(path: Path, moved: Sequence[tuple[LogVerdict, Path]], *, as_jso
 
 
 def _damaged(log_dir: LogDir, names: Sequence[str]) -> list[LogVerdict]:
-    """All damaged logs, or those named. Raises CommandError for a named log that is whole or not here."""
+    """All damaged logs, or the named ones. Raises CommandError if a named log is intact or missing."""
     logs = scan_to_verify(log_dir)
     unknown = sorted(set(names) - {str(log.key) for log in logs})
     if unknown:

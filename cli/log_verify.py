@@ -1,7 +1,7 @@
 """`barnabas log verify`: reads all files of a stopped broker's log dir and reports damage.
 
-Exit code 0: whole; 1: damaged; 2: the dir is in use by a broker, or is no log dir. A tail torn by a crash is
-reported but is no damage: the next start cuts it.
+Exit code 0: whole; 1: damaged; 2: a broker uses the dir, or it is not a log dir. A tail torn by a crash is
+reported, but not as damage, because the next start truncates it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def add_action(actions: Any) -> None:
     verify = actions.add_parser("verify", help="report damage in the log dir of a stopped broker")
     verify.add_argument("dir", type=Path, metavar="DIR", help="a log dir, or the folder of a partition in it")
     verify.add_argument("--json", action="store_true", help="print one JSON object")
-    verify.epilog = "exit code: 0 whole, 1 damaged, 2 no log dir, or in use by a running broker"
+    verify.epilog = "exit code: 0 whole, 1 damaged, 2 not a log dir, or in use by a running broker"
 
 
 def run(options: argparse.Namespace) -> int:

@@ -40,7 +40,7 @@ def key_values(texts: list[str], option: str = "--set") -> dict[str, str]:
 def client_settings(texts: list[str], config: type[ClientConfig]) -> dict[str, Any]:
     """The settings for a client's constructor, converted to the types that its configuration declares.
 
-    A value that cannot be converted stays text: the client's error then names the accepted values.
+    A value that cannot be converted stays text, so that the client's error names the accepted values.
     """
     types = {field.name: str(field.type) for field in dataclasses.fields(config)}
     found = {}
