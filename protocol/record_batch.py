@@ -192,7 +192,7 @@ def check_produced_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
     """`check_batch`, plus the rules for a batch from a producer.
 
     It has at least one record, and not more than its bytes can decompress to; its offsets have no gaps; it is
-    no control batch (only brokers write those). Raises as `check_batch`, and INVALID_RECORD for these rules.
+    not a control batch, which only brokers write. Raises what `check_batch` raises, and INVALID_RECORD.
     """
     header = check_batch(buffer, position)
     if header.record_count < 1:

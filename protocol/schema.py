@@ -199,7 +199,7 @@ class Api:
     versions: tuple[int, int]
     flexible_since: int | None
     served_to: int
-    """The last version that is understood; higher than the last offered one if some tool does not ask."""
+    """The last supported version; above the last offered one for tools that do not ask."""
 
     @property
     def is_native_only(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the controller tells the brokers, and the brokers the controller. Native codec only.
+"""The messages between the controller and the brokers. Native codec only.
 
 Every request of the controller carries its epoch; a broker that knows a higher one refuses with
 STALE_CONTROLLER_EPOCH. ``broker_epoch`` names the registration of the receiving broker; a request for an
