@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 
 TASKS_PER_CORE: Final = 3
 MIN_TASK_RECORDS: Final = 100_000
-"""A task costs 10 to 20 ms; unless the user asks for it, none is made for less than it reads in that time."""
+"""A task costs 10 to 20 ms, the time to read about this many records. Smaller tasks only on request."""
 FULL_TASK_RECORDS: Final = 2_000_000
-"""Twenty times as many: what a task costs is lost in what it reads, so more tasks do no harm."""
+"""Twenty times as many, so the cost of a further task is small beside its reads."""
 
 
 class OffsetRange(NamedTuple):
@@ -136,8 +136,8 @@ def split_ranges(
     """Cut ranges into at least `min_partitions` tasks, as even as whole offsets allow, or leave them.
 
     Without a number given, about `TASKS_PER_CORE` tasks are made for each core of this machine, none of
-    them smaller than `MIN_TASK_RECORDS`; and one for every `FULL_TASK_RECORDS`, however few cores these are:
-    the executors, which a data source cannot ask for, may have many more.
+    them smaller than `MIN_TASK_RECORDS`. There is at least one for every `FULL_TASK_RECORDS`, also with few
+    cores, because the executors, which a data source cannot query, may have many more.
     """
     total = sum(entry.end_offset - entry.start_offset for entry in ranges)
     if min_partitions is None:

@@ -78,7 +78,7 @@ def _buffers(
 def _behind_gap(view: LogView, tp: TopicPartition, reached: int, end: int, fail_on_data_loss: bool) -> int:
     """The offset at which to continue after the broker no longer held `reached`.
 
-    It is the end of the read if the log now ends before `reached`: its topic was deleted and recreated, or an
+    It is the end of the read if the log now ends before `reached`, because its topic was recreated or an
     unclean election truncated it.
     """
     first = view.log_start_offsets([tp])[tp]
