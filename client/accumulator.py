@@ -3,9 +3,8 @@
 Guarantees: records of a partition keep their order; only the last batch of a queue is open; a sent batch
 moves from the queue to its pipeline (`sequences`), where it stays until it is done, so a retry never
 reorders. Memory is reserved per batch, before its first record; a batch that grows beyond `batch_size`,
-because an earlier one of its partition is in flight, reserves more. Appenders that wait for memory are served
-in order: freed memory is reserved for the first waiter before it wakes, so no other appender can take it in
-between.
+because an earlier one of its partition is in flight, reserves more. Appenders that wait for memory get it in
+order. Freed memory is reserved for the first waiter before it wakes, so that another appender cannot take it.
 
 Appends come from one thread, or under ``lock`` from several; the sender, on the event loop, takes the lock
 for everything else.

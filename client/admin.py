@@ -1,8 +1,8 @@
 """The admin client: topics, offsets, groups and the state of the cluster.
 
 Requests that change something go to the controller and follow it when it moves. A request whose answer was
-lost is retried; if the change is found done already (a topic exists exactly as requested, or is gone), that
-is a success and no error.
+lost is retried; if the change is already made (a topic exists exactly as requested, or is gone), the call
+succeeds.
 
 An admin client belongs to the event loop that it was started on.
 """

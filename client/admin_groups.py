@@ -47,7 +47,7 @@ K = TypeVar("K")
 R = TypeVar("R")
 
 _AT_ONCE: Final = 32
-"""How many groups are asked about at a time: enough to hide the round trips."""
+"""The number of parallel requests; enough to hide the round trips."""
 
 _DEAD: Final = "Dead"
 _REFUSALS: Final[dict[int, str]] = {
@@ -60,7 +60,7 @@ _NO_TIMING: Final = Timing(float("inf"), float("inf"), float("inf"))
 
 
 async def for_each(keys: Iterable[K], work: Callable[[K], Coroutine[Any, Any, R]]) -> dict[K, R]:
-    """The outcome for each key, in their order, of work done side by side. Raises its first failure."""
+    """Do the work for all keys in parallel; returns the results in their order. Raises the first failure."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def in_turn(key: K) -> R:
@@ -177,10 +177,10 @@ class AdminGroups(ABC):
         return await for_each(wanted, describe)
 
     async def delete_groups(self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
-        """Forget groups and their offsets: all of them that can be.
+        """Delete groups and their offsets. If one cannot be deleted, the others are.
 
-        Raises NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND and their kind when one group is asked for, else
-        GroupErrors when any failed.
+        Raises an ApiError such as NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND for a single group, and GroupErrors
+        if some of several groups failed.
         """
         wanted = [group_ids] if isinstance(group_ids, str) else list(group_ids)
 

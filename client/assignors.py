@@ -1,7 +1,7 @@
 """The group leader's assignment of partitions: range, round robin, sticky and cooperative-sticky.
 
 Pure functions over plain data. Range and round robin give the same result as Kafka's Java assignors without
-racks, whichever member leads. The sticky ones are in `sticky_assignor`.
+racks, for any leader. The sticky ones are in `sticky_assignor`.
 
 Sources: Kafka's RangeAssignor and RoundRobinAssignor; KIP-54 (sticky), KIP-341 (its generation), KIP-345 (the
 order of static members), KIP-429 (cooperative).

@@ -50,7 +50,7 @@ class Consumer:
         self._desk = _Desk()
         self._has_listener = False
         self._raised: BaseException | None = None
-        """The error of the last poll on this thread; an interrupted poll ends later on the other thread."""
+        """The error of the last poll on this thread; an interrupted poll ends later, on the loop's thread."""
 
     async def _make(self) -> _consumer.Consumer:
         return _consumer.Consumer(self.config)

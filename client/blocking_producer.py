@@ -4,8 +4,8 @@
 used for the first time or `buffer_memory` is full. Guarantees are those of `barnabas.client.Producer`;
 records of different threads have no order among them.
 
-A producer that was not closed does not lose its buffer: it is closed, with a ResourceWarning, when it is
-garbage-collected or the program ends. The delivery may then take up to `_LAST_CLOSE_MS`.
+A producer that was not closed does not lose its buffer, because it is closed, with a ResourceWarning, when it
+is garbage-collected or the program ends. The delivery may then take up to `_LAST_CLOSE_MS`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Headers = Iterable[tuple[str, bytes | None]]
 
 _NOTHING_GRANTED: Final = nullcontext()
 _LAST_CLOSE_MS: Final = 30_000
-"""The time limit for the delivery of an unclosed producer: a program must end even without any broker."""
+"""The time limit to deliver an unclosed producer's records; without brokers a program must still end."""
 
 
 class RecordFuture:
@@ -93,12 +93,12 @@ class Producer:
         self._last_will = _LastWill(self._producer, self._thread)
 
     def __del__(self) -> None:
-        # A producer whose constructor failed has none.
+        # A producer whose constructor failed has no `_last_will`.
         last_will: _LastWill | None = getattr(self, "_last_will", None)
         if last_will is not None and last_will.is_needed:
             text = "unclosed barnabas.client.blocking.Producer"
             warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
-            # A finalizer must not block; the interpreter's exit waits for this thread.
+            # A finalizer must not block, so a thread delivers; the interpreter waits for it at exit.
             threading.Thread(target=last_will.execute, name="barnabas-producer-close").start()
 
     def __enter__(self) -> Self:
@@ -214,13 +214,13 @@ class Producer:
             self._thread.call(wait)
             return granted.outcome
         except BaseException:
-            # Interrupted in the moment that the memory was granted.
+            # The thread may be interrupted just after the memory was granted.
             self._accumulator.give_back(granted.give_up())
             raise
 
 
 class _LastWill:
-    """The parts of a producer that are needed to close it, after its facade is garbage or at exit."""
+    """The parts that close a producer after the garbage collection of its facade, or at exit."""
 
     def __init__(self, producer: _ThreadedProducer, thread: LoopThread) -> None:
         self._producer = producer
@@ -241,7 +241,7 @@ class _LastWill:
         """Begin to close; None if that is done already."""
         accumulator = self._producer._accumulator
         if accumulator is not None and accumulator.incomplete:
-            log.warning("a producer was not closed; it delivers its remaining records")
+            log.warning("a producer was not closed; delivering its remaining records")
         try:
             return self._thread.begin(lambda: self._producer.close(_LAST_CLOSE_MS))
         except ClientClosed:
@@ -260,7 +260,7 @@ _last_wills: weakref.WeakSet[_LastWill] = weakref.WeakSet()
 
 
 def _execute_last_wills() -> None:
-    # All begin before the first is waited for: together they take no longer than one.
+    # Begin all before waiting for the first, so that together they take no longer than one.
     begun = [(last_will, last_will.begin()) for last_will in list(_last_wills) if last_will.is_needed]
     for last_will, closing in begun:
         if closing is not None:

@@ -70,7 +70,7 @@ class Cluster:
         self._topics: set[str] = set()
         self._hedge = HedgeDelay(_LEAST_HEDGE_S)
         self._asked: Counter[str] = Counter()
-        """Topics that a call is asking about now, with the number of calls."""
+        """Topics that calls request now, with the number of calls."""
         self._pool = BufferPool()
         self._channels: dict[tuple[BrokerId, str], Channel] = {}
         self._control: dict[Endpoint, Channel] = {}
@@ -121,7 +121,7 @@ class Cluster:
         return self.cache.leader_for(tp)
 
     def watch_topics(self, *topics: str) -> None:
-        """Have these topics in every refresh from now on; ask at once if one was never asked about."""
+        """Include these topics in every refresh from now on; refresh at once if one of them is new."""
         is_new = not self._topics.union(self.cache.topics, self.cache.topic_errors).issuperset(topics)
         self._topics.update(topics)
         if is_new:
@@ -134,7 +134,7 @@ class Cluster:
             self.cache.forget(name)
 
     def watch_only(self, *topics: str) -> None:
-        """Have these topics in every refresh from now on, and no others."""
+        """Include these topics, and no other watched ones, in every refresh from now on."""
         self.unwatch_topics(*self._topics.difference(topics))
         self.watch_topics(*topics)
 
@@ -159,7 +159,7 @@ class Cluster:
         with self.asking_about([name]):
             found = await self._topic(name, timeout_ms)
             if watches:
-                # Within the block: at its end a topic that nobody watches is forgotten.
+                # Within the block, because a topic that is not watched is forgotten at its end.
                 self.watch_topics(name)
             return found
 
@@ -336,7 +336,7 @@ class Cluster:
         self._last_refresh = time.monotonic()
         names = {name for name in self._topics if self._is_in_use(name)} | self._asked.keys()
         response = await self._ask_about(names, creates=False)
-        # Without those that nobody wants any more: they would stay known, or even be created.
+        # Drop topics that are no longer used; otherwise they would stay known, or even be created.
         wanted = self._topics | self._asked.keys()
         topics = [topic for topic in response.topics if topic.name in wanted]
         missing = {
@@ -347,7 +347,7 @@ class Cluster:
             and self._may_create(topic.name)
         }
         if missing:
-            # A second request, for topics in use now only: otherwise a deleted topic would come back.
+            # A second request, only for topics in use now; otherwise a deleted topic would be recreated.
             response = await self._ask_about(missing, creates=True)
             topics = [topic for topic in topics if topic.name not in missing] + response.topics
         response.topics = topics
@@ -473,7 +473,7 @@ class Cluster:
 
 
 class ClusterOwner:
-    """A client with a cluster of its own; dropped without `close`, it warns: its buffers are lost."""
+    """A client with a cluster of its own. Without `close` it warns, because its buffers are lost."""
 
     _cluster: Cluster | None = None
 

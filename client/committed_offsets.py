@@ -1,7 +1,7 @@
 """Commits offsets of a group and fetches the committed ones.
 
-A commit has the member id and generation of its time. It is retried as the same member of the same generation
-or not at all: after a rebalance the partitions may belong to another member, whose newer offsets an old
+A commit has the member id and generation of the moment when it was made. It is retried only while both are
+valid, because after a rebalance the partitions may belong to another member, whose newer offsets an old
 commit would overwrite. Retries end at a deadline. On the consumer's event loop.
 """
 

@@ -135,10 +135,10 @@ class ClientConfig:
     bootstrap_servers: tuple[Endpoint, ...] = _declare("localhost:9092", _check_servers)
     client_id: str = text("barnabas")
     wire: str = choice("native", "native", "kafka")
-    """What is spoken: our own protocol, or Kafka's, which Apache Kafka understands too.
+    """The protocol: ``native``, or ``kafka``, which Apache Kafka brokers understand too.
 
-    There is no ``isolation_level`` yet: as with Kafka's ``read_uncommitted``, a consumer of Apache Kafka also
-    returns the records of aborted transactions.
+    There is no ``isolation_level`` yet. As with ``read_uncommitted``, a consumer of Apache Kafka also returns
+    the records of aborted transactions.
     """
     request_timeout_ms: int = number(30_000, 1)
     connections_max_idle_ms: int = number(540_000, 1)

@@ -6,10 +6,10 @@
             ...
 
 Guarantees: per partition every record from the position on, once and in order, up to the high watermark;
-leaders are followed. Errors that only the user can cure come out of `poll`, after the records before them. In
-a group, what is committed automatically covers only records handed out before the last poll or step of the
-iteration. A body of ``async with`` that fails leaves the group without a commit, unless it failed or was
-cancelled while it waited for records: then no handed-out record was being processed.
+leaders are followed. `poll` raises errors that only the user can fix, after the records before them. In a
+group, automatic commits cover only records handed out before the last poll or step of the iteration. A body
+of ``async with`` that fails leaves the group without a commit. It does commit if it failed or was cancelled
+while it waited for records, because then it was not processing a record.
 
 A consumer belongs to the event loop that it was started on, and to one task at a time.
 """
@@ -75,7 +75,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         self._current: Iterator[ConsumerRecord] = iter(())
         self._current_state: PartitionState | None = None
         self._current_generation = 0
-        # The error of the last poll or step: the user was processing no record then.
+        # The error of the last poll or step, during which the user was not processing records.
         self._raised: BaseException | None = None
         # Whose error comes next: records of other partitions came first, and may come for ever.
         self._failed: PartitionState | None = None
@@ -278,8 +278,8 @@ class Consumer(ClusterOwner, ConsumerOffsets):
     async def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records, as soon as there are any; an empty list when none came in time.
 
-        In a group a rebalance happens here, whatever the timeout. It takes as long as the listener, plus up
-        to 5 s for the commit before a revocation if the coordinator does not answer.
+        In a group this call also rebalances, which may exceed the timeout: it takes as long as the listener,
+        plus up to 5 s for the commit before a revocation if the coordinator does not answer.
 
         At most ``max_records`` (default `max_poll_records`), in order within each partition. Raises
         OFFSET_OUT_OF_RANGE (with auto_offset_reset none), OffsetUnknown, CORRUPT_MESSAGE and their kind; the
@@ -290,7 +290,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         if limit < 1:
             raise ValueError(f"max_records {limit!r}: expected 1 or more")
         try:
-            # A caller that polls without ever waiting must still let the fetches run.
+            # Let the fetches run even if the caller polls without ever waiting.
             await asyncio.sleep(0)
             while True:
                 if self._group is not None:

@@ -1,8 +1,8 @@
 """The exceptions of the clients, in one place.
 
 A broker's error is an `ApiError` with its code (``MessageTooLargeError`` and so on, by name from here as from
-`barnabas.protocol.errors`); an error on this side is a `LocalError`. ``retriable`` tells whether a retry may
-help; the clients have then already retried for as long as their settings allow.
+`barnabas.protocol.errors`); an error on this side is a `LocalError`. If ``retriable`` is true, a retry may
+succeed; the clients have already retried for as long as their settings allow.
 """
 
 from __future__ import annotations

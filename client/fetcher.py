@@ -6,8 +6,8 @@ has less than `max_partition_fetch_bytes` buffered, and all answers in flight pl
 within `fetch_max_bytes`. Exceptions are a single batch larger than the limit, and the answers that a hung
 broker still owes, which do not reduce the share of others.
 
-A partition whose leader has changed leaves the fetch in flight for it: an answer of the old leader is
-dropped, and the new one is asked, first whether it still has the records that were read (KIP-320).
+If the leader of a partition changes, its part of the fetch in flight is dropped. The consumer first asks the
+new leader whether it still has the records that were read (KIP-320), then fetches from it.
 
 It runs on the consumer's event loop.
 """

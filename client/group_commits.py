@@ -1,8 +1,8 @@
 """Commits offsets by the user's call, in the background, or automatically.
 
-An automatic commit covers the positions at the beginning of a poll: the records handed out before have been
-processed by then, so no unseen record is ever covered. Bounded: one automatic commit per interval and one
-before a revocation. On the consumer's event loop.
+An automatic commit covers the positions at the beginning of a poll. The records handed out before have been
+processed by then, so it never covers an unprocessed record. Bounded: one automatic commit per interval and
+one before a revocation. On the consumer's event loop.
 """
 
 from __future__ import annotations

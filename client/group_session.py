@@ -106,7 +106,7 @@ class GroupSession:
         self._attend()
 
     def wants_created(self, topic: str) -> bool:
-        """Whether to create a missing topic: not if a pattern found it, or another member wants it."""
+        """Whether to create a missing topic: not if only a pattern or another member selected it."""
         selection = self.selection
         if selection is None:
             return True

@@ -1,7 +1,7 @@
 """Asks brokers one after another until one answers; a slow one does not delay the next (hedging).
 
-The delay before the next broker is asked follows the answer times: a fixed delay multiplies the load of a
-cluster that is merely slow, since every request then goes to all brokers.
+The delay before the next broker is asked follows the answer times. A fixed delay would multiply the load of a
+slow cluster, because every request would go to all brokers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEPT: Final = 0.9
 class HedgeDelay:
     """Twice the slowest recent answer time, between ``least_s`` and `MOST_S`. Pure; times are arguments.
 
-    ``least_s`` is the delay that a hung broker costs.
+    ``least_s`` is the delay that a hung broker adds.
     """
 
     def __init__(self, least_s: float) -> None:

@@ -102,7 +102,7 @@ class Handover(Generic[T]):
         self._lock = threading.Lock()
 
     def offer(self, outcome: T) -> bool:
-        """Hand the outcome over; False if the thread no longer waits, and then the caller keeps it."""
+        """Hand the outcome over; if False, the thread no longer waits and the caller keeps it."""
         with self._lock:
             if self._is_wanted:
                 self.outcome = outcome
@@ -125,7 +125,7 @@ def _disown_threads() -> None:
         thread.closed_reason = "the client belongs to the parent process; make another one after a fork"
 
 
-# Windows has no fork.
+# Windows does not have fork.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown_threads)
 

@@ -46,7 +46,7 @@ def partition_of_key(key: bytes, partition_count: int) -> int:
 class KeyCache:
     """Remembers the partitions of recent keys, for hashing a key in Python costs more than sending it.
 
-    Bounded: when ``max_keys`` are known, or keys of ``max_bytes`` in all, all are forgotten.
+    Bounded: it is cleared at ``max_keys`` keys, or at ``max_bytes`` bytes of keys.
     """
 
     def __init__(self, partition_count: int, max_keys: int = 65_536, max_bytes: int = 4_194_304) -> None:

@@ -1,6 +1,6 @@
-"""The producer id of an idempotent producer: requested once, from any broker, for as long as it takes.
+"""The producer id of an idempotent producer, requested once, from any broker, without a time limit.
 
-An error that no retry can cure (an old broker, no permission) fails the waiting records, and the next record
+A permanent error (an old broker, no permission) fails the waiting records, and the next record
 starts a new request. It runs on the producer's event loop.
 """
 

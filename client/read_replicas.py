@@ -1,10 +1,10 @@
 """Chooses the replica that a partition is read from: its leader, or the one that the leader named (KIP-392).
 
 A leader that places readers by rack answers the fetch of a consumer in another rack with no records and the
-name of a replica nearby. It does so with every fetch, so a consumer with a rack has to follow. The choice is
-valid for `metadata_max_age_ms`, while the same leader leads and the replica is among the live brokers; an
-error of the replica ends it, and the leader is asked again. A replica's answer never resets offsets, and
-never refutes a leader. Rules over plain data, time passed in.
+name of a replica nearby. It does so with every fetch, so a consumer with a rack must fetch from that replica.
+The choice is valid for `metadata_max_age_ms`, while the leader is the same and the replica's broker is alive.
+After an error of the replica the consumer fetches from the leader again. A replica's answer never resets
+offsets, and never refutes a leader. Rules over plain data, time passed in.
 """
 
 from __future__ import annotations

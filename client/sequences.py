@@ -7,10 +7,10 @@ The rules of the idempotent producer (KIP-98, KIP-360), as data and functions wi
 - A batch that has to be sent again goes only when it is the first of them; nothing new passes it.
 - Until a numbering has been acknowledged once, one batch goes at a time: a broker that does not know a
   producer takes any number, so a second batch could overtake a first one that was refused.
-- After a batch was given up that may have been written, nothing new is numbered until the answer to a later
-  batch decides about it. If no batch is left to decide, or a gap is certain, the numbering starts again: once
-  no request is in flight, with 0 in the next epoch, unacknowledged batches first.
-- It also starts again if an offset is not above an earlier one: that is another log, as of a recreated topic,
+- After the producer gave up a batch that may have been written, it numbers no new batch until the answer to a
+  later batch shows whether it was. If there is no later batch, or a gap is certain, the numbering restarts
+  when no request is in flight: with 0 in the next epoch, unacknowledged batches first.
+- It also restarts if an offset is not above an earlier one. That is another log, as of a recreated topic,
   whose leader did not know the producer and accepted any number.
 
 Without numbers (idempotence off) at most one batch is in flight, so that a retry never reorders.

@@ -1,7 +1,7 @@
 """Finds the start offset of partitions from the committed offsets.
 
-A partition is not fetched until its start is known. The request is retried while that can help: an
-unavailable committed offset is never replaced by a reset. A seek of the user takes precedence. On the
+A partition is not fetched until its start is known. The request is retried after every retriable error,
+because a reset must not replace a committed offset. A seek of the user takes precedence. On the
 consumer's event loop; one task per call of `find`, which ends when its partitions have a start.
 """
 

@@ -1,8 +1,8 @@
-"""The sticky assignment: even first, then with as few moves as possible.
+"""The sticky assignment: balanced first, then with as few moves as possible.
 
-A member's claims come from its subscription: cooperative members name the partitions that they own, eager
-ones those that they had before, as user data of Kafka's StickyAssignor. Of two claims to one partition the
-one of the newer generation counts; of the same generation neither does, because one of the two must be wrong.
+A member's claims come from its subscription. Cooperative members name the partitions that they own; eager
+members name their former ones, in the user data of Kafka's StickyAssignor. Of two claims to one partition the
+one of the newer generation counts. Claims of the same generation cancel out, because one of them is wrong.
 
 Guarantees of `assign_stickily`: every partition of a subscribed topic has exactly one member, which is
 subscribed to it; no partition could go from its member to one that has at least two fewer; and where all

@@ -36,7 +36,7 @@ class RebalanceListener:
 
 
 def check_listener(listener: RebalanceListener) -> None:
-    """Raises ValueError for a listener that lacks a method: it would be missed at the first loss only."""
+    """Raises ValueError if a method is missing, which would otherwise show only at the first loss."""
     for method in ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"):
         if not callable(getattr(listener, method, None)):
             raise ValueError(f"listener={listener!r} has no {method}: derive it from RebalanceListener")

@@ -1,8 +1,8 @@
 """Checks after a change of leaders whether the new leader's log still holds the records that were read.
 
-An unclean election may replace the history that consumers have read by a shorter one; when that has grown
-again, offsets alone do not show it. So before the first fetch from a new leader the consumer asks where the
-epoch of its last record ends there (KIP-320). The rule is a pure function; `epoch_ends` sends the request.
+An unclean election may replace the history that consumers have read by a shorter one. Once the new one has
+grown, offsets alone do not show that. So before the first fetch from a new leader the consumer asks for the
+end of its last record's epoch (KIP-320). The rule is a pure function; `epoch_ends` sends the request.
 """
 
 from __future__ import annotations
