@@ -20,10 +20,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
-from barnabas.controller.events import (
-    ChannelEvent,
-    ChannelsFailed,
-)
+from barnabas.controller.events import ChannelEvent, ChannelsFailed, LinkFailed
 from barnabas.controller.link_queue import ControllerRequest, LinkQueue
 from barnabas.controller.peer_lives import PeerLives, Sign
 from barnabas.controller.peer_probe import look
@@ -223,8 +220,10 @@ class _BrokerLink:
         self.idle = asyncio.Event()
         self.idle.set()
         self._is_repeating = False
-        # Unforeseen errors since the last completely sent batch.
+        # Pauses since the last batch that was completely sent and left the broker with all metadata.
         self._failures = 0
+        # Reports, after a pause, that the broker failed to apply metadata.
+        self._resend: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._channel = Channel(
             endpoint,
@@ -246,6 +245,8 @@ class _BrokerLink:
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        if self._resend is not None:
+            self._resend.cancel()
         self.idle.set()
         self._channel.close("the broker is gone or the controller resigned")
 
@@ -276,8 +277,7 @@ class _BrokerLink:
 
     async def _rest(self, error: Exception) -> None:
         """After an unforeseen error, pause, then make the controller resend everything to the broker."""
-        rest_s = min(_RETRY_S * 2.0**self._failures, _LONGEST_REST_S)
-        self._failures += 1
+        rest_s = self._next_rest_s()
         log.critical(
             "the link to %s failed and pauses for %.1f s, then resends everything: %r",
             self,
@@ -289,6 +289,22 @@ class _BrokerLink:
         self.idle.set()
         await asyncio.sleep(rest_s)
         self._owner._report(self._queue.failed())
+
+    def _next_rest_s(self) -> float:
+        rest_s = min(_RETRY_S * 2.0**self._failures, _LONGEST_REST_S)
+        self._failures += 1
+        return rest_s
+
+    def _resend_later(self, event: LinkFailed) -> None:
+        """Report a failed UpdateMetadata after a pause, once for all that fail during it."""
+        if self._resend is None:
+            rest_s = self._next_rest_s()
+            log.error("everything is sent to %s again in %.1f s: it failed to apply metadata", self, rest_s)
+            self._resend = self._owner._loop.call_later(rest_s, self._report_failed, event)
+
+    def _report_failed(self, event: LinkFailed) -> None:
+        self._resend = None
+        self._owner._report(event)
 
     async def _connect(self) -> None:
         lives, life = self._owner.lives, (self._broker, self._broker_epoch)
@@ -340,9 +356,11 @@ class _BrokerLink:
         if answer.error_code != ErrorCode.NONE:
             log.warning("%s to %s was refused: %s", name, self, api_error(answer.error_code))
         event = self._queue.answered(answer)
-        if not self._queue.is_in_batch:
+        if not self._queue.is_in_batch and not self._queue.lacks_metadata:
             self._failures = 0
-        if event is not None:
+        if isinstance(event, LinkFailed):
+            self._resend_later(event)
+        elif event is not None:
             self._owner._report(event)
 
 

@@ -113,7 +113,8 @@ class BrokerReturned:
 
 @dataclass(frozen=True, slots=True)
 class LinkFailed:
-    """The link to a broker dropped its requests after an unforeseen error; resend everything."""
+    """An unforeseen error dropped the requests for a broker, or the broker failed to apply an UpdateMetadata;
+    resend everything."""
 
     controller_epoch: ControllerEpoch
     broker: BrokerId

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Final
 
 from barnabas.controller.events import (
     BrokerReturned,
@@ -20,6 +21,7 @@ from barnabas.controller.events import (
     StopReplicaAnswered,
 )
 from barnabas.controller.request_batch import BrokerBatch
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
 from barnabas.protocol.messages.inter_broker import (
     LeaderAndIsrRequest,
@@ -32,6 +34,9 @@ from barnabas.protocol.messages.inter_broker import (
 
 ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 ControllerResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
+
+_STALE: Final = frozenset({ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH})
+"""Another controller, or this one for a newer registration, sends such a broker everything."""
 
 
 class LinkQueue:
@@ -52,6 +57,8 @@ class LinkQueue:
         self.waiting: deque[BrokerBatch] = deque()
         self._requests: deque[ControllerRequest] = deque()
         """The rest of the batch that is being sent."""
+        self.lacks_metadata = False
+        """The broker failed to apply an UpdateMetadata, and has applied no full one since."""
         self._controller = controller
         self._epoch = epoch
         self._registration = (epoch, broker, broker_epoch)
@@ -82,14 +89,33 @@ class LinkQueue:
                 request.sequence = next(self._sequences)
         return self._requests[0] if self._requests else None
 
-    def answered(self, response: ControllerResponse) -> LeaderAndIsrAnswered | StopReplicaAnswered | None:
-        """Remove the first request; returns the event for its answer."""
+    def answered(
+        self, response: ControllerResponse
+    ) -> LeaderAndIsrAnswered | StopReplicaAnswered | LinkFailed | None:
+        """Remove the first request; returns the event for its answer.
+
+        `LinkFailed` after an UpdateMetadata that was not applied: report it after a pause. The other requests
+        stay, since the next full UpdateMetadata may fail as well.
+        """
         request = self._requests.popleft()
         if isinstance(request, LeaderAndIsrRequest) and isinstance(response, LeaderAndIsrResponse):
             return LeaderAndIsrAnswered(*self._registration, response)
         if isinstance(request, StopReplicaRequest) and isinstance(response, StopReplicaResponse):
             return StopReplicaAnswered(*self._registration, request, response)
+        if isinstance(request, UpdateMetadataRequest):
+            return self._metadata_answered(request, response)
         return None
+
+    def _metadata_answered(
+        self, request: UpdateMetadataRequest, response: ControllerResponse
+    ) -> LinkFailed | None:
+        if response.error_code in _STALE:
+            return None
+        if response.error_code == ErrorCode.NONE:
+            self.lacks_metadata = self.lacks_metadata and not request.is_full
+            return None
+        self.lacks_metadata = True
+        return LinkFailed(*self._registration)
 
     def suspect(self) -> BrokerSuspected:
         """Drop all requests, because the broker was declared dead."""

@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -312,6 +313,50 @@ def test_a_failed_link_pauses_and_then_everything_is_sent_again(rigs: list[Rig])
     wait_until(lambda: poisoned.partitions_told() == [1])
     healthy.channels.send(ONE, batch_of(2))
     wait_until(lambda: healthy.partitions_told() == [2])
+
+
+def refuse_metadata(rig: Rig) -> None:
+    """The broker cannot apply an UpdateMetadata because of a bug."""
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, UpdateMetadataRequest):
+            return request.response_type(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR))
+        return rig.broker.accept(request)
+
+    rig.broker.answer = answer
+
+
+def failures_of(rig: Rig) -> list[events.ChannelEvent]:
+    return [event for event in rig.reports if isinstance(event, events.LinkFailed)]
+
+
+def test_metadata_that_a_broker_could_not_apply_is_sent_again_after_a_pause(rig: Rig) -> None:
+    refuse_metadata(rig)
+    rig.channels.send(ONE, batch_of(0))
+    assert wait_until(lambda: failures_of(rig)) == [events.LinkFailed(*LIFE)]
+
+
+def test_a_broker_that_never_applies_metadata_still_gets_its_roles(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "_RETRY_S", 3_600.0)
+    monkeypatch.setattr(channels, "_LONGEST_REST_S", 3_600.0)
+    refuse_metadata(rig)
+    for partition in range(3):
+        rig.channels.send(ONE, batch_of(partition))
+        wait_until(lambda: len(rig.broker.of(UpdateMetadataRequest)) == partition + 1)  # noqa: B023 - at once
+    assert rig.partitions_told() == [0, 1, 2]
+    assert failures_of(rig) == []
+
+
+def test_the_pause_after_metadata_that_was_not_applied_grows(rig: Rig) -> None:
+    refuse_metadata(rig)
+    for number in range(3):
+        since = time.monotonic()
+        rig.channels.send(ONE, batch_of(0))
+        wait_until(lambda: len(failures_of(rig)) == number + 1)  # noqa: B023 - at once
+        # A loop's clock may be late by a millisecond.
+        assert time.monotonic() - since >= channels._RETRY_S * 2**number - 0.01
 
 
 @pytest.fixture

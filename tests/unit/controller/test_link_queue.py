@@ -7,6 +7,7 @@ import pytest
 from barnabas.controller import events
 from barnabas.controller.link_queue import LinkQueue
 from barnabas.controller.request_batch import BrokerBatch
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
     LeaderAndIsrPartition,
@@ -112,3 +113,34 @@ def test_after_a_failure_nothing_is_left_to_send(queue: LinkQueue) -> None:
     queue.add(batch_of(1))
     assert queue.failed() == events.LinkFailed(*REGISTRATION)
     assert queue.first() is None
+
+
+def test_metadata_that_was_not_applied_is_sent_again_with_all_else(queue: LinkQueue) -> None:
+    """The rest of the batch still goes out: the broker may have a bug for good."""
+    queue.add(batch_of(0, stops=True))
+    queue.first()
+    queue.answered(LeaderAndIsrResponse(error_code=0))
+    queue.first()
+    refused = UpdateMetadataResponse(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR))
+    assert queue.answered(refused) == events.LinkFailed(*REGISTRATION)
+    assert isinstance(queue.first(), StopReplicaRequest)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH])
+def test_metadata_that_is_too_old_for_the_broker_is_not_sent_again(queue: LinkQueue, code: ErrorCode) -> None:
+    queue.add(BrokerBatch(has_metadata=True))
+    queue.first()
+    assert queue.answered(UpdateMetadataResponse(error_code=int(code))) is None
+
+
+def test_a_broker_lacks_metadata_until_it_has_applied_a_full_update(queue: LinkQueue) -> None:
+    def answer(code: ErrorCode, *, is_full: bool) -> None:
+        queue.add(BrokerBatch(has_metadata=True, is_full_metadata=is_full))
+        queue.first()
+        queue.answered(UpdateMetadataResponse(error_code=int(code)))
+
+    answer(ErrorCode.UNKNOWN_SERVER_ERROR, is_full=False)
+    answer(ErrorCode.NONE, is_full=False)
+    assert queue.lacks_metadata
+    answer(ErrorCode.NONE, is_full=True)
+    assert not queue.lacks_metadata
