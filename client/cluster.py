@@ -300,12 +300,16 @@ class Cluster:
     # Refreshing
 
     async def refresh(self, *, at_once: bool = False) -> None:
-        """Wait for the next refresh to end. Raises NoBrokerReachable.
+        """Wait for the next refresh to end. Raises NoBrokerReachable and ClientClosed.
 
         When one is under way it is that one, which may not ask for a topic that was added just now.
         """
         self._check_open()
-        await asyncio.shield(self.request_refresh(at_once=at_once))
+        refreshing = self.request_refresh(at_once=at_once)
+        # A cancelled caller leaves it to the others, and `close`, which cancels it, cancels no caller.
+        await asyncio.wait((refreshing,))
+        self._check_open()
+        refreshing.result()
 
     async def refresh_before(self, deadline: float) -> None:
         """Wait for the next refresh, successful or not, at most until a time of `time.monotonic`."""

@@ -244,6 +244,23 @@ async def test_a_closed_cluster_refuses_everything() -> None:
             await cluster.request(BrokerId(1), MetadataRequest(topics=[]))
 
 
+@pytest.mark.parametrize("kind", [Producer, Consumer])
+async def test_a_call_that_waits_for_metadata_ends_with_client_closed(
+    kind: type[Producer] | type[Consumer],
+) -> None:
+    async with FakeCluster() as fake:
+        async with kind(bootstrap_servers=fake.bootstrap, retry_backoff_ms=1) as client:
+            gate = fake.brokers[1].gate(ApiKey.METADATA)
+            before = len(fake.requests(ApiKey.METADATA))
+            waiting = asyncio.create_task(client.partitions_for("t"))
+            await until(lambda: len(fake.requests(ApiKey.METADATA)) > before)
+        await asyncio.wait((waiting,))
+        assert not waiting.cancelled()
+        with pytest.raises(ClientClosed):
+            await waiting
+        gate.set()
+
+
 def test_an_answer_is_stale_when_it_is_older_or_names_whom_it_must_not() -> None:
     cache = MetadataCache()
     cache.update(answer(2, 5))
