@@ -146,6 +146,9 @@ def _recover_segments(
             segment, is_last=is_last
         ):
             kept.append(segment)
+            # An earlier segment was read only to rebuild its indexes. Of the epochs of this one, which is not
+            # read, only the checkpoint knows.
+            scanned.clear()
             continue
         walk = _walk(segment, recovery_point, epochs)
         fault = _fault_of(segment, walk, following)

@@ -235,6 +235,22 @@ def test_damaged_indexes_are_rebuilt_also_after_a_clean_stop(
         assert again.read(timestamp, 1).start_offset == timestamp
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("segment", range(3))
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_the_epochs_stay_when_the_indexes_of_one_segment_are_rebuilt(
+    open_log: OpenLog, suffix: str, segment: int, is_clean: bool
+) -> None:
+    log = filled(open_log)
+    open_log(CONFIG).close(0)
+    path = sorted(log.folder.glob(f"*{suffix}"))[segment]
+    path.write_bytes(path.read_bytes() + b"x")
+    for _ in range(2):
+        again = open_log(CONFIG, is_clean=is_clean, recovery_point=10)
+        assert again.epoch_cache.entries == ((0, 0), (1, 3), (2, 6), (3, 9))
+        is_clean = False
+
+
 @pytest.mark.parametrize("text", ["", "0\n1\n0 0", "0\n1\nx y\n", "0\n2\n3 9\n1 0\n"])
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_lost_epochs_are_taken_from_the_batches(open_log: OpenLog, text: str, is_clean: bool) -> None:
