@@ -97,7 +97,10 @@ def recover_log(
     end = kept[-1].next_offset if kept else 0
     if not is_clean and end < recovery_point:
         raise CorruptLog(folder, 0, end, recovery_point, "the log ends before it; segment files are missing")
-    if epochs is None or (kept and not is_clean and _lack_the_start(epochs, kept, log_start_offset)):
+    if epochs is None or (
+        kept and (not is_clean or not epochs.entries) and _lack_the_start(epochs, kept, log_start_offset)
+    ):
+        logger.info("%s: the leader epochs are read from all batches", folder)
         epochs = epochs or EpochCache(folder, files)
         # Read the epochs of all batches, also of those that recovery did not read.
         scanned = [start for segment in kept for start in _epoch_starts(segment)]
@@ -304,9 +307,13 @@ def _epoch_starts(segment: Segment) -> list[tuple[int, int]]:
 
 
 def _lack_the_start(epochs: EpochCache, segments: Sequence[Segment], log_start_offset: int) -> bool:
-    """Whether the stop undid a deletion of records, but not the deletion of their epochs."""
+    """Whether the first records have no epoch.
+
+    Either the checkpoint is gone, or the stop undid a deletion of records, but not that of their epochs.
+    """
     start = max(log_start_offset, segments[0].base_offset)
-    return bool(epochs.entries) and epochs.entries[0].start_offset > start
+    first = epochs.entries[0].start_offset if epochs.entries else segments[-1].next_offset
+    return first > start
 
 
 def _load_epochs(folder: Path, files: FileSystem) -> EpochCache | None:

@@ -251,12 +251,16 @@ def test_the_epochs_stay_when_the_indexes_of_one_segment_are_rebuilt(
         is_clean = False
 
 
-@pytest.mark.parametrize("text", ["", "0\n1\n0 0", "0\n1\nx y\n", "0\n2\n3 9\n1 0\n"])
+@pytest.mark.parametrize("text", [None, "", "0\n0\n", "0\n1\n0 0", "0\n1\nx y\n", "0\n2\n3 9\n1 0\n"])
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_lost_epochs_are_taken_from_the_batches(open_log: OpenLog, text: str, is_clean: bool) -> None:
+def test_lost_epochs_are_taken_from_the_batches(open_log: OpenLog, text: str | None, is_clean: bool) -> None:
     log = filled(open_log)
     open_log(CONFIG).close(0)
-    (log.folder / "leader-epoch-checkpoint").write_text(text)
+    path = log.folder / "leader-epoch-checkpoint"
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text)
     again = open_log(CONFIG, is_clean=is_clean, recovery_point=10)
     assert again.epoch_cache.entries == ((0, 0), (1, 3), (2, 6), (3, 9))
 
