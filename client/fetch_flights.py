@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.fetched import PartitionState
+from barnabas.client.fetched import PartitionState, Reset
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicId
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
@@ -24,6 +24,15 @@ class Asked(NamedTuple):
     leader_epoch: LeaderEpoch
     is_of_leader: bool
     """False where a replica that follows was asked."""
+
+
+class Unplaced(NamedTuple):
+    """A partition without a position, as it was when the request for one was sent."""
+
+    state: PartitionState
+    generation: int
+    reset: Reset | None
+    leader_epoch: LeaderEpoch
 
 
 class Flight:

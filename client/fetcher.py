@@ -19,15 +19,15 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.errors import LogTruncated, OffsetUnknown
-from barnabas.client.fetch_flights import Asked, Flight, fetch_request
+from barnabas.client.fetch_flights import Asked, Flight, Unplaced, fetch_request
 from barnabas.client.fetched import NO_EPOCH, FetchedFrame, PartitionState, Reset, received_records
 from barnabas.client.metadata import Leader
-from barnabas.client.offsets import EARLIEST, LATEST, OffsetSpec, list_offsets
+from barnabas.client.offsets import ListedOffset, ask_for_offsets
 from barnabas.client.read_replicas import advice, source_of
 from barnabas.client.truncation import Checked, Verdict, epoch_ends, judge
 from barnabas.protocol.channel import Answer
@@ -45,6 +45,7 @@ from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartitionResponse
 from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
 
+Q = TypeVar("Q", Checked, Unplaced)
 log = logging.getLogger(__name__)
 
 _LEADERSHIP: Final = frozenset(
@@ -87,8 +88,8 @@ class Fetcher:
         self._timer: asyncio.TimerHandle | None = None
         self._fetches: dict[BrokerId, Flight] = {}
         """At most one per node."""
-        self._checks: set[Flight] = set()
-        self._resetting: asyncio.Task[None] | None = None
+        self._questions: set[Flight] = set()
+        """Requests about positions: resets, and checks after a change of leaders."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._warned: set[str] = set()
         cluster.add_listener(self.wake)
@@ -116,7 +117,7 @@ class Fetcher:
         checks: dict[BrokerId, list[Checked]] = {}
         crowded: set[BrokerId] = set()
         sources: set[BrokerId] = set()
-        resets: list[PartitionState] = []
+        resets: dict[BrokerId, list[Unplaced]] = {}
         next_at = float("inf")
         needs_metadata = False
         for state in self._states.values():
@@ -134,7 +135,8 @@ class Fetcher:
                 needs_metadata = True
                 self._warn_if_unknown(state.tp.topic)
             elif state.fetch_offset is None:
-                resets.append(state)
+                unplaced = Unplaced(state, state.generation, state.reset, leader.epoch)
+                resets.setdefault(leader.node_id, []).append(unplaced)
             elif state.fetch_epoch > leader.epoch > NO_EPOCH:
                 self._doubt_epoch(state, leader)
             elif self._must_be_checked(state, leader.epoch):
@@ -150,10 +152,10 @@ class Fetcher:
                 by_node.setdefault(source, []).append(asked)
         if needs_metadata:
             self._cluster.request_refresh()
-        if resets and self._resetting is None:
-            self._resetting = self._spawn(self._reset(resets), self._reset_done)
-        for node_id, found in checks.items():
-            self._send_check(node_id, found)
+        for node_id, unplaced_here in resets.items():
+            self._ask(node_id, unplaced_here, self._reset)
+        for node_id, checked_here in checks.items():
+            self._ask(node_id, checked_here, self._check)
         self._send(by_node, crowded, len(sources))
         self._arm(next_at - present)
 
@@ -179,7 +181,7 @@ class Fetcher:
 
     def _give_up_moved(self) -> None:
         """Take partitions out of requests to brokers that lead them no more; give up those left empty."""
-        for flight in [*self._fetches.values(), *self._checks]:
+        for flight in [*self._fetches.values(), *self._questions]:
             is_awaited = False
             for state, epoch in flight.leader_epochs.items():
                 if not flight.carries(state):
@@ -234,13 +236,12 @@ class Fetcher:
         return freed
 
     def _spawn(
-        self, work: Coroutine[Any, Any, None], done: Callable[[asyncio.Task[None]], None] | None
+        self, work: Coroutine[Any, Any, None], done: Callable[[asyncio.Task[None]], None]
     ) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
-        if done is not None:
-            task.add_done_callback(done)
+        task.add_done_callback(done)
         return task
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
@@ -276,7 +277,7 @@ class Fetcher:
         """After a request, however it ended."""
         if self._fetches.get(flight.node_id) is flight:
             del self._fetches[flight.node_id]
-        self._checks.discard(flight)
+        self._questions.discard(flight)
         flight.land()
 
     def _postpone(self, flight: Flight, error: BarnabasError) -> None:
@@ -379,12 +380,18 @@ class Fetcher:
         else:
             self._fail(state, api_error(code, f"{state.tp} could not be fetched"))
 
-    def _send_check(self, node_id: BrokerId, checked: list[Checked]) -> None:
+    def _ask(
+        self,
+        node_id: BrokerId,
+        asked: list[Q],
+        work: Callable[[Flight, list[Q]], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Have a leader asked about positions; no partition waits for the answer of another leader."""
         flight = Flight(node_id, 0)
-        self._checks.add(flight)
-        for one in checked:
+        self._questions.add(flight)
+        for one in asked:
             flight.carry(one.state, one.leader_epoch)
-        flight.task = self._spawn(self._check(flight, checked), partial(self._landed, flight))
+        flight.task = self._spawn(work(flight, asked), partial(self._landed, flight))
 
     async def _check(self, flight: Flight, checked: list[Checked]) -> None:
         """Ask a new leader whether it still has what was read from the one before."""
@@ -449,27 +456,23 @@ class Fetcher:
             state.seek(min(position, answer.end_offset), None, answer.leader_epoch)
             state.checked_epoch = checked.leader_epoch
 
-    async def _reset(self, states: list[PartitionState]) -> None:
-        specs: dict[TopicPartition, OffsetSpec] = {}
-        generations = {state.tp: state.generation for state in states}
-        for state in states:
-            specs[state.tp] = EARLIEST if state.reset is Reset.EARLIEST else LATEST
-        try:
-            found = await list_offsets(self._cluster, specs, self._config.request_timeout_ms)
-        except BarnabasError as error:
-            log.warning("the offsets of %s could not be found: %s", ", ".join(map(str, specs)), error)
-            for state in states:
-                self._retry_later(state)
-                if not error.retriable and state.generation == generations[state.tp]:
-                    self._fail(state, error)
-            return
-        for state in states:
-            if state.generation == generations[state.tp]:
-                state.seek(found[state.tp].offset, None, found[state.tp].leader_epoch)
+    async def _reset(self, flight: Flight, unplaced: list[Unplaced]) -> None:
+        """Ask a leader for the offsets that partitions begin from."""
+        wanted = {one.state.tp: int(one.reset) for one in unplaced if one.reset is not None}
+        timeout_ms = self._config.request_timeout_ms
+        answers = await ask_for_offsets(self._cluster, flight.node_id, wanted, timeout_ms)
+        for one in unplaced:
+            state, listed = one.state, answers[one.state.tp]
+            if not flight.carries(state) or state.generation != one.generation:
+                continue
+            if isinstance(listed, ListedOffset):
+                state.seek(listed.offset, None, listed.leader_epoch)
+            elif not listed.retriable:
+                self._fail(state, listed)
+            else:
+                # Its leader is forgotten: the next attempt waits for metadata.
+                log.debug("no start offset of %s yet: %s", state.tp, listed)
         self._arrived()
-
-    def _reset_done(self, task: asyncio.Task[None]) -> None:
-        self._resetting = None
 
     def _fail(self, state: PartitionState, error: BarnabasError) -> None:
         state.error = error

@@ -71,14 +71,16 @@ async def _list_offsets(
                 by_leader.setdefault(leader.node_id, []).append(tp)
         answers = await asyncio.gather(
             *(
-                _ask(cluster, node_id, {tp: wanted[tp] for tp in tps}, left_ms)
+                ask_for_offsets(cluster, node_id, {tp: wanted[tp] for tp in tps}, left_ms)
                 for node_id, tps in by_leader.items()
             )
         )
         error: BarnabasError | None = None
-        for got, failure in answers:
-            found.update(got)
-            error = failure or error
+        for tp, listed in (item for answer in answers for item in answer.items()):
+            if isinstance(listed, ListedOffset):
+                found[tp] = listed
+            elif error is None or not listed.retriable:
+                error = listed
         if error is None:
             return found
         if not error.retriable or time.monotonic() >= deadline:
@@ -86,10 +88,10 @@ async def _list_offsets(
         await cluster.refresh_before(deadline)
 
 
-async def _ask(
-    cluster: Cluster, node_id: BrokerId, wanted: dict[TopicPartition, int], timeout_ms: int
-) -> tuple[dict[TopicPartition, ListedOffset], BarnabasError | None]:
-    """What one broker says: offsets, and the worst of the errors among its answers."""
+async def ask_for_offsets(
+    cluster: Cluster, node_id: BrokerId, wanted: Mapping[TopicPartition, int], timeout_ms: int
+) -> dict[TopicPartition, ListedOffset | BarnabasError]:
+    """Ask one broker once for the offsets of these timestamps; an error is that of its partition."""
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for tp, timestamp in wanted.items():
         known = cluster.leader_for(tp)
@@ -106,32 +108,23 @@ async def _ask(
     try:
         response = await cluster.request(node_id, request, timeout_ms=timeout_ms)
     except BarnabasError as error:
-        return {}, error
+        return dict.fromkeys(wanted, error)
     answers = {
         TopicPartition(topic.name, answer.partition_index): answer
         for topic in response.topics
         for answer in topic.partitions
     }
-    found: dict[TopicPartition, ListedOffset] = {}
-    worst: BarnabasError | None = None
+    found: dict[TopicPartition, ListedOffset | BarnabasError] = {}
     for tp in wanted:
-        refusal = _take(tp, answers.get(tp), found)
-        if refusal is not None:
-            if refusal.retriable:
-                cluster.invalidate(tp)
-            if worst is None or not refusal.retriable:
-                worst = refusal
-    return found, worst
+        found[tp] = listed = _listed(tp, answers.get(tp))
+        if isinstance(listed, ApiError) and listed.retriable:
+            cluster.invalidate(tp)
+    return found
 
 
-def _take(
-    tp: TopicPartition,
-    answer: ListOffsetsPartitionResponse | None,
-    found: dict[TopicPartition, ListedOffset],
-) -> ApiError | None:
+def _listed(tp: TopicPartition, answer: ListOffsetsPartitionResponse | None) -> ListedOffset | ApiError:
     if answer is None:
         return api_error(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker did not answer for {tp}")
     if answer.error_code != ErrorCode.NONE:
         return api_error(answer.error_code, f"the offsets of {tp} could not be listed")
-    found[tp] = ListedOffset(Offset(answer.offset), answer.timestamp, LeaderEpoch(answer.leader_epoch))
-    return None
+    return ListedOffset(Offset(answer.offset), answer.timestamp, LeaderEpoch(answer.leader_epoch))

@@ -149,6 +149,22 @@ async def test_an_answer_from_before_a_seek_is_dropped() -> None:
             assert await read(consumer, 10) == values(20, 30)
 
 
+@pytest.mark.parametrize("fate", ["hangs", "is dead"])
+async def test_no_partition_waits_for_the_start_offset_of_another_leader(fate: str) -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 2, leaders=[1, 2])
+        fill(cluster.partition("t", 0), 0, 1)
+        alive, other = cluster.brokers.values()
+        async with Consumer(bootstrap_servers=f"127.0.0.1:{alive.port}", **EARLIEST) as consumer:
+            gate = other.gate(ApiKey.LIST_OFFSETS)
+            if fate == "is dead":
+                await other.stop()
+            consumer.assign([T0, TopicPartition("t", 1)])
+            async with asyncio.timeout(DEADLINE_S):
+                assert (await consumer.getone()).value == b"0"
+            gate.set()
+
+
 @pytest.mark.parametrize(("reset", "first"), [("earliest", 10), ("latest", 30)])
 async def test_an_offset_out_of_range_is_reset(reset: str, first: int) -> None:
     async with FakeCluster() as cluster:
