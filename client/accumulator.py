@@ -73,14 +73,14 @@ class _MemoryWaiter:
 
 
 class PartitionQueue:
-    """The batches of one partition. ``append`` is that of the open batch, and refuses when there is none."""
+    """The batches of one partition. ``append`` is that of the open batch; without one it refuses."""
 
     __slots__ = ("append", "batches", "open", "pipeline", "retry_at", "tp")
 
     def __init__(self, tp: TopicPartition, pipeline: Pipeline) -> None:
         self.tp = tp
         self.batches: deque[ProducerBatch] = deque()
-        """Those that were never sent."""
+        """Batches that were never sent."""
         self.open: ProducerBatch | None = None
         self.append: Append = _refuse
         self.pipeline = pipeline
@@ -88,7 +88,7 @@ class PartitionQueue:
 
     @property
     def oldest(self) -> ProducerBatch | None:
-        """The batch that waits longest for its outcome."""
+        """The batch that has waited longest for its outcome."""
         return self.pipeline.oldest or (self.batches[0] if self.batches else None)
 
     def close_open(self) -> None:
@@ -99,7 +99,7 @@ class PartitionQueue:
 
 
 class TopicQueues:
-    """The queues of a topic, and which of them takes the records without a key at present."""
+    """The queues of a topic, and the current one for records without a key."""
 
     __slots__ = ("by_partition", "keys", "name", "partition_count", "sticky", "used_at")
 
@@ -140,7 +140,7 @@ class Accumulator:
         self.lock = threading.Lock()
         self.topics: dict[str, TopicQueues] = {}
         self.active: dict[TopicPartition, PartitionQueue] = {}
-        """The queues that hold or have sent something that is not done."""
+        """The queues with unsent or unfinished batches."""
         self.incomplete: set[ProducerBatch] = set()
         self.available_bytes = config.buffer_memory
         """0 ≤ available ≤ buffer_memory; the memory that no batch and no woken waiter has reserved."""
@@ -155,7 +155,7 @@ class Accumulator:
 
     @property
     def is_short_of_memory(self) -> bool:
-        """Whether somebody waits for room: then nothing lingers."""
+        """Whether an appender waits for memory; if so, batches do not linger."""
         return bool(self._waiters)
 
     def _make_queue(self, tp: TopicPartition) -> PartitionQueue:
@@ -166,7 +166,7 @@ class Accumulator:
     # Appending
 
     def add_topic(self, info: TopicInfo) -> TopicQueues:
-        """The queues of a topic, made with its first record and enlarged when it got more partitions."""
+        """The queues of a topic, made with its first record and extended when it gets more partitions."""
         known = self.topics.get(info.name)
         if known is None:
             known = self.topics[info.name] = TopicQueues(info, self._make_queue)
@@ -201,7 +201,7 @@ class Accumulator:
         *,
         is_sticky: bool,
     ) -> tuple[ProducerBatch, int] | int:
-        """Append where the open batch has no room: to one that may grow, or to a new one.
+        """Append to a batch that may grow, or to a new one, because the open batch is full.
 
         Returns the batch and the index in it, or the bytes of memory that are missing. Raises
         MESSAGE_TOO_LARGE for a record above `max_request_size`, and ClientClosed.
@@ -261,7 +261,7 @@ class Accumulator:
         headers: Headers | None,
         timestamp_ms: int,
     ) -> int | None:
-        """Append beyond `batch_size` to a batch that has others before it; None when it may not grow."""
+        """Append beyond `batch_size` to a batch behind others; None if it may not grow."""
         builder = batch.builder
         if queue.pipeline.is_idle or queue.batches[0] is not batch or builder is None:
             return None
@@ -386,7 +386,7 @@ class Accumulator:
         return batch
 
     def put_back(self, queue: PartitionQueue, batch: ProducerBatch, retry_at: float) -> None:
-        """Let a batch that was in flight wait for its next attempt, and all others for it."""
+        """Let a batch that was in flight wait for its next attempt; later batches wait behind it."""
         queue.pipeline.put_back(batch)
         queue.retry_at = max(queue.retry_at, retry_at)
 
@@ -398,7 +398,7 @@ class Accumulator:
     def failed(
         self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError, *, may_be_written: bool
     ) -> None:
-        """Fail a batch wherever it is: on its way or waiting."""
+        """Fail a batch, in flight or waiting."""
         was_sent = batch.flight > 0
         if not was_sent:
             queue.batches.remove(batch)
@@ -449,7 +449,7 @@ class Accumulator:
         self._release(reserved)
 
     def close(self, reason: str) -> None:
-        """Take no more records; those who wait for memory are told."""
+        """Take no more records; appenders that wait for memory fail."""
         self.closed_reason = reason
         for topic in self.topics.values():
             for queue in topic.by_partition:

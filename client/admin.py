@@ -79,7 +79,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be made. -1 takes the broker's default; ``replica_assignment`` replaces both counts."""
+    """A topic to create. -1 means the broker's default; ``replica_assignment`` replaces both counts."""
 
     name: str
     num_partitions: int = USE_DEFAULT
@@ -90,7 +90,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """How many partitions there are to be in all; ``assignments``: the replicas of each new one in order."""
+    """The new total of partitions; ``assignments`` has the replicas of each new partition in order."""
 
     total_count: int
     assignments: Sequence[Sequence[int]] | None = None
@@ -104,7 +104,7 @@ class CreatedTopic(NamedTuple):
 
 
 class ClusterDescription(NamedTuple):
-    """``controller_id`` is -1 while there is none."""
+    """``controller_id`` is -1 while there is no controller."""
 
     cluster_id: str | None
     controller_id: BrokerId
@@ -112,7 +112,7 @@ class ClusterDescription(NamedTuple):
 
 
 class BrokerReplicas(NamedTuple):
-    """The replicas that a broker hosts, by partition; or why it could not be asked."""
+    """The replicas of a broker, by partition, or the error of the request."""
 
     node: Node
     replicas: dict[TopicPartition, ReplicaDescription]
@@ -160,9 +160,9 @@ class Admin(ClusterOwner, AdminGroups):
         timeout_ms: int | None = None,
         validate_only: bool = False,
     ) -> dict[str, CreatedTopic]:
-        """Make topics and wait until each partition has a leader and every broker that answers says so.
+        """Create topics and wait until each partition has a leader that every reachable broker reports.
 
-        Raises the topic's own error when one topic is asked for, else TopicErrors when any failed.
+        Raises the topic's own error for a single topic, and TopicErrors if some of several topics failed.
         """
         wanted = [topics] if isinstance(topics, NewTopic) else list(topics)
         timeout_ms = self._timeout(timeout_ms)
@@ -203,7 +203,7 @@ class Admin(ClusterOwner, AdminGroups):
         return created
 
     async def _created_before(self, wanted: NewTopic) -> CreatedTopic | None:
-        """The topic that stands there, if an attempt whose answer was lost can have made it."""
+        """The existing topic, if an attempt whose answer was lost may have created it."""
         resource = ConfigResource.topic(wanted.name)
         try:
             info = (await self.describe_topics(wanted.name))[wanted.name]
@@ -231,11 +231,11 @@ class Admin(ClusterOwner, AdminGroups):
     async def _wait_until_everybody(
         self, names: Iterable[str], knows: Callable[[Mapping[str, MetadataTopic]], bool], deadline: float
     ) -> None:
-        """Wait until every broker knows of a change, so that whichever is asked next, by whomever, does.
+        """Wait until every broker's metadata has a change, so that later requests to any broker see it.
 
-        ``knows`` sees the topics that a broker has, of these. The controller has answered already; the others
-        hear of a change milliseconds later. A broker that does not answer is passed over, and so is one that
-        still does not know at the deadline: the change is made all the same.
+        ``knows`` gets those of the topics that a broker has. The controller has answered already; it updates
+        the others within milliseconds. A broker that does not answer, or lacks the change at the deadline, is
+        skipped, because the change is made all the same.
         """
         cluster = self._open()
         request = MetadataRequest(
@@ -254,7 +254,7 @@ class Admin(ClusterOwner, AdminGroups):
                 await asyncio.sleep(_KNOWN_POLL_S)
 
     async def delete_topics(self, names: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
-        """Delete topics and their records, and wait until no broker names them. Raises as `create_topics`."""
+        """Delete topics and wait until they are gone from all metadata. Raises as `create_topics`."""
         wanted = [names] if isinstance(names, str) else list(names)
         timeout_ms = self._timeout(timeout_ms)
         request = DeleteTopicsRequest(
@@ -296,9 +296,9 @@ class Admin(ClusterOwner, AdminGroups):
         timeout_ms: int | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Give topics more partitions, so many in all, and wait until each has a leader.
+        """Raise topics to these numbers of partitions, and wait until each partition has a leader.
 
-        Records with keys go to other partitions afterwards. Raises as `create_topics`.
+        Keys then map to other partitions. Raises as `create_topics`.
         """
         wanted = {
             name: more if isinstance(more, NewPartitions) else NewPartitions(more)
@@ -342,9 +342,9 @@ class Admin(ClusterOwner, AdminGroups):
         include_documentation: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-        """The settings of topics and brokers, all or those named, by resource and name.
+        """The settings of topics and brokers, all or the named ones, by resource and name.
 
-        Raises a resource's own error when one is asked for, else TopicErrors when any failed.
+        Raises a resource's own error for a single resource, and TopicErrors if some of several failed.
         """
         wanted = [resources] if isinstance(resources, ConfigResource) else list(resources)
         found, errors = await describe_configs(
@@ -420,7 +420,7 @@ class Admin(ClusterOwner, AdminGroups):
         return await list_offsets(self._open(), keyed, self._timeout(timeout_ms))
 
     async def describe_replicas(self, topics: Iterable[str] | None = None) -> list[BrokerReplicas]:
-        """What every live broker says of its replicas: leader, ISR, high watermark, log end, size."""
+        """The replicas of every live broker: leader, ISR, high watermark, log end, size."""
         cluster = self._open()
         await cluster.refresh()
         names = None if topics is None else list(topics)

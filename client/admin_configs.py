@@ -1,7 +1,7 @@
-"""Settings of topics and brokers as the admin client sees them, and the requests that show and change them.
+"""Settings of topics and brokers, and the requests that show and change them.
 
-A broker's own settings are asked of that broker; those of topics, and the defaults of all brokers, of any.
-Belongs to the event loop of the cluster.
+Requests for a broker's own settings go to that broker; those for topics and for the defaults of all brokers
+go to any broker. Belongs to the event loop of the cluster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 class ConfigResource(NamedTuple):
-    """What has settings. Made by `topic`, `broker` or `all_brokers`."""
+    """A topic, a broker or all brokers. Made by `topic`, `broker` or `all_brokers`."""
 
     kind: ConfigResourceType
     name: str
@@ -47,7 +47,7 @@ class ConfigResource(NamedTuple):
 
     @classmethod
     def all_brokers(cls) -> ConfigResource:
-        """What every broker has that does not say itself."""
+        """The defaults for brokers without a value of their own."""
         return cls(ConfigResourceType.BROKER, "")
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class ConfigResource(NamedTuple):
 
 
 class ConfigSynonym(NamedTuple):
-    """One of the places that a value could come from."""
+    """A possible source of a value."""
 
     name: str
     value: str | None
@@ -66,7 +66,7 @@ class ConfigSynonym(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting as it counts, and where it comes from. ``value`` is None where it is sensitive."""
+    """The effective value of a setting, and its source. A sensitive ``value`` is None."""
 
     name: str
     value: str | None
@@ -89,7 +89,7 @@ class Append(NamedTuple):
 
 
 class Subtract(NamedTuple):
-    """Take from a setting that is a list."""
+    """Remove from a setting that is a list."""
 
     value: str
 
@@ -107,7 +107,7 @@ async def describe_configs(
     documentation: bool,
     timeout_ms: int,
 ) -> tuple[dict[ConfigResource, dict[str, ConfigEntry]], dict[ConfigResource, ApiError]]:
-    """The settings by resource and name, and the resources that were refused."""
+    """The settings by resource and name, and the errors by resource."""
     keys = None if names is None else list(names)
     found: dict[ConfigResource, dict[str, ConfigEntry]] = {}
     errors: dict[ConfigResource, ApiError] = {}
@@ -139,7 +139,7 @@ async def alter_configs(
     validate_only: bool,
     timeout_ms: int,
 ) -> dict[ConfigResource, ApiError]:
-    """Change settings one by one; returns the resources that were refused, as a whole each."""
+    """Change settings one by one; returns errors by resource. A failed resource keeps all its settings."""
     errors: dict[ConfigResource, ApiError] = {}
     for whom, asked in _by_broker(changes).items():
         request = IncrementalAlterConfigsRequest(
@@ -170,7 +170,7 @@ def _by_broker(resources: Iterable[ConfigResource]) -> dict[str, list[ConfigReso
 
 
 async def _ask(cluster: Cluster, whom: str, request: RequestOf[R], timeout_ms: int) -> R:
-    """Ask a broker, or anybody who answers. Asking twice does no harm: the changes name the outcome."""
+    """Ask one broker, or the first that answers. Changes are idempotent, so a retry is harmless."""
     deadline = time.monotonic() + timeout_ms / 1000
     attempt = 0
     while True:

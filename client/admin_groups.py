@@ -1,7 +1,7 @@
 """The operators' requests about consumer groups: members, committed offsets, and changes of both.
 
-A part of `Admin`, which is the only one to derive from it; on its event loop. Questions follow the
-coordinator when it moves, and are asked again while that can help and the time is not over.
+The base class of `Admin` alone, on its event loop. Requests follow the coordinator when it moves, and are
+retried after retriable errors until the timeout.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """``topics`` and ``assignment`` are empty while the group is not Stable, or is none of consumers."""
+    """``topics`` and ``assignment`` are empty unless the group is Stable and has consumers."""
 
     member_id: str
     group_instance_id: str | None
@@ -125,7 +125,7 @@ class AdminGroups(ABC):
     ) -> list[GroupListing]:
         """The groups of all live brokers, by name; only those in these states, if any are given.
 
-        Raises what kept one broker from answering until the time was over.
+        Raises the last error of a broker that did not answer before the timeout.
         """
         cluster, timeout_ms = self._open(), self._timeout(timeout_ms)
         await cluster.refresh()
@@ -152,14 +152,14 @@ class AdminGroups(ABC):
                 if not error.retriable or time.monotonic() >= deadline:
                     raise
                 if node_id not in cluster.nodes:
-                    # Its groups have gone to brokers that are asked as well.
+                    # Its groups have moved to brokers that are also asked.
                     return {}
             await cluster.refresh_before(deadline)
 
     async def describe_groups(
         self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None
     ) -> dict[str, GroupDescription]:
-        """State, members and assignments. Raises GROUP_ID_NOT_FOUND for a group that there is not."""
+        """State, members and assignments. Raises GROUP_ID_NOT_FOUND for a group that does not exist."""
         wanted = [group_ids] if isinstance(group_ids, str) else list(group_ids)
 
         async def describe(group_id: str) -> GroupDescription:
@@ -206,7 +206,7 @@ class AdminGroups(ABC):
     async def remove_members(
         self, group_id: str, group_instance_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> None:
-        """Have static members leave that will not come back. Raises UNKNOWN_MEMBER_ID."""
+        """Remove static members that will not return. Raises UNKNOWN_MEMBER_ID."""
         members = [
             MemberIdentity(member_id=NO_MEMBER, group_instance_id=instance, reason="removed by an operator")
             for instance in group_instance_ids
@@ -225,7 +225,7 @@ class AdminGroups(ABC):
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What a group has committed: of all partitions, or of these, with None where it is nothing."""
+        """Committed offsets of all partitions, or of these, where None means that there is none."""
         offsets = self._offsets_of(group_id)
         if partitions is None:
             return await offsets.fetch_all(self._timeout(timeout_ms))
@@ -238,7 +238,7 @@ class AdminGroups(ABC):
         *,
         timeout_ms: int | None = None,
     ) -> None:
-        """Set where the group goes on. Raises NON_EMPTY_GROUP while it has members."""
+        """Set the committed offsets of a group. Raises NON_EMPTY_GROUP while it has members."""
         try:
             await self._offsets_of(group_id).commit(checked_offsets(offsets), self._timeout(timeout_ms))
         except CommitFailed as error:
@@ -250,7 +250,7 @@ class AdminGroups(ABC):
     async def delete_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> None:
-        """Forget committed offsets. Raises GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND and their kind."""
+        """Delete committed offsets. Raises GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND and their kind."""
         topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
         for topic, partition in partitions:
             asked = OffsetDeleteRequestPartition(partition_index=partition)
@@ -277,7 +277,7 @@ class AdminGroups(ABC):
     async def _ask(
         self, group_id: str, request: RequestOf[R], codes: Callable[[R], list[int]], timeout_ms: int
     ) -> tuple[R, BrokerId]:
-        """Ask the coordinator until it answers as one; the first error in its answer is raised."""
+        """Ask brokers until the coordinator answers. Raises the first error in its answer."""
         member = Membership(_NO_TIMING)
         calls = GroupCalls(self._open(), group_id, member)
         backoff = calls.backoff()

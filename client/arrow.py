@@ -1,8 +1,8 @@
 """Arrow record batches out of decoded columns, with no copy of the data and no Python work per record.
 
 The columns carry the names and types of Spark's Kafka source: key, value, topic, partition, offset,
-timestamp, timestampType, headers. A caller takes all of them, or names in a schema of its own those that it
-wants, in any order; nothing else is decoded. Needs pyarrow (the extra ``barnabas[arrow]``).
+timestamp, timestampType, headers. A caller takes all of them, or names some in a schema of its own, in any
+order; only those are decoded. Needs pyarrow (the extra ``barnabas[arrow]``).
 
 A builder belongs to one thread at a time; what it returns is immutable.
 """
@@ -52,13 +52,13 @@ def schema_of(columns: Iterable[str]) -> pa.Schema:
 class ArrowBuilder:
     """Wraps the columns of one partition into record batches of one schema.
 
-    `columns` says what a `BulkDecoder` has to decode for it.
+    `columns` are the columns that a `BulkDecoder` must decode for it.
     """
 
     def __init__(
         self, schema: pa.Schema, topic: str, partition: int, *, max_rows: int = DEFAULT_MAX_ROWS
     ) -> None:
-        """Raises InvalidConfiguration when the schema names a column that there is not, or another type."""
+        """Raises InvalidConfiguration if the schema names an unknown column, or another type for one."""
         for field in schema:
             _check_field(field)
         self._schema = schema
@@ -159,7 +159,7 @@ def _check_field(field: pa.Field) -> None:
 
 
 def _without_nullability(kind: pa.DataType) -> Any:
-    """What of a type has to agree: inner fields may be nullable or not."""
+    """The type without the nullability of inner fields, which need not agree."""
     if pa.types.is_list(kind):
         return ("list", _without_nullability(kind.value_type))
     if pa.types.is_struct(kind):

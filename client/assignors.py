@@ -28,7 +28,7 @@ from barnabas.protocol.ids import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member as the leader knows it."""
+    """One member, as its subscription describes it to the leader."""
 
     member_id: str
     subscription: Subscription
@@ -43,7 +43,7 @@ Assignments = dict[str, list[TopicPartition]]
 class Assignor:
     """``assign`` takes the members and the number of partitions of each topic that exists.
 
-    ``user_data`` is what a member adds to its subscription, from what it owns and since which generation.
+    ``user_data`` makes the user data of a subscription from the owned partitions and their generation.
     """
 
     name: str
@@ -68,7 +68,7 @@ def in_order(members: Collection[Member]) -> list[Member]:
 
 
 def assign_range(members: Collection[Member], partitions_per_topic: Mapping[str, int]) -> Assignments:
-    """Per topic a run of neighbouring partitions each; the first members have one more where it must be."""
+    """Per topic each member gets a run of neighbouring partitions; a remainder goes to the first members."""
     given: Assignments = {member.member_id: [] for member in members}
     ordered = in_order(members)
     for topic in sorted(partitions_per_topic, key=java_order):
@@ -85,7 +85,7 @@ def assign_range(members: Collection[Member], partitions_per_topic: Mapping[str,
 
 
 def assign_round_robin(members: Collection[Member], partitions_per_topic: Mapping[str, int]) -> Assignments:
-    """All partitions of all topics dealt out in turn; who is not subscribed is passed over."""
+    """All partitions of all topics in turn, skipping members that are not subscribed."""
     given: Assignments = {member.member_id: [] for member in members}
     ordered = in_order(members)
     subscribed = {topic for member in members for topic in member.subscription.topics}
@@ -100,7 +100,7 @@ def assign_round_robin(members: Collection[Member], partitions_per_topic: Mappin
 
 
 def assign_sticky(members: Collection[Member], partitions_per_topic: Mapping[str, int]) -> Assignments:
-    """As even as can be, and of all such ways one that moves little; for members that gave all up first."""
+    """The most even assignment with few moves, for members that gave all partitions up first."""
     claims = [
         Claim(member.member_id, frozenset(member.subscription.topics), *sticky_claim(member.subscription))
         for member in in_order(members)
@@ -111,7 +111,7 @@ def assign_sticky(members: Collection[Member], partitions_per_topic: Mapping[str
 def assign_cooperative_sticky(
     members: Collection[Member], partitions_per_topic: Mapping[str, int]
 ) -> Assignments:
-    """As sticky, but a partition that moves is given to nobody until its owner has joined without it."""
+    """As sticky, but a partition that moves stays unassigned until its owner has joined without it."""
     claims = [
         Claim(
             member.member_id,
@@ -143,7 +143,7 @@ ASSIGNORS: Final[dict[str, Assignor]] = {
 
 
 def is_cooperative(names: Collection[str]) -> bool:
-    """Whether a member with these assignors keeps its partitions while it joins again: if all allow it."""
+    """Whether a member keeps its partitions while it rejoins, which all of its assignors must allow."""
     return all(ASSIGNORS[name].is_cooperative for name in names)
 
 
@@ -155,9 +155,9 @@ def subscription_for(
     generation_id: int,
     rack_id: str | None,
 ) -> Subscription:
-    """What a member says of itself under one assignor.
+    """A member's subscription under one assignor.
 
-    ``owned`` is what it holds while it joins, ``remembered`` what it had before it gave that up.
+    It still has ``owned`` partitions while it joins; it gave ``remembered`` ones up before.
     """
     return Subscription(
         topics=tuple(sorted(topics, key=java_order)),

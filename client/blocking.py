@@ -1,9 +1,9 @@
 """The clients without asyncio: the same names, methods and errors, for programs of threads.
 
-Each client has one background thread with an event loop on which the asyncio client lives. Calls hop over to
-it, but for the records of `Producer.send`: these are appended in the caller's thread, under a lock, and only
-a new batch wakes the loop. All clients may be used from several threads, a consumer by one at a time; after
-a fork the child must make clients of its own, and is told so.
+Each client has one background thread with an event loop, on which the asyncio client runs. Calls are passed
+to it, except that `Producer.send` appends in the caller's thread, under a lock; only a new batch wakes the
+loop. All clients may be used from several threads, a consumer by one at a time. After a fork, clients of the
+parent raise an error in the child, which must make its own.
 """
 
 from __future__ import annotations

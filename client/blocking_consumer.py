@@ -1,8 +1,8 @@
 """The consumer for threads: fetches ahead on a thread of its own, hands out whole polls.
 
 Guarantees are those of `barnabas.client.Consumer`. Iterating takes records from the last poll, one by one;
-`position` and `commit` count what was really handed out. One thread at a time may use it, and that thread is
-where a rebalance listener is called: its methods are plain ones and may use the consumer.
+`position` and `commit` count only records that were handed out. One thread at a time may use it, and that
+thread calls the rebalance listener, whose methods are plain ones and may use the consumer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Consumer:
         start_on(self._thread, self._consumer.start)
         self._left: deque[ConsumerRecord] = deque()
         self._outcomes: deque[_Call] = deque()
-        """Of commits, for the callbacks; the consumer's thread adds to it."""
+        """Outcomes of commits, for the callbacks; the consumer's thread adds to it."""
         self._desk = _Desk()
         self._has_listener = False
         self._raised: BaseException | None = None
@@ -67,7 +67,7 @@ class Consumer:
     def close(self, *, commits: bool = True, timeout_ms: int = _consumer.CLOSE_TIMEOUT_MS) -> None:
         """Commit where that is automatic, leave the group, disconnect, end the thread. Idempotent.
 
-        As `barnabas.client.Consumer.close`; what a listener does takes as long as it takes.
+        As `barnabas.client.Consumer.close`, but the time of a listener is not limited.
         """
         if self._thread.closed_reason is not None:
             return
@@ -92,7 +92,7 @@ class Consumer:
         pattern: str | re.Pattern[str] | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """As `barnabas.client.Consumer.subscribe`; the listener is called in the thread that polls."""
+        """As `barnabas.client.Consumer.subscribe`; the polling thread calls the listener."""
         told = None
         if listener is not None:
             check_listener(listener)
@@ -123,7 +123,7 @@ class Consumer:
         self._forget(*(partitions or self.assignment()))
 
     def pause(self, *partitions: Partition) -> None:
-        """As `barnabas.client.Consumer.pause`; what was polled and not handed out is fetched again later."""
+        """As `barnabas.client.Consumer.pause`; records that were polled but not handed out are refetched."""
         for tp in partitions:
             first = self._first_left(tp)
             if first is not None:
@@ -174,7 +174,7 @@ class Consumer:
             self._serve(poll)
             return polled.outcome
         except BaseException as error:
-            # Interrupted: what has come already is for the next poll, and what comes late is fetched again.
+            # Interrupted: the next poll gets the records that have arrived; later ones are refetched.
             self._left.extend(polled.give_up())
             self._raised = error
             raise
@@ -208,10 +208,10 @@ class Consumer:
         offsets: Mapping[TopicPartition, OffsetToCommit] | None = None,
         on_commit: CommitDone | None = None,
     ) -> None:
-        """Commit once, in the background; a failure is logged where there is no ``on_commit``.
+        """Commit once, in the background; a failure is logged if there is no ``on_commit``.
 
-        That gets the offsets and the error, None if all is well, in the thread that polls, commits or closes
-        next. What it raises comes out of that call.
+        ``on_commit`` gets the offsets and the error, None on success, in the thread that polls, commits or
+        closes next. That call raises the callback's exception.
         """
         wanted = self._handed_out() if offsets is None else offsets
         done: CommitDone | None = None
@@ -233,7 +233,7 @@ class Consumer:
         return self._thread.call(lambda: self._consumer.committed(partitions, timeout_ms=timeout_ms))
 
     def _handed_out(self) -> dict[TopicPartition, OffsetToCommit]:
-        """The positions, without what was polled but not handed out yet."""
+        """The positions, without records that were polled but not handed out yet."""
         positions: dict[TopicPartition, OffsetToCommit] = {**self._do(self._consumer._consumed)}
         return {**positions, **_first_offsets(self._left)}
 
@@ -262,7 +262,7 @@ class Consumer:
         return self._thread.call(run)
 
     def _serve(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on the consumer's thread; the listener calls that it makes happen here."""
+        """Run a coroutine on the consumer's thread; its listener calls are made on this thread."""
         if not self._has_listener:
             return self._thread.call(work)
         self._desk.refuse_within_call()
@@ -277,7 +277,7 @@ class Consumer:
         return self._thread.outcome(future)
 
     def _give_back(self) -> None:
-        """Take back what was polled and not handed out, as if the poll had not brought it."""
+        """Rewind to the first record that was polled but not handed out."""
         firsts = _first_offsets(self._left)
         self._left.clear()
         if firsts:
@@ -299,18 +299,18 @@ def _first_offsets(records: Sequence[ConsumerRecord]) -> dict[TopicPartition, in
 
 
 class _Desk:
-    """Where calls of listeners wait for the thread that waits for the consumer."""
+    """A queue of listener calls for the thread that waits for the consumer."""
 
     def __init__(self) -> None:
         self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self.is_in_call = False
 
     def clear(self) -> None:
-        """Before work begins: what an interrupted one has left is nobody's."""
+        """Drop the calls of an interrupted call, before the next begins."""
         self.calls = queue.SimpleQueue()
 
     def serve(self, future: concurrent.futures.Future[T]) -> None:
-        """Make the calls that come until the future is done."""
+        """Make the calls that arrive until the future is done."""
         calls = self.calls
         future.add_done_callback(lambda _: calls.put(None))
         while (call := calls.get()) is not None:
@@ -321,7 +321,7 @@ class _Desk:
                 self.is_in_call = False
 
     def refuse_within_call(self) -> None:
-        """Raises LocalError in a listener: the poll that it would wait for waits for it."""
+        """Raises LocalError in a listener, because the poll waits for the listener."""
         if self.is_in_call:
             raise LocalError(
                 "a rebalance listener is a part of a poll, and cannot poll, unsubscribe or close itself"
@@ -329,7 +329,7 @@ class _Desk:
 
 
 class _InCallersThread(RebalanceListener):
-    """Has a listener called by the thread that waits for the consumer."""
+    """Passes a listener's calls to the thread that waits for the consumer."""
 
     def __init__(self, listener: RebalanceListener, desk: _Desk) -> None:
         self._listener = listener

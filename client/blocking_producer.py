@@ -1,8 +1,8 @@
 """The producer for threads: appends in the caller's thread, sends on a thread of its own.
 
-`Producer.send` takes the accumulator's lock and appends; no call hops to the other thread but when a topic is
-used for the first time or `buffer_memory` is full. Guarantees are those of `barnabas.client.Producer`;
-records of different threads have no order among them.
+`Producer.send` takes the accumulator's lock and appends. It waits for the other thread only for the first
+record of a topic or when `buffer_memory` is full. Guarantees are those of `barnabas.client.Producer`; records
+of different threads have no order among them.
 
 A producer that was not closed does not lose its buffer, because it is closed, with a ResourceWarning, when it
 is garbage-collected or the program ends. The delivery may then take up to `_LAST_CLOSE_MS`.
@@ -42,7 +42,7 @@ _LAST_CLOSE_MS: Final = 30_000
 
 
 class RecordFuture:
-    """What `Producer.send` gives for a record; ``result`` waits for its outcome."""
+    """The future of a record that `Producer.send` took; ``result`` waits for its outcome."""
 
     __slots__ = ("_future", "_thread")
 
@@ -55,7 +55,7 @@ class RecordFuture:
         return self._future.done()
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Where the record was written. Raises the record's error, or TimeoutError when there is none yet."""
+        """The record's metadata. Raises the record's error, or TimeoutError if the outcome is unknown yet."""
         if self._future.done():
             return self._future.result()
         return self._thread.call(lambda: self._wait(timeout_s))
@@ -70,7 +70,7 @@ class _ThreadedProducer(_producer.Producer):
 
     def _wake_sender(self) -> None:
         sender = self._sender
-        # A round that is scheduled has yet to take the lock, which the caller holds: it will see the news.
+        # A scheduled round must still take the lock, which the caller holds, so it will see the change.
         if sender is not None and not sender.is_scheduled:
             sender.loop.call_soon_threadsafe(sender.wake)
 
@@ -184,7 +184,7 @@ class Producer:
         return RecordFuture(future, self._thread)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Return when all that was sent before is delivered or has failed. Raises TimeoutError."""
+        """Return when all records sent before are delivered or have failed. Raises TimeoutError."""
         self._thread.call(lambda: self._flush(timeout_s))
 
     def partitions_for(self, topic: str) -> list[PartitionInfo]:

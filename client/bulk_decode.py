@@ -3,7 +3,7 @@
 For readers that want many records as tables (Spark, Arrow). Batches are checked (format, CRC), gathered into
 groups of a bounded number of rows and bytes, and each group is decoded at once: by a compiled loop
 where numba is installed, by `protocol.records` otherwise; both give the same columns. Control batches are
-skipped. Whatever the bytes claim, nothing is read or written out of bounds.
+skipped. Malformed bytes never cause a read or write out of bounds.
 
 A decoder belongs to one thread at a time.
 """
@@ -35,8 +35,8 @@ _INT64_MAX: Final = (1 << 63) - 1
 class BulkDecoder:
     """Turns buffers of whole batches of one partition into columns, in offset order.
 
-    `next_offset` is where the next batch may begin at the earliest; it never goes back, so a
-    record is never given out twice.
+    `next_offset` is the lowest offset at which the next batch may begin; it never goes back, so a
+    record is never returned twice.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class BulkDecoder:
         max_batch_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
         engine: Engine = "auto",
     ) -> None:
-        """Records with offsets in [first_offset, end_offset) are given out.
+        """`decode` returns the records with offsets in [first_offset, end_offset).
 
         A group ends before it exceeds `group_rows` or `group_bytes`, packed or not, unless one batch does;
-        `max_batch_bytes` is what a batch may decompress to. Engine "numba" raises ImportError when numba is
-        absent, "auto" then takes "python".
+        `max_batch_bytes` limits the decompressed size of a batch. Without numba, engine "numba" raises
+        ImportError, and "auto" uses "python".
         """
         if group_rows < 1 or group_bytes < 1:
             raise InvalidConfiguration(
@@ -79,7 +79,7 @@ class BulkDecoder:
 
         Each buffer holds whole batches; the first may begin before and the last may end after the range.
         Raises CORRUPT_MESSAGE, INVALID_RECORD or UNSUPPORTED_FOR_MESSAGE_FORMAT for bytes that are damaged,
-        after the groups before them were given out.
+        after the groups before them were returned.
         """
         group: list[PlacedBatch] = []
         rows = size_bytes = 0

@@ -1,7 +1,7 @@
 """Records as columns: the shape that both engines of the bulk decoder fill and `arrow` wraps.
 
 Variable-length columns are laid out as Arrow lays them out: all bytes one after another, and one more
-32-bit offset than there are rows. Plain data, owned by whoever decoded it.
+32-bit offset than there are rows. Plain data, owned by the caller of the decoder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Longs = npt.NDArray[np.int64]
 
 
 class Column(Flag):
-    """What a reader can ask for; nothing else is built."""
+    """The columns of a record; only the requested ones are built."""
 
     OFFSET = auto()
     TIMESTAMP = auto()
@@ -60,7 +60,7 @@ class HeaderColumn:
 
 @dataclass(slots=True, kw_only=True)
 class RecordColumns:
-    """Some consecutive records of one partition. A column that was not asked for is None."""
+    """Some consecutive records of one partition. A column that was not requested is None."""
 
     row_count: int
     offsets: Longs | None = None

@@ -1,11 +1,11 @@
 """The compiled loops of the bulk decoder: record bytes in, columns out, without the interpreter lock.
 
-Two steps. `scan` checks the records and notes where the parts of each lie; `gather` copies one column of
+Two steps. `scan` checks the records and stores the positions of their parts; `gather` copies one column of
 bytes together. Nothing is trusted: every read is bounded by the end of its record and every record by
-the end of its batch, and `gather` is given nothing but what `scan` has checked.
+the end of its batch, and `gather` gets only positions that `scan` has checked.
 
-Importing this module compiles the loops, or loads them from numba's cache on disk, which is what later
-processes do; that is why `bulk_decode_numba` imports it only when records are about to be decoded.
+Importing this module compiles the loops, or in later processes loads them from numba's cache on disk, so
+`bulk_decode_numba` imports it only when records are about to be decoded.
 Runs on any thread; the arrays belong to the caller.
 
 Source: https://kafka.apache.org/documentation/#record.
@@ -50,7 +50,7 @@ HEADER_VALUE_START: Final = 2
 HEADER_VALUE_LENGTH: Final = 3
 HEADER_FIELDS: Final = 4
 
-# Slots of the scan's state: what was found so far, carried from call to call, and where a failure lies.
+# Slots of the scan's state: the counts so far, carried from call to call, and the place of a failure.
 FOUND_ROWS: Final = 0
 FOUND_HEADERS: Final = 1
 FAILED_BATCH: Final = 2
@@ -142,8 +142,8 @@ def _span(data: Any, position: Any, end: Any) -> Any:
 
 @njit(int64(_read_only_bytes, int64, int64, int64), cache=True, nogil=True)
 def _skip_headers(data: Any, position: Any, end: Any, count: Any) -> Any:
-    """Check the headers of a record; the position behind them, or -1 when they cannot be right."""
-    # A header takes two bytes at the least, so a huge count cannot make a huge loop.
+    """Check the headers of a record; the position after them, or -1 if they are malformed."""
+    # A header takes at least two bytes, so a huge count cannot cause a huge loop.
     if count < 0 or count > (end - position) // _MIN_HEADER_BYTES:
         return int64(-1)
     for _ in range(count):
@@ -158,9 +158,9 @@ def _skip_headers(data: Any, position: Any, end: Any, count: Any) -> Any:
 
 @njit(inline="always")
 def _scan_record(data: Any, record: Any, batch_end: Any, fields: Any, row: Any) -> Any:
-    """Note the parts of one record in a column of the table; returns (failure, position behind).
+    """Store the parts of one record in a column of the table; returns (failure, position after it).
 
-    Of offset and timestamp the deltas are noted.
+    Offset and timestamp are stored as deltas.
     """
     failure = int64(OK)
     length, position = _varint(data, record, batch_end)
@@ -245,8 +245,8 @@ def _scan_batch(
 def scan(data: Any, batches: Any, first_offset: Any, end_offset: Any, fields: Any, state: Any) -> Any:
     """Append the records of the batches with offsets in [first_offset, end_offset) to the field table.
 
-    `data` holds the uncompressed records and `batches` (int64, one row per batch) says where each batch lies
-    and what its header says; `fields` (int64, FIELDS rows) has a column for every record announced there.
+    `data` holds the uncompressed records and `batches` (int64, one row per batch) the position and the header
+    of each batch; `fields` (int64, FIELDS rows) has a column for every record that a header counts.
     Returns OK, or the index of a text in `FAILURES`, with FAILED_BATCH and FAILED_AT in the state.
     """
     for batch in range(batches.shape[0]):
@@ -259,9 +259,9 @@ def scan(data: Any, batches: Any, first_offset: Any, end_offset: Any, fields: An
 
 @njit(int64(_read_only_bytes, _longs, _longs, int64, _table, int64), cache=True, nogil=True)
 def scan_headers(data: Any, starts: Any, counts: Any, end: Any, headers: Any, first_header: Any) -> Any:
-    """Note where the parts of the records' headers lie, from column `first_header` on; returns the next.
+    """Store the positions of the headers' parts, from column `first_header` on; returns the next column.
 
-    Starts and counts are those that `scan` found; `end` is the end of the data.
+    Starts and counts come from `scan`; `end` is the end of the data.
     """
     header = first_header
     for row in range(starts.shape[0]):

@@ -1,9 +1,8 @@
 """The bulk decoder's fast engine: prepares the tables for the compiled loops and calls them.
 
-Their machine code is cached on disk, so that only the first process ever pays for compiling it (1 to
-2 s; loading takes 0.1 s). numba keeps it beside the source file, else in the user's cache directory; where
-neither can be written (a read-only image without a home), a directory of the user's own under the
-temporary one is used.
+Their machine code is cached on disk, so that only the first process compiles it (1 to 2 s; loading takes
+0.1 s). numba keeps it beside the source file, else in the user's cache directory. If neither can be written
+(a read-only image without a home), it is a private directory under the temporary one.
 
 Any thread; the loops run without the interpreter lock.
 """
@@ -39,7 +38,7 @@ Table = npt.NDArray[np.int64]
 
 
 class PlacedBatch(NamedTuple):
-    """A checked batch and where in which buffer it begins."""
+    """A checked batch, its buffer and its position there."""
 
     buffer: memoryview
     position: int
@@ -54,7 +53,7 @@ class _Piece(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of the batches in it, which lie side by side."""
+        """The size of its batches, which are adjacent."""
         return self.table[-1][1] - self.table[0][0]
 
 
@@ -69,8 +68,8 @@ class _Found(NamedTuple):
 def load_kernel() -> ModuleType:
     """The compiled loops.
 
-    Raises ImportError where numba is absent or does not fit the interpreter, and OSError where no place can
-    be written for their cache.
+    Raises ImportError if numba is absent or does not fit the interpreter, and OSError if no directory for
+    their cache is writable.
     """
     import numba
 
@@ -95,16 +94,16 @@ def _has_own_cache_place() -> bool:
 
 
 def _is_writable(place: str) -> bool:
-    """Whether a file could be made in this directory, which may itself be still to be made."""
+    """Whether a file could be made in this directory, which need not exist yet."""
     while not os.path.exists(place):
         place = os.path.dirname(place)
     return os.access(place, os.W_OK | os.X_OK)
 
 
 def _private_temporary_directory() -> str:
-    """A directory that survives this process and that nobody else can put machine code into.
+    """A directory that survives this process and that only this user can write machine code to.
 
-    When the well-known name is not safely ours, a fresh one is made, and so the loops are compiled anew.
+    If the well-known name is not safely ours, a new one is made, and the loops are compiled again.
     Raises OSError when the temporary directory cannot be written.
     """
     place = os.path.join(tempfile.gettempdir(), f"barnabas-numba-{os.getuid()}")
@@ -130,9 +129,8 @@ def decode_groups(
 ) -> Iterator[RecordColumns]:
     """The records of these checked batches with offsets in [first_offset, end_offset), as columns.
 
-    In more than one part where the batches hold more than `group_bytes` once they are decompressed, so that
-    memory stays bounded whatever they were packed into. Raises CORRUPT_MESSAGE for records that contradict
-    themselves.
+    They come in several parts if the decompressed batches exceed `group_bytes`, so that memory stays bounded
+    for any compression ratio. Raises CORRUPT_MESSAGE for records that contradict themselves.
     """
     pieces: list[_Piece] = []
     size = 0
@@ -208,7 +206,7 @@ def _build_headers(kernel: ModuleType, found: list[_Found], fields: Table, heade
 
 
 def _gather(kernel: ModuleType, found: list[_Found], starts: Longs, lengths: Longs) -> BinaryColumn:
-    """One column of bytes from where the scan saw them."""
+    """One column of bytes, copied from the positions that the scan stored."""
     rows = len(lengths)
     nulls = int(np.count_nonzero(lengths < 0))
     # A null has length -1.
@@ -231,7 +229,7 @@ def _gather(kernel: ModuleType, found: list[_Found], starts: Longs, lengths: Lon
 
 
 def _pieces(batches: Sequence[PlacedBatch], max_bytes: int) -> Iterator[_Piece]:
-    """Group neighbours in one buffer, so that many small batches cost one call; a compressed one is alone."""
+    """Group neighbours in one buffer, so that many small batches take one call; a compressed one is alone."""
     piece: _Piece | None = None
     source: memoryview | None = None
     for buffer, position, header in batches:
@@ -254,7 +252,7 @@ def _pieces(batches: Sequence[PlacedBatch], max_bytes: int) -> Iterator[_Piece]:
 
 
 def _table_row(header: BatchHeader, start: int, end: int) -> tuple[int, ...]:
-    """What the scan needs of a batch, in the order of the kernel's BATCH_ constants."""
+    """The values of a batch for the scan, in the order of the kernel's BATCH_ constants."""
     if header.record_count * MIN_RECORD_BYTES > end - start:
         raise api_error(
             ErrorCode.CORRUPT_MESSAGE, f"{end - start} bytes cannot hold {header.record_count} records"

@@ -1,10 +1,10 @@
 """A client's view of the cluster: metadata that is kept fresh, and one connection per broker made on demand.
 
-Metadata travels on a connection of its own (first to a bootstrap server, then to any broker), so that neither
-a produce request that waits for replicas nor a long-polled fetch delays the news of an election. Refreshes
-are coalesced and no more frequent than ``retry_backoff_ms``, but the first sign of a change (a lost
-connection, a leader that says it is none) is followed up at once. A broker that does not answer is overtaken:
-the next one is asked as well. When no broker that is known answers, the bootstrap servers are asked again.
+Metadata requests use a connection of their own (first to a bootstrap server, then to any broker), so that
+neither a produce request that waits for replicas nor a long-polled fetch delays the news of an election.
+Refreshes are coalesced and no more frequent than ``retry_backoff_ms``, but the first sign of a change (a lost
+connection, NOT_LEADER_OR_FOLLOWER) triggers one at once. If a broker does not answer, the next one is asked
+as well. If no known broker answers, the bootstrap servers are asked again.
 
 Everything here runs on the event loop that `start` was called on.
 """
@@ -46,7 +46,7 @@ MAIN_LANE: Final = "main"
 FETCH_LANE: Final = "fetch"
 """Long-polled fetches have a connection of their own, or every other request would wait behind them."""
 GROUP_LANE: Final = "group"
-"""So have joins of a group, which are answered when all members have come."""
+"""So have joins of a group, which are answered when all members have joined."""
 
 _LEAST_HEDGE_S: Final = 0.3
 _WATCH_INTERVAL_S: Final = 0.5
@@ -87,7 +87,7 @@ class Cluster:
         self._closed = False
 
     async def start(self) -> None:
-        """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
+        """Connect to the cluster. Raises NoBrokerReachable naming every server that was tried."""
         await self.refresh()
         self._watch()
 
@@ -96,7 +96,7 @@ class Cluster:
         return self._closed
 
     def close(self) -> None:
-        """Close every connection; what is in flight fails. Idempotent."""
+        """Close every connection; requests in flight fail. Idempotent."""
         self._closed = True
         for timer in (self._age_timer, self._watch_timer):
             if timer is not None:
@@ -107,7 +107,7 @@ class Cluster:
             channel.close("the client was closed")
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Have this called after every refresh, successful or not."""
+        """Call this after every refresh, successful or not."""
         self._listeners.append(listener)
 
     # What is known
@@ -117,7 +117,7 @@ class Cluster:
         return self.cache.nodes
 
     def leader_for(self, tp: TopicPartition) -> Leader | None:
-        """Who leads a partition; None when unknown now, and then `request_refresh` is what helps."""
+        """The leader of a partition; None if unknown, and then `request_refresh` helps."""
         return self.cache.leader_for(tp)
 
     def watch_topics(self, *topics: str) -> None:
@@ -151,10 +151,10 @@ class Cluster:
                 self.cache.forget(name)
 
     async def topic(self, name: str, timeout_ms: int, *, watches: bool = False) -> TopicInfo:
-        """A topic and its partitions, waiting until the cluster knows it.
+        """A topic and its partitions; waits until the cluster has it.
 
-        Raises what the cluster last said about the topic, for instance UNKNOWN_TOPIC_OR_PARTITION, when the
-        time is over, and at once when waiting cannot help (an invalid name).
+        Raises the cluster's last error for the topic, such as UNKNOWN_TOPIC_OR_PARTITION, after the timeout,
+        or at once if waiting cannot help (an invalid name).
         """
         with self.asking_about([name]):
             found = await self._topic(name, timeout_ms)
@@ -165,7 +165,7 @@ class Cluster:
 
     async def _topic(self, name: str, timeout_ms: int) -> TopicInfo:
         deadline = time.monotonic() + timeout_ms / 1000
-        # A topic that nobody has asked for yet is worth an immediate question.
+        # Refresh immediately for a topic that was not requested before.
         is_new = name not in self.cache.topic_errors
         while (found := self.cache.topics.get(name)) is None:
             last_error: BarnabasError | None = None
@@ -235,7 +235,7 @@ class Cluster:
         timeout_ms: int | None = None,
         lane: str = MAIN_LANE,
     ) -> R:
-        """Ask one broker. Raises ConnectionClosed or RequestTimedOutLocally, and then looks for the news."""
+        """Ask one broker. Raises ConnectionClosed or RequestTimedOutLocally, after requesting a refresh."""
         answer = await self.request_frame(node_id, message, timeout_ms=timeout_ms, lane=lane)
         body: R = answer.body
         return body
@@ -274,7 +274,7 @@ class Cluster:
             asking.cancel()
 
     async def send_oneway(self, node_id: BrokerId, message: RequestOf[Any]) -> None:
-        """Send what is not answered (acks=0). Raises ConnectionClosed."""
+        """Send a request without a response (acks=0). Raises ConnectionClosed."""
         try:
             await self.channel(node_id).send_oneway(message)
         except ConnectionClosed:
@@ -282,27 +282,27 @@ class Cluster:
             raise
 
     def invalidate(self, tp: TopicPartition) -> None:
-        """Take note that the leader of a partition is not who we thought, and look for the new one."""
+        """Mark the known leader of a partition as wrong, and request a refresh."""
         self.request_refresh(at_once=self.cache.invalidate(tp))
 
     def expect_epoch(self, tp: TopicPartition, epoch: LeaderEpoch) -> bool:
-        """Take note that a leader of this epoch has been; False when no answer has told of it for too long.
+        """Expect a leader of at least this epoch; False if too many answers have named an older one.
 
-        Until one does, the partition's leader is not known, and `request_refresh` is what helps.
+        Until an answer names one, the partition's leader is unknown, and `request_refresh` helps.
         """
         return self.cache.expect_epoch(tp, epoch)
 
     def node_failed(self, node_id: BrokerId) -> None:
-        """Take note that a broker cannot be reached: whatever it led may be led by another."""
+        """Mark a broker as unreachable, because its partitions may have other leaders."""
         if not self._closed:
             self.request_refresh(at_once=self.cache.invalidate_node(node_id))
 
     # Refreshing
 
     async def refresh(self, *, at_once: bool = False) -> None:
-        """Wait for the next refresh to end. Raises NoBrokerReachable and ClientClosed.
+        """Wait for the present refresh, or else a new one. Raises NoBrokerReachable and ClientClosed.
 
-        When one is under way it is that one, which may not ask for a topic that was added just now.
+        The present one may not include a topic that was added just now.
         """
         self._check_open()
         refreshing = self.request_refresh(at_once=at_once)
@@ -357,7 +357,7 @@ class Cluster:
         response.topics = topics
         self.cache.update(response)
         if self.cache.is_stale:
-            # A broker that is cut off from ZooKeeper answers, and learns nothing: others are asked next time.
+            # A broker without ZooKeeper answers from stale metadata, so others are asked next time.
             self._doubted = next(iter(self._control), None)
         self._drop_vanished_nodes()
 
@@ -388,7 +388,7 @@ class Cluster:
     async def ask_any(self, message: MetadataRequest) -> MetadataResponse:
         """Ask brokers one after another until one answers. Raises NoBrokerReachable with every reason."""
         upcoming = deque(self._candidates())
-        # A connection that lay idle may have been closed meanwhile: that says nothing about its broker.
+        # An idle connection may have been closed meanwhile, which does not mean that its broker is dead.
         worth_asking_twice = {endpoint for endpoint, channel in self._control.items() if channel.is_connected}
         reasons: dict[Endpoint, BarnabasError] = {}
 
@@ -409,9 +409,9 @@ class Cluster:
         raise NoBrokerReachable(f"no broker could be reached: {tried}")
 
     def _candidates(self) -> list[Endpoint]:
-        """Whom to ask: the connected one, then the known brokers in any order, then the bootstrap servers.
+        """The order to ask in: the connected broker, the known ones in any order, the bootstrap servers.
 
-        Last comes whoever told no news when there must have been some.
+        A broker that answered with stale metadata comes last.
         """
         connected = [endpoint for endpoint, channel in self._control.items() if channel.is_connected]
         known = [node.endpoint for node in self.cache.nodes.values()]
@@ -435,8 +435,8 @@ class Cluster:
     def _drop_vanished_nodes(self) -> None:
         """Give up connections to brokers that the cluster no longer counts as live.
 
-        What they still owe will not come (a stopped process keeps its sockets open), and waiting for it
-        would hold up partitions that others lead by now.
+        Their answers will not come (a stopped process keeps its sockets open), and waiting for them would
+        delay partitions that have other leaders by now.
         """
         for (node_id, _), channel in self._channels.items():
             node = self.cache.nodes.get(node_id)
@@ -444,8 +444,8 @@ class Cluster:
                 channel.disconnect(f"broker {node_id} is not among the live brokers")
 
     def _watch(self) -> None:
-        """Look for news when a broker owes answers and has been silent for two rounds."""
-        # Only those that owe something, so that channels that are no more are forgotten.
+        """Request a refresh if a broker owes answers and has been silent for two rounds."""
+        # Only channels with requests in flight, so that closed ones are dropped.
         self._silent = {
             channel: self._silent.get(channel, 0) + 1
             for channel in self._channels.values()

@@ -46,7 +46,7 @@ OffsetToCommit = int | OffsetAndMetadata | tuple[int, str]
 def checked_offsets(
     offsets: Mapping[TopicPartition, OffsetToCommit],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What a user wants to commit. Raises ValueError naming what is no offset."""
+    """The offsets that a user wants to commit. Raises ValueError naming an invalid one."""
     found: dict[TopicPartition, OffsetAndMetadata] = {}
     for tp, wanted in offsets.items():
         made = OffsetAndMetadata(*wanted) if isinstance(wanted, tuple) else OffsetAndMetadata(wanted)
@@ -86,10 +86,10 @@ class CommittedOffsets:
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int, *, retries: bool = True
     ) -> None:
-        """Commit, and ask again while that can help and the time is not over.
+        """Commit, and retry after retriable errors until the timeout.
 
         Raises CommitFailed, REBALANCE_IN_PROGRESS (commit again after the next poll), FENCED_INSTANCE_ID,
-        RequestTimedOutLocally, and what the coordinator says of a partition.
+        RequestTimedOutLocally, and the coordinator's error for a partition.
         """
         left = dict(offsets)
         deadline = time.monotonic() + timeout_ms / 1000
@@ -134,7 +134,7 @@ class CommittedOffsets:
     async def _commit_once(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], sent_as: Identity, timeout_ms: int
     ) -> tuple[BarnabasError | None, set[TopicPartition]]:
-        """One attempt: the error that another one may cure, and what is committed."""
+        """One attempt: its retriable error, and the committed partitions."""
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
         for tp, wanted in offsets.items():
             asked = OffsetCommitRequestPartition(
@@ -175,11 +175,11 @@ class CommittedOffsets:
     async def fetch(
         self, partitions: Collection[TopicPartition], timeout_ms: int
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What is committed, None where nothing is. Raises RequestTimedOutLocally and what stays wrong."""
+        """Committed offsets, None where there is none. Raises RequestTimedOutLocally and permanent errors."""
         return await self._fetch(partitions, timeout_ms) if partitions else {}
 
     async def fetch_all(self, timeout_ms: int) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """All that the group has committed. Raises as `fetch`."""
+        """All committed offsets of the group. Raises as `fetch`."""
         return await self._fetch(None, timeout_ms)
 
     async def _fetch(

@@ -1,7 +1,7 @@
 """The settings of the clients: Kafka's names with underscores, Kafka 3.9's defaults, each value checked.
 
-A setting is declared once, with its default and what is accepted. An unknown or unacceptable one is refused
-by `InvalidConfiguration`, which names it, its value, what was expected, and the nearest name that exists.
+A setting is declared once, with its default and its accepted values. An unknown or invalid one raises
+`InvalidConfiguration`, which names it, its value, the expected values, and the nearest name that exists.
 Frozen, so any thread may read them.
 """
 
@@ -27,11 +27,11 @@ _ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
 BootstrapServers = str | Endpoint | Iterable[str | Endpoint]
 Partitioner = Callable[[bytes | None, int], int]
-"""A partitioner of one's own: from the key and the number of partitions to a partition."""
+"""A custom partitioner: from the key and the number of partitions to a partition."""
 
 
 class _Refused(Exception):
-    """Carries what was expected instead of the value."""
+    """Carries a description of the expected values."""
 
 
 def _declare(default: Any, check: Callable[[Any], Any]) -> Any:
@@ -130,7 +130,7 @@ def _check_strategies(value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What every client has in common; all durations in ms."""
+    """The settings that all clients have; all durations in ms."""
 
     bootstrap_servers: tuple[Endpoint, ...] = _declare("localhost:9092", _check_servers)
     client_id: str = text("barnabas")
@@ -176,7 +176,7 @@ class ClientConfig:
         self._check_together()
 
     def _check_together(self) -> None:
-        """Hook for what several settings must fulfil jointly."""
+        """Hook for rules that concern several settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,7 @@ class ProducerConfig(ClientConfig):
     """Settings of the producer.
 
     ``batch_size`` is the size from which a batch is sent without waiting for ``linger_ms``. While an earlier
-    batch of the same partition is on its way, the next one cannot be sent and goes on growing beyond it.
+    batch of the same partition is in flight, the next one cannot be sent and grows beyond that size.
     """
 
     acks: int = _declare("all", _check_acks)
@@ -207,7 +207,7 @@ class ProducerConfig(ClientConfig):
 
     @property
     def is_idempotent(self) -> bool:
-        """What ``enable_idempotence`` comes to; as in Kafka, other settings may exclude it."""
+        """The effective ``enable_idempotence``; as in Kafka, other settings may exclude it."""
         if self.enable_idempotence is None:
             return self._against_idempotence() is None
         return self.enable_idempotence
@@ -246,9 +246,9 @@ class ProducerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
-    """Settings of the consumer. What is fetched ahead is bounded by ``fetch_max_bytes`` in all.
+    """Settings of the consumer. ``fetch_max_bytes`` bounds all data that is fetched ahead.
 
-    Offsets are committed, and topics subscribed to, only with a ``group_id``.
+    Commits and subscriptions need a ``group_id``.
     """
 
     group_id: str | None = optional_text()
@@ -257,7 +257,7 @@ class ConsumerConfig(ClientConfig):
     session_timeout_ms: int = number(45_000, 1)
     heartbeat_interval_ms: int = number(3_000, 1)
     max_poll_interval_ms: int = number(300_000, 1)
-    """Who does not poll for so long leaves the group; a rebalance waits for a member as long."""
+    """A member that does not poll for this long leaves the group; a rebalance waits as long for it."""
     partition_assignment_strategy: tuple[str, ...] = _declare(
         ("range", "cooperative-sticky"), _check_strategies
     )
@@ -265,7 +265,7 @@ class ConsumerConfig(ClientConfig):
     enable_auto_commit: bool = flag(True)
     auto_commit_interval_ms: int = number(5_000)
     client_rack: str | None = optional_text()
-    """Told to the leaders, who may send us to a replica nearby, and to the member that leads the group."""
+    """Sent to leaders, which may name a nearby replica to read from, and to the leader of the group."""
     exclude_internal_topics: bool = flag(True)
 
     auto_offset_reset: str = choice("latest", "earliest", "latest", "none")

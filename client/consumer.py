@@ -71,13 +71,13 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         self._states: dict[TopicPartition, PartitionState] = {}
         self._turns: deque[PartitionState] = deque()
         self._arrived = asyncio.Event()
-        # What `getone` and `async for` hand out one by one, and where the position is after the last of it.
+        # The records that `getone` and `async for` hand out one by one, and their partition's state.
         self._current: Iterator[ConsumerRecord] = iter(())
         self._current_state: PartitionState | None = None
         self._current_generation = 0
         # The error of the last poll or step, during which the user was not processing records.
         self._raised: BaseException | None = None
-        # Whose error comes next: records of other partitions came first, and may come for ever.
+        # The partition whose error comes next, because records of others came first and may never end.
         self._failed: PartitionState | None = None
 
     async def start(self) -> None:
@@ -95,10 +95,10 @@ class Consumer(ClusterOwner, ConsumerOffsets):
             self._group = GroupSession(self._cluster, self.config, _Assigned(self), self._arrived.set)
 
     async def close(self, *, commits: bool = True, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """Commit where that is automatic, unless not even that is wanted; leave the group, disconnect.
+        """Commit if commits are automatic and ``commits`` is True; leave the group, disconnect.
 
-        What is not done within ``timeout_ms`` is given up. A poll that another task is in ends with
-        ClientClosed. Idempotent. Raises what a rebalance listener raises, once the consumer is closed.
+        After ``timeout_ms`` the rest is given up. A poll in another task raises ClientClosed. Idempotent. An
+        exception of a rebalance listener is raised after the consumer is closed.
         """
         if self._group is not None:
             self._group.refuse_within_listener()
@@ -136,10 +136,10 @@ class Consumer(ClusterOwner, ConsumerOffsets):
     # Which partitions, and from where
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read exactly these partitions from now on; those assigned before keep their positions.
+        """Read exactly these partitions from now on; partitions that stay keep their positions.
 
-        A new one begins at what the group committed, if there is a `group_id` and it did; else where
-        `auto_offset_reset` says; unless `seek` comes before the first poll. Raises SubscriptionConflict.
+        A new one starts at the group's committed offset, if there is one, else as `auto_offset_reset` says,
+        unless `seek` is called before the first poll. Raises SubscriptionConflict.
         """
         cluster, fetcher = self._parts()
         if self._group is not None and self._group.selection is not None:
@@ -178,7 +178,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
     ) -> None:
         """Share these topics, or all whose whole names match the pattern, with the members of the group.
 
-        Replaces an earlier subscription. Partitions come and go within `poll`, where the listener is told.
+        Replaces an earlier subscription. Partitions change within `poll`, which calls the listener.
         Raises InvalidConfiguration without a `group_id`, SubscriptionConflict after `assign`, ValueError.
         """
         self._parts()
@@ -188,7 +188,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         group.subscribe(select(topics, pattern, listener))
 
     async def unsubscribe(self) -> None:
-        """Give all partitions up, assigned either way, and leave the group. Raises what a listener raises."""
+        """Give up all partitions, also assigned ones, and leave the group. Raises errors of the listener."""
         cluster, _ = self._parts()
         if self._group is not None:
             self._group.refuse_within_listener()
@@ -200,7 +200,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
             cluster.watch_only()
 
     def subscription(self) -> set[str]:
-        """The topics subscribed to: for a pattern those that were found so far."""
+        """The topics subscribed to; for a pattern, the topics that were found so far."""
         selection = self._group.selection if self._group is not None else None
         return set() if selection is None else set(selection.topics)
 
@@ -214,23 +214,23 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         return set(self._states)
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
-        """Go on from an offset; what was fetched ahead is dropped. Raises NotAssigned and ValueError."""
+        """Continue from an offset; records fetched ahead are dropped. Raises NotAssigned and ValueError."""
         if type(offset) is not int or offset < 0:
             raise ValueError(f"offset {offset!r}: expected 0 or more")
         self._seek(partition, offset, None)
 
     def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Go on from the first offset there is, in these partitions or in all."""
+        """Continue from the first offset of the log, in these partitions or in all."""
         for tp in partitions or list(self._states):
             self._seek(tp, None, Reset.EARLIEST)
 
     def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Go on from the high watermark, in these partitions or in all."""
+        """Continue from the high watermark, in these partitions or in all."""
         for tp in partitions or list(self._states):
             self._seek(tp, None, Reset.LATEST)
 
     def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Have nothing of these partitions from `poll` until `resume`; they keep their positions."""
+        """Return no records of these partitions from `poll` until `resume`; they keep their positions."""
         for tp in partitions:
             self._state(tp).is_paused = True
             self._push_back_current(self._state(tp))
@@ -247,7 +247,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
     async def position(
         self, partition: TopicPartition | tuple[str, int], *, timeout_ms: int | None = None
     ) -> Offset:
-        """The offset of the next record that comes. Waits while it has to be asked for.
+        """The offset of the next record. Waits while the broker must be asked for it.
 
         Raises NotAssigned, RequestTimedOutLocally and the partition's own error.
         """
@@ -262,7 +262,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         return Offset(state.position)
 
     def high_watermark(self, partition: TopicPartition | tuple[str, int]) -> Offset | None:
-        """The high watermark as the last fetch told it; None before the first."""
+        """The high watermark of the last fetch; None before the first."""
         known = self._state(partition).high_watermark
         return Offset(known) if known >= 0 else None
 
@@ -276,14 +276,14 @@ class Consumer(ClusterOwner, ConsumerOffsets):
     # Records
 
     async def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
-        """The next records, as soon as there are any; an empty list when none came in time.
+        """The next records, as soon as there are any; an empty list if none arrive in time.
 
         In a group this call also rebalances, which may exceed the timeout: it takes as long as the listener,
         plus up to 5 s for the commit before a revocation if the coordinator does not answer.
 
         At most ``max_records`` (default `max_poll_records`), in order within each partition. Raises
         OFFSET_OUT_OF_RANGE (with auto_offset_reset none), OffsetUnknown, CORRUPT_MESSAGE and their kind; the
-        position then stays, and a `seek` goes on.
+        position then stays, and a `seek` moves past the error.
         """
         deadline = time.monotonic() + timeout_ms / 1000
         limit = self.config.max_poll_records if max_records is None else max_records
@@ -333,7 +333,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
             raise
 
     async def _keep_up(self, group: GroupSession) -> None:
-        """What a poll owes the group; nothing is handed out once another task has begun to close."""
+        """A poll's work for the group. Raises ClientClosed once another task has begun to close."""
         group.refuse_within_listener()
         if not self._is_closing:
             await group.upkeep()
@@ -356,9 +356,9 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         state.position = records[0].offset
 
     def _finish_current(self) -> list[ConsumerRecord]:
-        """End the handing out one by one; returns what is left of it.
+        """Stop handing out records one by one; returns the remaining ones.
 
-        Nothing is left where the partition's position has been moved meanwhile, as a truncation does.
+        None remain if the partition's position has changed meanwhile, for example by a truncation.
         """
         left, state = list(self._current), self._current_state
         self._current, self._current_state = iter(()), None
@@ -372,7 +372,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
             self._finish_current()
 
     def _push_back_current(self, state: PartitionState) -> None:
-        """A pause in the middle of the handing out: what is left of it is fetched again after the resume."""
+        """Put back the remaining records of a paused partition; they are refetched after the resume."""
         if self._current_state is state:
             position = state.position
             self._finish_current()
@@ -409,19 +409,19 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         return records
 
     def _overdue_error(self) -> BarnabasError | None:
-        """The error of a partition that the last poll met, if it still has it."""
+        """The error of a partition that the last poll found, if it persists."""
         state, self._failed = self._failed, None
         if state is None or self._states.get(state.tp) is not state:
             return None
         return None if state.error is None else state.error.again()
 
     def _keep_rest(self, records: list[ConsumerRecord], limit: int) -> list[ConsumerRecord]:
-        """Hand out a part of what was being handed out one by one, and go on with the rest afterwards."""
+        """Return ``limit`` of these records, and keep the rest to be handed out one by one."""
         self._begin_current(records[limit:])
         return records[:limit]
 
     async def _wait_in_poll(self, deadline: float | None) -> bool:
-        """As `_wait_until`, until the group needs attention at most; the user counts as polling."""
+        """As `_wait_until`, but ends when the group needs attention; the user counts as polling."""
         group = self._group
         if group is None:
             return await self._wait_until(deadline)
@@ -441,7 +441,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         return True
 
     async def _wait_until(self, deadline: float | None) -> bool:
-        """Wait for anything new; False when the deadline has passed. Raises ClientClosed after `close`."""
+        """Wait for any change; False if the deadline has passed. Raises ClientClosed after `close`."""
         self._parts()
         if deadline is not None and deadline <= time.monotonic():
             return False
@@ -465,7 +465,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         self._parts()[1].wake()
 
     def _rewind(self, offsets: dict[TopicPartition, int]) -> None:
-        """For the facade, which takes polls back that were not handed out: go on from there."""
+        """Continue from offsets that the blocking facade polled but did not hand out."""
         for tp, offset in offsets.items():
             if tp in self._states:
                 self._leave_current(self._states[tp])
@@ -473,7 +473,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         self._parts()[1].wake()
 
     def _rebalance_is_due(self) -> bool:
-        """For the facade, from any thread, with each record: the user lives; does the group wait for us?"""
+        """Whether the group needs a poll. The facade calls this, which counts as a poll, for each record."""
         if self._group is None:
             return False
         self._group.member.polled(time.monotonic())
@@ -502,7 +502,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
 
 
 class _Assigned:
-    """The consumer as its group's session sees it."""
+    """The consumer's interface for its group's session."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer

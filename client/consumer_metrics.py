@@ -1,6 +1,6 @@
 """A consumer's figures for operators, under Kafka's names. A pure function of the partitions' states.
 
-Kafka's own are averages over a window; these are what holds at the moment of asking, as of the last fetch.
+Kafka's are averages over a window; these are the values as of the last fetch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from barnabas.client.fetched import PartitionState
 
 
 def consumer_metrics(states: Iterable[PartitionState]) -> dict[str, int]:
-    """What is known by now of the partitions that have been fetched from.
+    """The metrics of the partitions that were fetched at least once.
 
     - ``records-lag-max``: how many offsets the position of the worst partition is behind its high watermark;
     - ``records-lead-min``: how many offsets the position of the worst partition is ahead of its log's start,

@@ -1,6 +1,6 @@
 """A consumer's calls about offsets: commits of its group, and the ends of partitions.
 
-A part of `Consumer`, which is the only one to derive from it; on its event loop.
+The base class of `Consumer` alone, on its event loop.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ConsumerOffsets(ABC):
 
     @abstractmethod
     def _grouped(self, what: str) -> GroupSession:
-        """The part in the group. Raises InvalidConfiguration, saying what needs one."""
+        """The group session. Raises InvalidConfiguration naming the call that needs a group."""
 
     @abstractmethod
     def _consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -45,10 +45,10 @@ class ConsumerOffsets(ABC):
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None, *, timeout_ms: int | None = None
     ) -> None:
-        """Commit these offsets, each the next to read, or the positions; returns when they are safe.
+        """Commit these offsets, each the next to read, or the positions; returns when they are committed.
 
-        Raises CommitFailed when the partitions are others' by now, REBALANCE_IN_PROGRESS (commit again after
-        the next poll), RequestTimedOutLocally, InvalidConfiguration without a `group_id`.
+        Raises CommitFailed if the partitions belong to other members, REBALANCE_IN_PROGRESS (commit again
+        after the next poll), RequestTimedOutLocally, InvalidConfiguration without a `group_id`.
         """
         group = self._grouped("committing")
         timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -59,9 +59,9 @@ class ConsumerOffsets(ABC):
         offsets: Mapping[TopicPartition, OffsetToCommit] | None = None,
         on_commit: CommitDone | None = None,
     ) -> asyncio.Task[None]:
-        """Commit once, in the background; ``on_commit`` gets the offsets and the error, None if all is well.
+        """Commit once, in the background; ``on_commit`` gets the offsets and the error, None on success.
 
-        The task is done when the outcome is known, whatever it is.
+        The task is done when the outcome is known, also after a failure.
         """
         return self._grouped("committing").commits.commit_soon(self._to_commit(offsets), on_commit)
 
@@ -73,7 +73,7 @@ class ConsumerOffsets(ABC):
     async def committed(
         self, partitions: Iterable[TopicPartition | tuple[str, int]], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group committed of each partition, None where it is nothing."""
+        """The group's committed offset of each partition, None where there is none."""
         group = self._grouped("asking for committed offsets")
         timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         return await group.offsets.fetch([TopicPartition(*tp) for tp in partitions], timeout_ms)
@@ -81,7 +81,7 @@ class ConsumerOffsets(ABC):
     # Questions
 
     def metrics(self) -> dict[str, int]:
-        """``records-lag-max`` and ``records-lead-min``, once a fetch has told them; see their module."""
+        """``records-lag-max`` and ``records-lead-min``, after the first fetch; see `consumer_metrics`."""
         return consumer_metrics(self._states.values())
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
@@ -106,7 +106,7 @@ class ConsumerOffsets(ABC):
     async def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset | None]:
-        """The first record at or after each time; None where there is none so young."""
+        """The first record at or after each time; None if no record is that recent."""
         found = await self._list({TopicPartition(*tp): time_ms for tp, time_ms in timestamps_ms.items()})
         return {tp: listed if listed.offset >= 0 else None for tp, listed in found.items()}
 

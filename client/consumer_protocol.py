@@ -25,12 +25,12 @@ NO_GENERATION: Final = -1
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _MAX_COUNT: Final = 1 << 20
-"""More topics or partitions than any group has: a larger count is damage, and is not believed."""
+"""More topics or partitions than any group has; a larger count is rejected as damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member wants: topics, what its assignor adds, and what it owns since which generation."""
+    """A member's topics, the user data of its assignor, and its owned partitions with their generation."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -41,7 +41,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a member is given by the leader."""
+    """The partitions that the leader assigned to a member."""
 
     partitions: tuple[TopicPartition, ...]
     user_data: bytes | None = None
@@ -64,7 +64,7 @@ def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSI
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Read a subscription of any version. Raises INCONSISTENT_GROUP_PROTOCOL for what is none."""
+    """Read a subscription of any version. Raises INCONSISTENT_GROUP_PROTOCOL for invalid bytes."""
     reader = Reader(data, "subscription")
     version = reader.int16()
     topics = tuple(reader.string() for _ in range(reader.count()))

@@ -32,14 +32,14 @@ class Answered(NamedTuple, Generic[R]):
 
 
 def broker_timeout_ms(timeout_ms: int, request_timeout_ms: int) -> int:
-    """How long a broker may take, so that its answer comes before we give it up."""
+    """The time limit for a broker, so that it answers before the client gives up."""
     return min(timeout_ms, request_timeout_ms) * 9 // 10
 
 
 async def ask_controller(
     cluster: Cluster, request: RequestOf[R], codes: Callable[[R], list[int]], timeout_ms: int
 ) -> Answered[R]:
-    """Ask until a controller answers as one. Raises what stood in the way when the time is over."""
+    """Ask brokers until the controller answers. Raises the last error after the timeout."""
     deadline = time.monotonic() + timeout_ms / 1000
     is_doubtful = False
     while True:

@@ -55,7 +55,7 @@ class NoBrokerReachable(ConnectionClosed):
 
 
 class BufferExhausted(LocalError):
-    """No room in `buffer_memory` came free within `max_block_ms`; the record was not taken."""
+    """No memory of `buffer_memory` became free within `max_block_ms`; the record was not taken."""
 
     retriable = True
 
@@ -63,7 +63,7 @@ class BufferExhausted(LocalError):
 class DeliveryTimedOut(LocalError, TimeoutError):
     """A record was not acknowledged within `delivery_timeout_ms`; whether it was written is unknown.
 
-    ``__cause__`` is the last error that was met, when there was one.
+    ``__cause__`` is the error of the last attempt, if it had one.
     """
 
 
@@ -79,9 +79,9 @@ class OffsetUnknown(LocalError):
 
 
 class CommitFailed(LocalError):
-    """The group has gone on without this member: its partitions, and their offsets, belong to others now.
+    """The group has rebalanced without this member, whose partitions now belong to others.
 
-    The records since the last commit are read again by them. ``poll`` joins the group again.
+    These redeliver the records since the last commit. ``poll`` joins the group again.
     """
 
 

@@ -1,4 +1,4 @@
-"""A fetch on its way: which partitions it is for, as they were when it was sent, and its request.
+"""A fetch in flight: its partitions, as they were when it was sent, and its request.
 
 Plain data and rules, on the consumer's event loop.
 """
@@ -23,7 +23,7 @@ class Asked(NamedTuple):
     fetch_offset: int
     leader_epoch: LeaderEpoch
     is_of_leader: bool
-    """False where a replica that follows was asked."""
+    """False if a follower was asked."""
 
 
 class Unplaced(NamedTuple):
@@ -36,12 +36,12 @@ class Unplaced(NamedTuple):
 
 
 class Flight:
-    """A request under way for some partitions; each of them points to it until it is answered or given up."""
+    """A request in flight for some partitions, each of which points to it until it ends."""
 
     def __init__(self, node_id: BrokerId, reserved_bytes: int) -> None:
         self.node_id = node_id
         self.reserved_bytes = reserved_bytes
-        """The most that the answer may bring."""
+        """The largest size of the answer."""
         self.leader_epochs: dict[PartitionState, LeaderEpoch] = {}
         self.task: asyncio.Task[None] | None = None
 
@@ -53,7 +53,7 @@ class Flight:
         return state.flight is self
 
     def land(self) -> None:
-        """Set the partitions free that still wait for this flight."""
+        """Release the partitions that still point to this flight."""
         for state in self.leader_epochs:
             if state.flight is self:
                 state.flight = None
@@ -66,7 +66,7 @@ def fetch_request(
     max_bytes: int,
     wait_ms: int,
 ) -> FetchRequest:
-    """One fetch for these partitions, which tells where we are (KIP-392)."""
+    """One fetch for these partitions, with the client's rack (KIP-392)."""
     topics: dict[str, list[FetchPartition]] = {}
     for one in asked:
         partition = FetchPartition(

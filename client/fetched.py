@@ -62,7 +62,7 @@ class FetchedFrame:
         self._users += 1
 
     def release_if_unused(self) -> None:
-        """For an answer in which no partition found anything to keep."""
+        """Release the frame of an answer without records to keep."""
         if not self._users:
             self._frame.release()
 
@@ -74,7 +74,7 @@ class FetchedFrame:
 
 
 class _Chunk:
-    """What one answer holds for one partition: its batches that are not decoded yet."""
+    """The batches of one answer for one partition that are not decoded yet."""
 
     __slots__ = ("batches", "frame", "size_bytes", "view")
 
@@ -94,7 +94,7 @@ class _Chunk:
 
 
 class Reset(IntEnum):
-    """Where a partition's position is to come from, as the timestamp that ListOffsets takes."""
+    """The source of a partition's position, as the timestamp that ListOffsets takes."""
 
     LATEST = -1
     EARLIEST = -2
@@ -104,8 +104,8 @@ class PartitionState:
     """One assigned partition.
 
     ``position`` is the offset of the next record for the user, ``fetch_offset`` that of the next fetch:
-    position ≤ fetch_offset. Both are None while the position has to be asked for. Each has the leader epoch
-    of the batch before it, -1 where that is unknown: it tells a truncated log from one that only grew.
+    position ≤ fetch_offset. Both are None while the position is unknown. Each has the leader epoch of the
+    batch before it, -1 if unknown, which distinguishes a truncated log from one that only grew.
     """
 
     __slots__ = (
@@ -139,25 +139,25 @@ class PartitionState:
         self.check_crcs = check_crcs
         self.position: int | None = None
         self.taken_offset = 0
-        """Behind the last record taken, which may not have reached the user yet: position ≤ taken_offset."""
+        """The offset after the last record taken, perhaps not yet by the user: position ≤ taken_offset."""
         self.fetch_offset: int | None = None
         self.reset: Reset | None = None
         self.high_watermark = -1
         self.log_start_offset = -1
         self.is_paused = False
         self.flight: object | None = None
-        """The fetch that is under way for it; an answer to any other one is dropped."""
+        """Its fetch in flight; answers to other fetches are dropped."""
         self.position_epoch = NO_EPOCH
         self.fetch_epoch = NO_EPOCH
         self.checked_epoch = NO_EPOCH
-        """The epoch of the leader whose history was last found to hold ``fetch_offset``."""
+        """The epoch of the last leader whose log was found to hold ``fetch_offset``."""
         self.read_replica: ReadReplica | None = None
-        """Where the leader sent us to read."""
+        """The replica that the leader named to read from."""
         self.retry_at = 0.0
         self.error: BarnabasError | None = None
-        """What the next poll raises; nothing is fetched meanwhile."""
+        """The error that the next poll raises; nothing is fetched meanwhile."""
         self.generation = 0
-        """Counts the seeks: an answer to a fetch from before a seek is dropped, and what was taken then."""
+        """Counts seeks: records fetched or taken before a seek are dropped."""
         self.buffered_bytes = 0
         self.timestamp_type = TimestampType.CREATE_TIME
         self._chunks: deque[_Chunk] = deque()
@@ -167,14 +167,14 @@ class PartitionState:
 
     @property
     def has_data(self) -> bool:
-        """Whether records wait for the user, here or with the one who took them."""
+        """Whether records wait for the user, here or in the consumer that took them."""
         is_handed_out = self.position is None or self.position >= self.taken_offset
         return self._index < len(self._fields) or bool(self._chunks) or not is_handed_out
 
     def seek(self, offset: int | None, reset: Reset | None, epoch: int = NO_EPOCH) -> None:
-        """Go on from an offset, or from where a reset finds one; what is buffered is dropped.
+        """Continue from an offset, or from one that a reset finds; buffered records are dropped.
 
-        ``epoch`` is that of the record before the offset, where it is known.
+        ``epoch`` is that of the record before the offset, if known.
         """
         self.generation += 1
         self.position = self.fetch_offset = offset
@@ -187,25 +187,25 @@ class PartitionState:
         self.drop_buffered()
 
     def begin_at(self, offset: int, epoch: int) -> None:
-        """As `seek`, to an offset that was read in this epoch; younger leaders are asked whether it holds."""
+        """As `seek`, to an offset that was read in this epoch; newer leaders are asked whether it holds."""
         self.seek(offset, None, epoch)
         self.checked_epoch = epoch
 
     def rewind(self, offset: int | None) -> None:
-        """As `seek`, to an offset at or before the position: what is known of the history stays known.
+        """As `seek`, to an offset at or before the position; the epoch of the history is kept.
 
-        A younger epoch than that of the record before the offset will do, for histories part only once.
+        It may be newer than that of the record before the offset, because histories diverge only once.
         """
         epoch, checked_epoch = self.position_epoch, self.checked_epoch
         self.seek(offset, None, epoch)
         self.checked_epoch = checked_epoch
 
     def forget_epoch(self) -> None:
-        """The epoch of what was read is none of this log's."""
+        """Drop the epoch of the records read, which is not one of this log."""
         self.position_epoch = self.fetch_epoch = self.checked_epoch = NO_EPOCH
 
     def drop_buffered(self) -> None:
-        """Give back what was fetched ahead: it is fetched again."""
+        """Release the records that were fetched ahead; they are refetched."""
         for chunk in self._chunks:
             chunk.drop()
         self._chunks.clear()
@@ -217,7 +217,7 @@ class PartitionState:
             self.fetch_epoch = self.position_epoch
 
     def truncate(self, end_offset: int, epoch: int) -> bool:
-        """Forget what was fetched from an offset on; False, and no change, when the user may have it already.
+        """Drop the fetched records from an offset on; False, without change, if the user may have some.
 
         ``epoch`` is that of the last record before the offset.
         """
@@ -229,7 +229,7 @@ class PartitionState:
         return True
 
     def add(self, records: memoryview, frame: FetchedFrame) -> None:
-        """Take what a fetch at ``fetch_offset`` brought. Raises CORRUPT_MESSAGE and its kind."""
+        """Add the records of a fetch at ``fetch_offset``. Raises CORRUPT_MESSAGE and its kind."""
         offset = self.fetch_offset
         if not len(records) or offset is None:
             return
@@ -247,10 +247,10 @@ class PartitionState:
         self.fetch_epoch = batches[-1][1].partition_leader_epoch
 
     def take(self, max_records: int) -> list[ConsumerRecord]:
-        """The next records, at most so many and of one batch; moves the position behind them.
+        """The next records, at most ``max_records`` and of one batch; moves the position behind them.
 
-        Empty only when there is no data. Raises what decoding finds; the position then stays before the
-        damaged batch.
+        Empty only if there is no data. Raises decoding errors; the position then stays before the damaged
+        batch.
         """
         while self._index >= len(self._fields):
             if not self._decode_next():
@@ -268,7 +268,7 @@ class PartitionState:
         return [_record_of(head + record + tail) for record in fields]
 
     def _decode_next(self) -> bool:
-        """Decode one batch; whether there was one. It may hold no record for the user."""
+        """Decode one batch; False if there is none. It may hold no record for the user."""
         if not self._chunks:
             return False
         chunk = self._chunks[0]

@@ -95,7 +95,7 @@ class Fetcher:
         cluster.add_listener(self.wake)
 
     def wake(self) -> None:
-        """Have a round soon."""
+        """Schedule a round."""
         if not self._is_scheduled and not self._is_closed:
             self._is_scheduled = True
             self._loop.call_soon(self._round)
@@ -160,11 +160,11 @@ class Fetcher:
         self._arm(next_at - present)
 
     def _must_be_checked(self, state: PartitionState, epoch: LeaderEpoch) -> bool:
-        """Whether the leader is another than the one that gave us the last records."""
+        """Whether the leader differs from the one that the last records came from."""
         return state.fetch_epoch > NO_EPOCH and NO_EPOCH < state.checked_epoch < epoch
 
     def _doubt_epoch(self, state: PartitionState, leader: Leader) -> None:
-        """Find out who leads, where a commit knows of a younger leader than the cluster has told us of."""
+        """Request a refresh if a committed offset has a newer leader epoch than the metadata."""
         if self._cluster.expect_epoch(state.tp, LeaderEpoch(state.fetch_epoch)):
             self._cluster.request_refresh()
             return
@@ -180,7 +180,7 @@ class Fetcher:
         self.wake()
 
     def _give_up_moved(self) -> None:
-        """Take partitions out of requests to brokers that lead them no more; give up those left empty."""
+        """Drop partitions from requests to brokers that no longer lead them; cancel requests left empty."""
         for flight in [*self._fetches.values(), *self._questions]:
             is_awaited = False
             for state, epoch in flight.leader_epochs.items():
@@ -201,7 +201,7 @@ class Fetcher:
 
     def _send(self, by_node: dict[BrokerId, list[Asked]], crowded: set[BrokerId], sources: int) -> None:
         config = self._config
-        # What a broker was granted while there were fewer it may hold for long: its share alone counts.
+        # A request may hold more than its share, from when there were fewer brokers; count only the share.
         fair = max(1, config.fetch_max_bytes // max(1, sources))
         room = config.fetch_max_bytes
         room -= sum(min(fair, flight.reserved_bytes) for flight in self._fetches.values())
@@ -227,7 +227,7 @@ class Fetcher:
             flight.task = self._spawn(self._fetch(flight, asked, wait_ms), partial(self._landed, flight))
 
     def _drop_paused(self) -> int:
-        """Give back the memory of partitions that are paused, which nobody else may wait for; how much."""
+        """Release the memory of paused partitions, which may otherwise be held for ever; returns its size."""
         freed = 0
         for state in self._states.values():
             if state.is_paused and state.buffered_bytes:
@@ -248,7 +248,7 @@ class Fetcher:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            # A bug of ours: the user's next poll shall say so rather than wait for ever.
+            # A bug of ours: the user's next poll must raise it rather than wait for ever.
             self._loop.call_exception_handler({"message": "fetching failed", "exception": error})
             for state in self._states.values():
                 self._fail(state, LocalError(f"{type(error).__name__}: {error}"))
@@ -324,16 +324,16 @@ class Fetcher:
         frame.release_if_unused()
 
     def _heed(self, asked: Asked, leader: Leader, partition: FetchPartitionResponse) -> None:
-        """Go where the leader sends us; see `read_replicas`."""
+        """Follow the leader's choice of a replica; see `read_replicas`."""
         present, lease_s = time.monotonic(), self._config.metadata_max_age_ms / 1000
         named = advice(partition.preferred_read_replica, leader, present, lease_s)
         asked.state.read_replica = named
         if named is not None and named.node_id not in self._cluster.nodes:
-            # The leader would send us there again at once, and with no records.
+            # The leader would name it again at once, and send no records.
             self._leave_replica(asked.state, LocalError("it is not among the live brokers"))
 
     def _leave_replica(self, state: PartitionState, error: BarnabasError) -> None:
-        """Read from the leader again, which may know a better replica."""
+        """Read from the leader again, which may name a better replica."""
         if state.read_replica is not None:
             log.info("%s is not read from replica %d: %s", state.tp, state.read_replica.node_id, error)
             state.read_replica = None
@@ -362,7 +362,7 @@ class Fetcher:
             )
             reset = reset_of(self._config)
             if state.has_data:
-                # What was read before is still handed out; the offset is asked for again after that.
+                # The buffered records are handed out first; then the position is reset.
                 self._retry_later(state)
             elif reset is None:
                 self._fail(state, api_error(code, text))
@@ -373,7 +373,7 @@ class Fetcher:
             log.debug("fetching %s: %s", state.tp, api_error(code))
             self._retry_later(state)
         elif code == ErrorCode.UNKNOWN_SERVER_ERROR:
-            # A fault of the broker's, which may be over the next time or on another broker.
+            # A fault of the broker, which may be gone at the next attempt or on another broker.
             self._warn(api_error(code, f"{state.tp} could not be fetched"))
             self._cluster.invalidate(state.tp)
             self._retry_later(state)
@@ -394,13 +394,13 @@ class Fetcher:
         flight.task = self._spawn(work(flight, asked), partial(self._landed, flight))
 
     async def _check(self, flight: Flight, checked: list[Checked]) -> None:
-        """Ask a new leader whether it still has what was read from the one before."""
+        """Ask a new leader whether it still has the records that were read from the previous one."""
         try:
             answers = await epoch_ends(self._cluster, flight.node_id, checked)
         except BarnabasError as error:
             log.debug("broker %d was asked in vain for the ends of epochs: %s", flight.node_id, error)
             if isinstance(error, ApiError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
-                # Brokers before Kafka 2.1 cannot tell.
+                # Brokers before Kafka 2.1 do not have this request.
                 for one in checked:
                     one.state.checked_epoch = one.leader_epoch
             else:
@@ -426,7 +426,7 @@ class Fetcher:
                 self._follow(one, answer)
 
     def _follow(self, checked: Checked, answer: LeaderEpochEndOffset) -> None:
-        """Go on with the new leader, from where its history and what was read agree."""
+        """Continue from the offset up to which the new leader's log agrees with the records read."""
         state = checked.state
         verdict = judge(checked.fetch_offset, state.taken_offset, answer)
         if verdict is Verdict.FETCHED_AHEAD:
@@ -484,7 +484,7 @@ class Fetcher:
             self._warn(api_error(code, f"topic {topic!r} cannot be read"))
 
     def _warn(self, error: BarnabasError) -> None:
-        """Log an error that is waited out, once."""
+        """Log a retried error, once."""
         text = str(error)
         if text not in self._warned:
             self._warned.add(text)
@@ -492,5 +492,5 @@ class Fetcher:
 
 
 def reset_of(config: ConsumerConfig) -> Reset | None:
-    """What `auto_offset_reset` says to do without a valid position."""
+    """The reset for an invalid position, by `auto_offset_reset`."""
     return {"earliest": Reset.EARLIEST, "latest": Reset.LATEST}.get(config.auto_offset_reset)

@@ -1,8 +1,8 @@
-"""Requests to the coordinator of a group: finding it, asking it, and noticing that it is another one now.
+"""Finds the coordinator of a group, sends requests to it, and follows it when it moves.
 
-Requests of one lane leave in the order of the calls, also while the coordinator is still being looked for: of
-two commits the later one counts. Bounded: one attempt per call but for `leave`, with a time limit that covers
-the looking; who calls again waits as `Backoff` says. On the consumer's event loop.
+Requests of one lane leave in the order of the calls, also while the coordinator is being looked up, so that
+of two commits the later one counts. Bounded: one attempt per call, except for `leave`, with a time limit that
+includes the lookup; repeated calls wait as `Backoff` says. On the consumer's event loop.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _LEAST_HEDGE_S: Final = 0.5
 
 
 class GroupCalls:
-    """The way to the coordinator of one group, for one member."""
+    """The requests of one member to the coordinator of its group."""
 
     def __init__(self, cluster: Cluster, group_id: str, member: Membership) -> None:
         self.group_id = group_id
         self._cluster = cluster
         self._member = member
         self._failed: BrokerId | None = None
-        """Whom to ask last the next time."""
+        """The broker to ask last the next time."""
         self._hedge = HedgeDelay(_LEAST_HEDGE_S)
         self._looking = asyncio.Lock()
-        """Held while the coordinator is looked for; a lock is fair, so nobody overtakes those who wait."""
+        """Held while the coordinator is looked up; the lock is fair, so no call overtakes a waiting one."""
 
     def backoff(self) -> Backoff:
         return self._cluster.config.make_retry_backoff()
 
     async def coordinator(self, timeout_ms: int | None = None) -> BrokerId:
-        """Who coordinates the group. Raises what a broker said, ConnectionClosed, RequestTimedOutLocally."""
+        """The coordinator's id. Raises a broker's error, ConnectionClosed or RequestTimedOutLocally."""
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000), self._looking:
                 return (
@@ -84,7 +84,7 @@ class GroupCalls:
         return node_id
 
     async def _first_answer(self) -> tuple[BrokerId, FindCoordinatorResponse]:
-        """Ask brokers in any order until one answers; one that does not answer soon is overtaken."""
+        """Ask brokers in any order until one answers; if one is slow, the next is asked as well."""
         nodes = list(self._cluster.nodes)
         random.shuffle(nodes)
         upcoming = deque(sorted(nodes, key=lambda node_id: node_id == self._failed))
@@ -105,7 +105,7 @@ class GroupCalls:
         return answered
 
     async def ask(self, message: RequestOf[R], *, timeout_ms: int, lane: str = MAIN_LANE) -> R:
-        """Ask the coordinator once. Raises as `coordinator`; a broker that cannot be reached is none."""
+        """Ask the coordinator once. Raises as `coordinator`; if unreachable, it is looked up again later."""
         deadline = time.monotonic() + timeout_ms / 1000
         node_id = await self.coordinator(timeout_ms)
         left_ms = max(1, int((deadline - time.monotonic()) * 1000))
@@ -118,9 +118,9 @@ class GroupCalls:
             raise
 
     async def leave(self, member_id: str, reason: str, limit_s: float) -> None:
-        """Have a member leave, whoever coordinates by now; one that is not known there has left.
+        """Remove a member from the group, also if the coordinator moves; an unknown member has left already.
 
-        Asked again while that can help. Raises the last error when the time is over.
+        Retries after retriable errors. Raises the last error after ``limit_s``.
         """
         request = LeaveGroupRequest(
             group_id=self.group_id, members=[MemberIdentity(member_id=member_id, reason=reason)]

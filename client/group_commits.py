@@ -23,7 +23,7 @@ from barnabas.protocol.ids import TopicPartition
 log = logging.getLogger(__name__)
 
 CommitDone = Callable[[Mapping[TopicPartition, OffsetAndMetadata], BarnabasError | None], None]
-"""Called with what was to be committed, and why it was not. What it raises comes out of the next poll."""
+"""Called with the offsets and the error, None on success. The next poll raises its exception."""
 
 _NEVER: Final = float("inf")
 _LEAST_INTERVAL_S: Final = 0.01
@@ -31,7 +31,7 @@ _BEFORE_LEAVING_MS: Final = 5_000
 
 
 class GroupCommits:
-    """The commits of one member; ``noticed`` is called after each, for it may bring news of the group."""
+    """The commits of one member; ``noticed`` is called after each, as it may show changes of the group."""
 
     def __init__(
         self,
@@ -47,18 +47,18 @@ class GroupCommits:
         self._assigned = assigned
         self._noticed = noticed
         self._known: dict[TopicPartition, int] = {}
-        """What is committed already, as far as we know: it is not committed again."""
+        """The last known committed offsets, which are not committed again."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._automatic: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
-        """What a callback raised, for the next poll."""
+        """The exception of a callback, for the next poll."""
         self.due_at = self._after_interval(time.monotonic())
 
     def stop_automatic(self) -> None:
         self.due_at = _NEVER
 
     def assigned_now(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Other partitions are ours now; these are the offsets that they begin from."""
+        """The assignment has changed; these are the offsets that its partitions begin from."""
         owned = self._assigned.owned()
         self._known = {tp: offset for tp, offset in self._known.items() if tp in owned}
         self._known.update((tp, found.offset) for tp, found in offsets.items())
@@ -74,7 +74,7 @@ class GroupCommits:
     def commit_soon(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None
     ) -> asyncio.Task[None]:
-        """Commit once, in the background; what goes wrong is told to ``done``, or logged without one."""
+        """Commit once, in the background; ``done`` gets the outcome, else a failure is logged."""
         task = asyncio.get_running_loop().create_task(self._commit_quietly(dict(offsets), done))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -111,7 +111,7 @@ class GroupCommits:
             self.failure = raised
 
     def raise_failure(self) -> None:
-        """Raise what a callback raised, once."""
+        """Raise the exception of a callback, once."""
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
@@ -122,7 +122,7 @@ class GroupCommits:
             await asyncio.wait(self._tasks)
 
     def give_up(self) -> None:
-        """End the commits in the background whose outcome is not known yet."""
+        """Cancel the commits in the background whose outcome is not known yet."""
         for task in self._tasks:
             task.cancel()
 
@@ -134,13 +134,13 @@ class GroupCommits:
             return
         self.due_at = self._after_interval(now)
         if self._automatic is not None and not self._automatic.done():
-            # Without a coordinator they would pile up; the next one covers more.
+            # Without a coordinator they would accumulate; the next one covers more.
             return
         if self._may_commit and (offsets := self._uncommitted()):
             self._automatic = self.commit_soon(offsets, None)
 
     async def automatic_now(self) -> None:
-        """Commit before partitions go, and wait for it, for a while. A failure is logged."""
+        """Commit before a revocation, and wait for it for a limited time. A failure is logged."""
         if self.due_at == _NEVER or not self._may_commit:
             return
         offsets = self._uncommitted()

@@ -1,8 +1,8 @@
-"""One join of a member: JoinGroup, the assignment where we lead, SyncGroup, and the offsets to begin from.
+"""One join of a member: JoinGroup, the assignment if we lead, SyncGroup, and the offsets to begin from.
 
-`GroupJoin.run` goes on until the member has its assignment, for as long as retries can help, with pauses that
-grow. It ends without one when the member turned out to be unknown: the user is told first that partitions are
-lost. Cancelling it at any point leaves a member that can join anew. On the consumer's event loop.
+`GroupJoin.run` retries after retriable errors, with growing pauses, until the member has its assignment. If
+the coordinator does not know the member, it returns without one, so that the listener first learns that the
+partitions are lost. A cancelled member can join again. On the consumer's event loop.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ from barnabas.protocol.messages.join_group import (
 log = logging.getLogger(__name__)
 
 _JOIN_GRACE_MS = 5_000
-"""How much longer than the rebalance may take the answer to a join is waited for."""
+"""The time to wait for the answer to a join beyond the limit of the rebalance."""
 _OFFSETS_WITHIN_MS = 5_000
-"""How long the end of a join is held up by committed offsets that cannot be told yet."""
+"""The time that a join waits for committed offsets that are not available yet."""
 _MAX_REASON = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The outcome of a join, as who it was joined, and what was subscribed to then."""
+    """The outcome of a join, with the identity and the subscription that it was made with."""
 
     identity: Identity
     topics: frozenset[str]
     partitions: frozenset[TopicPartition]
     offsets: dict[TopicPartition, OffsetAndMetadata | None] | None
-    """Of the partitions that were not owned before; None when they could not be found out for a while."""
+    """Of the partitions that were not owned before; None if they were not available in time."""
 
 
 @dataclass(slots=True)
 class Holdings:
-    """What a member says of itself: owned now, or remembered from before it gave all up, and since when."""
+    """A member's partitions, owned now or remembered from before it gave all up, with their generation."""
 
     owned: set[TopicPartition] = field(default_factory=set)
     remembered: set[TopicPartition] = field(default_factory=set)
@@ -69,7 +69,7 @@ class Holdings:
 
 
 class GroupJoin:
-    """Joins for one member; ``led_counts`` is what the last assignment that we made was based on."""
+    """Joins for one member; ``led_counts`` has the partition counts of our last assignment as leader."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class GroupJoin:
         self.led_counts: dict[str, int] = {}
 
     async def run(self, topics_now: Callable[[], frozenset[str]], holdings: Holdings) -> Joined | None:
-        """Join; None when the member has to begin anew. Raises what no retry can cure."""
+        """Join; None if the member must start again as a new one. Raises permanent errors."""
         backoff = self._calls.backoff()
         while True:
             try:
@@ -105,7 +105,7 @@ class GroupJoin:
                 if outcome in (Reaction.TAKE_MEMBER_ID, Reaction.REJOIN):
                     continue
             finally:
-                # Whatever ended the attempt, also a cancellation: it can be made again.
+                # The attempt can be repeated after any outcome, also after a cancellation.
                 if self._member.state in (MemberState.JOINING, MemberState.SYNCING):
                     self._member.unjoin(self._member.rejoin_reason)
             if self._member.has_lost_partitions or self._member.is_over:
@@ -162,7 +162,7 @@ class GroupJoin:
     def _refused(
         self, api: Api, reaction: Reaction, code: int, sent_as: Identity, given_member_id: str = ""
     ) -> Reaction:
-        """Take a refusal over. Raises it, unless the next attempt is another one because of it."""
+        """React to an error code. Raises it, unless the next attempt will differ because of it."""
         error = api_error(code, f"{api.value} of group {self._calls.group_id!r}")
         self._member.react(api, reaction, str(error), sent_as, given_member_id)
         if reaction in (Reaction.RETRY, Reaction.FIND_COORDINATOR, Reaction.FENCED, Reaction.FAIL):
@@ -171,7 +171,7 @@ class GroupJoin:
         return reaction
 
     async def _lead(self, response: JoinGroupResponse) -> Mapping[str, list[TopicPartition]]:
-        """Deal the partitions out, as the leader of this generation."""
+        """Assign the partitions, as the leader of this generation."""
         assignor = self._assignor()
         members = [
             Member(one.member_id, decode_subscription(one.metadata), one.group_instance_id)
@@ -203,12 +203,12 @@ class GroupJoin:
         return found
 
     async def _partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """The topics that exist. One that does not is left out, and the group joins again when it comes."""
+        """Partitions by existing topic. When a missing one is created, the group joins again."""
         wanted = set(topics)
         self._cluster.watch_topics(*wanted)
         if not wanted <= set(self._cluster.cache.topics):
             try:
-                # The first may have been under way before the topics were added.
+                # The first may have begun before the topics were added.
                 await self._cluster.refresh(at_once=True)
                 if not wanted <= set(self._cluster.cache.topics):
                     await self._cluster.refresh(at_once=True)
@@ -217,7 +217,7 @@ class GroupJoin:
         return self.counts(wanted)
 
     def counts(self, topics: Collection[str]) -> dict[str, int]:
-        """How many partitions each of these topics has that is known."""
+        """The number of partitions of each of these topics that is known."""
         known = self._cluster.cache.topics
         return {topic: len(known[topic].partitions) for topic in topics if topic in known}
 
@@ -255,9 +255,9 @@ class GroupJoin:
             )
         except BaseException as error:
             if not isinstance(error, BarnabasError) or not error.retriable:
-                # The assignment is not taken, so the group has to be told to give it again.
+                # The assignment is not taken over, so the member must rejoin to get it again.
                 member.want_rejoin(f"the committed offsets are not known: {error}")
                 raise
-            # Another rebalance would not help: the partitions are taken, and wait for their offsets.
+            # Another rebalance would not help: take over the partitions, which wait for their offsets.
             log.warning("%s; going on asking", error)
         return Joined(sent_as, topics, partitions, offsets)

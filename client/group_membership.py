@@ -1,10 +1,10 @@
-"""The life of one member of a consumer group, as tables and plain rules: answers and time in, decisions out.
+"""The states of one member of a consumer group, as tables and rules: answers and time in, decisions out.
 
-`MOVES` says which state may follow which; `REACTIONS` says what each error code means in the answer to each
-request. There is no I/O here, no clock and no randomness; `group_session` sends what is decided here.
+`MOVES` has the legal transitions; `REACTIONS` has the meaning of each error code in the answer to each
+request. There is no I/O here, no clock and no randomness; `group_session` executes the decisions.
 
 Invariants: a generation is only held together with the member id that it was given to; a member that was
-thrown out, or has left, holds neither, and `has_lost_partitions` says so until the user was told.
+removed, or has left, holds neither, and `has_lost_partitions` is true until the listener is called.
 
 Sources: KIP-62 (heartbeats in the background, max.poll.interval), KIP-345 (static members), KIP-394 (member
 ids are given first), KIP-429 (cooperative rebalances).
@@ -23,10 +23,10 @@ from barnabas.protocol.messages.join_group import NO_GENERATION, NO_MEMBER
 
 
 class MemberState(Enum):
-    """Where a member stands."""
+    """The state of a member."""
 
     UNJOINED = "unjoined"
-    """Wants to join (again) with the next poll; what it holds of an earlier generation is still its own."""
+    """Wants to join (again) with the next poll; it still owns its partitions of an earlier generation."""
     JOINING = "joining"
     SYNCING = "syncing"
     STABLE = "stable"
@@ -48,7 +48,7 @@ MOVES: Final[dict[MemberState, frozenset[MemberState]]] = {
 
 
 class Api(Enum):
-    """The requests whose answers say something about the membership."""
+    """The requests whose answers concern the membership."""
 
     JOIN = "JoinGroup"
     SYNC = "SyncGroup"
@@ -58,15 +58,15 @@ class Api(Enum):
 
 
 class Reaction(Enum):
-    """What an error code in an answer leads to."""
+    """The reaction to an error code in an answer."""
 
-    GO_ON = "all is well"
+    GO_ON = "no error"
     RETRY = "the same again after a pause"
-    FIND_COORDINATOR = "the same again with the coordinator that there is now"
+    FIND_COORDINATOR = "the same again with the present coordinator"
     TAKE_MEMBER_ID = "join with the member id that was given"
     REJOIN = "a rebalance is under way: join again, as who we are"
-    FORGET_GENERATION = "our generation is gone, and with it our partitions; the member id still counts"
-    FORGET_MEMBER = "the group knows us no more: join as a new member"
+    FORGET_GENERATION = "our generation is gone, and with it our partitions; the member id is still valid"
+    FORGET_MEMBER = "the group has removed us: join as a new member"
     FENCED = "another member holds our instance id"
     FAIL = "only the user can help"
 
@@ -112,11 +112,11 @@ REACTIONS: Final[dict[Api, dict[ErrorCode, Reaction]]] = {
         _E.UNKNOWN_TOPIC_OR_PARTITION: _R.RETRY,
     },
 }
-"""What is not listed is for the user."""
+"""Errors that are not listed are raised to the user."""
 
 
 def reaction_to(api: Api, code: int) -> Reaction:
-    """What an error code in an answer to this request means."""
+    """The reaction to an error code in an answer to this request."""
     if code == ErrorCode.NONE:
         return Reaction.GO_ON
     for known, reaction in REACTIONS[api].items():
@@ -126,21 +126,21 @@ def reaction_to(api: Api, code: int) -> Reaction:
 
 
 _YOUNG: Final = 32
-"""A group that has just changed is likely to change again, and members learn of it by their heartbeats.
+"""A group that has just changed is likely to change again, which members learn from their heartbeats.
 
 So the first one of a generation comes after this part of the period, and each gap is twice the one before it.
 """
 
 
 class IllegalMove(Exception):
-    """A bug of ours: a state was to follow one that it cannot follow. Nothing was changed."""
+    """A bug of ours: an illegal transition. The state is unchanged."""
 
 
 class Duty(Enum):
-    """What the background has to do for the member now."""
+    """The background's next task for the member."""
 
     WAIT = "nothing until the time given"
-    HEARTBEAT = "tell the coordinator that we live"
+    HEARTBEAT = "send a heartbeat"
     LEAVE = "leave the group: the user has not polled for too long"
 
 
@@ -154,7 +154,7 @@ class Timing:
 
 
 class Identity(NamedTuple):
-    """Who a member is to the coordinator."""
+    """A member's identity for the coordinator."""
 
     member_id: str
     generation_id: int
@@ -191,7 +191,7 @@ class Membership:
 
     @property
     def holds_generation(self) -> bool:
-        """Whether a commit now carries a generation that the coordinator can check."""
+        """Whether a commit would carry a generation, which the coordinator can check."""
         return self.generation_id != NO_GENERATION
 
     @property
@@ -200,11 +200,11 @@ class Membership:
 
     @property
     def must_leave(self) -> bool:
-        """Whether the coordinator has to be told when we go; a static member stays until its session ends."""
+        """Whether to send LeaveGroup at the end; a static member stays until its session expires."""
         return self.member_id != NO_MEMBER and self.group_instance_id is None
 
     def duty(self, now: float) -> tuple[Duty, float]:
-        """What to do now, and when to ask again at the latest."""
+        """The next task, and the latest time to call this again."""
         if self.is_over or not self._has_session:
             return Duty.WAIT, float("inf")
         silent_at = float("inf") if self._in_poll else self._polled_at + self.timing.max_poll_interval_s
@@ -262,7 +262,7 @@ class Membership:
         self._heartbeat_due = now + self._heartbeat_gap
 
     def heartbeat_failed(self, now: float, retry_s: float) -> None:
-        """No answer: try again soon; after a session without one the coordinator itself is in doubt."""
+        """No answer: try again soon; after a session timeout without one, look the coordinator up again."""
         self._heartbeat_due = min(self._heartbeat_due, now + retry_s)
         if now - self._heard_at >= self.timing.session_s:
             self.coordinator_lost()
@@ -272,7 +272,7 @@ class Membership:
         self._heard_at = now
 
     def want_rejoin(self, reason: str) -> bool:
-        """Join again with the next poll; False when that is to come anyway."""
+        """Join again with the next poll; False if that is planned already."""
         if self.state is not MemberState.STABLE:
             return False
         self._move(MemberState.UNJOINED)
@@ -280,7 +280,7 @@ class Membership:
         return True
 
     def unjoin(self, reason: str) -> None:
-        """The attempt to join is over without success: what was held before is still held."""
+        """The attempt to join has failed; the member still holds its earlier partitions."""
         if not self.is_over:
             self._move(MemberState.UNJOINED)
             self.rejoin_reason = reason
@@ -288,10 +288,10 @@ class Membership:
     def react(
         self, api: Api, reaction: Reaction, reason: str, sent_as: Identity, given_member_id: str = NO_MEMBER
     ) -> None:
-        """Take over what an answer leads to.
+        """Apply the reaction to an answer.
 
-        ``sent_as`` is who we were when the request was sent. The background's requests may be answered when
-        that is past, or while a join is under way that brings the same news: such answers change nothing.
+        ``sent_as`` is our identity when the request was sent. An answer to a background request changes
+        nothing if the identity has changed since, or during a join, which gives the same information.
         """
         if reaction is Reaction.FIND_COORDINATOR:
             self.coordinator_lost()
@@ -314,11 +314,11 @@ class Membership:
             self._move(MemberState.FENCED)
 
     def went_silent(self) -> None:
-        """The user did not poll in time: the group goes on without us, until the next poll joins again."""
+        """The user did not poll in time: we leave the group, and the next poll joins again."""
         self._lose("max_poll_interval_ms passed without a poll", keeps_member_id=False)
 
     def lost_told(self) -> None:
-        """The user knows that the partitions are lost."""
+        """The listener is called for the lost partitions."""
         self.has_lost_partitions = False
 
     def left(self) -> None:

@@ -1,9 +1,8 @@
 """A consumer's part in its group: joins, heartbeats, rebalances with their listener, commits, and leaving.
 
-What the user must notice happens within `upkeep`, which every poll runs: partitions come and go there and
-nowhere else, so that no record of a partition is handed out after the listener heard that it is gone. Joining
-itself goes on in the background between polls, and so do heartbeats, until `max_poll_interval_ms` passes
-without a poll: then the member leaves, and joins again with the next poll.
+The assignment changes only within `upkeep`, which every poll runs, so that no record of a partition is handed
+out after the listener was called for its loss. Joins and heartbeats continue in the background between polls.
+If `max_poll_interval_ms` passes without a poll, the member leaves, and joins again with the next poll.
 
 Everything here runs on the consumer's event loop.
 """
@@ -78,7 +77,7 @@ class GroupSession:
         self._joining: asyncio.Task[Joined | None] | None = None
         self._background: asyncio.Task[None] | None = None
         self._stirred = asyncio.Event()
-        """Set when the background has something to do before its time."""
+        """Set to wake the background before its time."""
         self._topics = TopicSearch(cluster, config)
         self._fault: LocalError | None = None
         self.attention_at = -_NEVER
@@ -90,7 +89,7 @@ class GroupSession:
     # What the consumer calls
 
     def subscribe(self, selection: TopicSelection) -> None:
-        """Be a member from the next poll on, or with another selection than before."""
+        """Join with the next poll, or change the selection of topics."""
         before = self.selection
         self.selection = selection
         self.offsets.is_member = True
@@ -113,7 +112,7 @@ class GroupSession:
         return selection.pattern is None and (topic in selection.topics or topic not in self._join.led_topics)
 
     async def unsubscribe(self) -> None:
-        """Give up all partitions, and leave the group. Raises what the listener raises, when that is done."""
+        """Give up all partitions and leave the group; then raises the listener's exception, if any."""
         selection = self.selection
         if selection is None:
             return
@@ -133,9 +132,9 @@ class GroupSession:
                 self._equip()
 
     async def close(self, *, commits: bool, timeout_s: float) -> None:
-        """Commit where that is automatic, tell the listener, leave. ``commits`` is False after a failure.
+        """Commit if automatic, call the listener, leave. ``commits`` is False after a failure.
 
-        Raises what the listener raises, after the member has left. What takes too long is given up.
+        Gives up the rest after ``timeout_s``. Raises the listener's exception after the member has left.
         """
         self.refuse_within_listener()
         leave_s = min(_LEAVE_S, timeout_s / 4)
@@ -161,13 +160,13 @@ class GroupSession:
         self.commits.raise_failure()
 
     async def upkeep(self) -> None:
-        """Do what a poll owes the group; see the module. Raises what only the user can cure."""
+        """Do a poll's work for the group; see the module. Raises errors that only the user can fix."""
         present = time.monotonic()
         self.member.polled(present)
         if self._fault is not None:
             raise self._fault.again()
         self.commits.automatic_if_due(present)
-        # What turns up from now on is for the next poll, or for this one.
+        # Later events set it again, for this poll or the next one.
         self.attention_at = self.commits.due_at
         self.commits.raise_failure()
         if self.selection is None or not self._has_work():
@@ -193,7 +192,7 @@ class GroupSession:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """One at a time: rebalances, unsubscribing, closing; for one task may close what another polls."""
+        """One at a time: rebalance, unsubscribe, close; one task may close while another polls."""
         async with self._turns:
             self._in_turn = asyncio.current_task()
             try:
@@ -202,7 +201,7 @@ class GroupSession:
                 self._in_turn = None
 
     def refuse_within_listener(self) -> None:
-        """Raises LocalError in a listener, which would wait for itself."""
+        """Raises LocalError in a listener, because the call would wait for the listener."""
         if self._in_turn is not None and self._in_turn is asyncio.current_task():
             raise LocalError(
                 "a rebalance listener is a part of a poll, and cannot poll, unsubscribe or close"
@@ -219,7 +218,7 @@ class GroupSession:
         )
 
     async def _begin_join(self, selection: TopicSelection) -> BaseException | None:
-        """Give up what has to be given up, then join in the background. Returns what the listener raised."""
+        """Revoke partitions if necessary, then join in the background. Returns the listener's exception."""
         failure: BaseException | None = None
         member, assigned = self.member, self._assigned
         if member.has_lost_partitions:
@@ -248,7 +247,7 @@ class GroupSession:
         self._attend()
 
     async def _take_over(self, selection: TopicSelection) -> BaseException | None:
-        """Act on the outcome of a join. Returns what it or the listener raised."""
+        """Apply the outcome of a join. Returns its exception, or the listener's."""
         joining, self._joining = self._joining, None
         if joining is None or joining.cancelled():
             return None
@@ -261,12 +260,12 @@ class GroupSession:
         try:
             return await self._exchange(selection, joined)
         except asyncio.CancelledError:
-            # The poll was given up in the middle: what is missing of the change comes with another join.
+            # The poll was cancelled in the middle: another join completes the change.
             member.want_rejoin("a rebalance was interrupted")
             raise
 
     async def _exchange(self, selection: TopicSelection, joined: Joined) -> BaseException | None:
-        """Give up and take what the new generation says. Returns what the listener raised."""
+        """Switch to the assignment of the new generation. Returns the listener's exception."""
         assigned, member = self._assigned, self.member
         gone = assigned.owned() - joined.partitions
         failure: BaseException | None = None
@@ -297,12 +296,12 @@ class GroupSession:
             return None
         await self.commits.automatic_now()
         if self.member.has_lost_partitions:
-            # The commit was told so: nothing is left to be revoked.
+            # The commit found the partitions lost, so there are none to revoke.
             return None
         failure = await self._tell(selection.listener.on_partitions_revoked, partitions)
         if remember and not self.member.has_lost_partitions:
             self._remembered = set(partitions)
-        # Told is told: if they are lost meanwhile, that is no news to the listener.
+        # If they are lost meanwhile, the listener is not called again.
         self._assigned.drop(partitions)
         return failure
 
@@ -314,7 +313,7 @@ class GroupSession:
         return await self._tell(selection.listener.on_partitions_lost, lost) if lost else None
 
     async def _give_up_all(self, selection: TopicSelection) -> None:
-        """Before leaving: the listener hears of it, and commits are made while they still count."""
+        """Before leaving, commit while that is possible, and call the listener."""
         await self._stop_joining()
         failure: BaseException | None = None
         if not self._is_out:
@@ -326,7 +325,7 @@ class GroupSession:
 
     @property
     def _is_out(self) -> bool:
-        """Whether what we own belongs to others."""
+        """Whether our partitions belong to others."""
         return self.member.has_lost_partitions or self.member.is_over
 
     async def _tell(
@@ -334,7 +333,7 @@ class GroupSession:
         told: Callable[[set[TopicPartition]], Awaitable[None] | None],
         partitions: set[TopicPartition],
     ) -> BaseException | None:
-        """Call the listener; what it raises is for the end of the poll, when the change is complete."""
+        """Call the listener; returns its exception, to be raised when the change is complete."""
         try:
             answer = told(set(partitions))
             if inspect.isawaitable(answer):
@@ -346,7 +345,7 @@ class GroupSession:
     # The background
 
     async def _live(self) -> None:
-        """Heartbeats and what goes with them, until it is cancelled."""
+        """Send heartbeats and react to the answers, until cancelled."""
         period = self._config.heartbeat_interval_ms / 1000
         while True:
             present = time.monotonic()
@@ -357,7 +356,7 @@ class GroupSession:
             if duty is Duty.LEAVE:
                 await self._stop_joining()
                 if self._joining is not None or self.member.duty(time.monotonic())[0] is not Duty.LEAVE:
-                    # A poll came while the join ended, and may have begun another one.
+                    # A poll during the end of the join may have begun another one.
                     continue
                 log.warning(
                     "leaving group %r: no poll for %d ms (max_poll_interval_ms)",
@@ -392,7 +391,7 @@ class GroupSession:
             config.request_timeout_ms, max(config.heartbeat_interval_ms, config.session_timeout_ms // 3)
         )
         try:
-            # Not behind a sync that waits on the lane of the group until the leader has dealt out.
+            # Not behind a SyncGroup, which waits on the group's lane until the leader has assigned.
             response = await self._calls.ask(request, timeout_ms=timeout_ms)
         except BarnabasError as error:
             log.debug("a heartbeat of group %r failed: %s", self._group_id, error)
@@ -420,7 +419,7 @@ class GroupSession:
             self._attend()
 
     def _metadata_changed(self) -> None:
-        """The leader joins again when what it dealt out is not what there is any more."""
+        """The leader rejoins if the partitions differ from those that it assigned."""
         topics = self._join.led_topics
         if not topics or self._joining is not None or self._join.counts(topics) == self._join.led_counts:
             return
@@ -431,7 +430,7 @@ class GroupSession:
 
     async def _end_membership(self, reason: str, limit_s: float) -> None:
         member_id = self.member.member_id if self.member.must_leave else NO_MEMBER
-        # Everything ends before the first wait: it stays so when that is given up.
+        # All state changes before the first wait, so that they hold if the wait is cancelled.
         self.member.left()
         ending = [task for task in (self._joining, self._background) if task is not None]
         self._joining = self._background = None
@@ -446,23 +445,23 @@ class GroupSession:
         if joining is not None and not joining.done():
             joining.cancel()
             await asyncio.wait((joining,))
-        # Only now: another one that a poll begins must not meet the end of this one.
+        # Only now, so that a join that a poll begins does not overlap with the end of this one.
         if self._joining is joining:
             self._joining = None
 
     async def _leave(self, member_id: str, reason: str, limit_s: float = _LEAVE_S) -> None:
-        """Tell the coordinator; if it cannot be told, the session will end by itself."""
+        """Send LeaveGroup; if it cannot be sent, the session will expire."""
         if member_id == NO_MEMBER:
             return
         try:
             await self._calls.leave(member_id, reason, limit_s)
         except BarnabasError as error:
-            log.warning("group %r could not be told that a member leaves: %s", self._group_id, error)
+            log.warning("group %r: leaving failed; the session will expire: %s", self._group_id, error)
 
     # Tasks
 
     def _equip(self) -> None:
-        """Give a new member what it needs."""
+        """Make the helpers of a new member."""
         cluster, config, member = self._cluster, self._config, self.member
         self._calls = GroupCalls(cluster, self._group_id, member)
         self.offsets = CommittedOffsets(self._calls, member, config.request_timeout_ms)
@@ -470,10 +469,10 @@ class GroupSession:
         self._join = GroupJoin(cluster, config, member, self._calls, self.offsets)
         self._remembered = set()
         self._held_generation = member.generation_id
-        """The generation in which what we own was given to us."""
+        """The generation in which our partitions were assigned to us."""
 
     def _attend(self) -> None:
-        """Have the next poll, or the one that waits, run `upkeep`."""
+        """Make the next poll, or the one that waits, run `upkeep`."""
         self.attention_at = -_NEVER
         self._wake()
 
@@ -489,7 +488,7 @@ class GroupSession:
     def _task_done(self, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, BarnabasError):
-            # A bug of ours, or of a commit's callback: the next poll shall say so.
+            # A bug of ours, or of a commit's callback: the next poll must raise it.
             asyncio.get_running_loop().call_exception_handler(
                 {"message": "the work for the group failed", "exception": error}
             )

@@ -34,12 +34,12 @@ class TopicSearch:
         self._looked_at = _NEVER
 
     async def first(self, selection: TopicSelection) -> None:
-        """Find the topics of a pattern that has not been looked for yet. Raises NoBrokerReachable."""
+        """Find the topics of a new pattern. Raises NoBrokerReachable."""
         if selection.pattern is not None and self._looked_at == _NEVER:
             await self._look(selection)
 
     async def again(self, selection: TopicSelection) -> bool:
-        """In the background: whether there are other topics now. Also looks for those that are missing."""
+        """In the background: whether the topics have changed. Also looks for missing ones."""
         if selection.pattern is None:
             if not selection.topics <= set(self._cluster.cache.topics):
                 self._cluster.request_refresh()

@@ -1,7 +1,7 @@
-"""A background thread with an event loop, as the blocking clients have one each.
+"""A background thread with an event loop, one for each blocking client.
 
-Calls from other threads wait for their outcome. After a fork the child has no such thread; every use there is
-refused with `ClientClosed` rather than waiting for ever.
+Calls from other threads wait for their outcome. After a fork the child does not have the thread, so every use
+there raises `ClientClosed` rather than waiting for ever.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self.loop = _new_event_loop()
         self.closed_reason: str | None = None
-        # Held while a call is handed over: none can slip in behind the end of the loop and wait for ever.
+        # Held while a call is handed over, so that none comes after the end of the loop and waits for ever.
         self._handing_over = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -52,12 +52,12 @@ class LoopThread:
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the loop and wait for its outcome.
 
-        Raises ClientClosed after `stop`, also for a call that `stop` has cut short.
+        Raises ClientClosed after `stop`, also for a call that `stop` cancelled.
         """
         return self.outcome(self.begin(work))
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
-        """Have a coroutine run on the loop. Raises ClientClosed after `stop`."""
+        """Start a coroutine on the loop. Raises ClientClosed after `stop`."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("a blocking call on the client's own thread, as from a callback, cannot end")
         with self._handing_over:
@@ -66,7 +66,7 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(work(), self.loop)
 
     def outcome(self, future: concurrent.futures.Future[T]) -> T:
-        """Wait for what `begin` has begun. Raises ClientClosed when `stop` has cut it short."""
+        """Wait for a coroutine of `begin`. Raises ClientClosed if `stop` cancelled it."""
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -84,7 +84,7 @@ class LoopThread:
             if self.closed_reason is not None:
                 return
             self.closed_reason = reason
-        # All that was handed over before runs before this does.
+        # Calls that were handed over before run before this one.
         others = asyncio.run_coroutine_threadsafe(_cancel_others(), self.loop)
         try:
             others.result()
@@ -138,7 +138,7 @@ async def _cancel_others() -> None:
 
 
 def start_on(thread: LoopThread, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Start a client on its thread; when that fails, the thread ends too."""
+    """Start a client on its thread; if that fails, the thread ends too."""
     try:
         thread.call(start)
     except BaseException:

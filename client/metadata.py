@@ -24,11 +24,11 @@ from barnabas.protocol.ids import (
 from barnabas.protocol.messages.metadata import MetadataPartition, MetadataResponse, MetadataTopic
 
 _LATE_ANSWERS: Final = 30
-"""How many answers may tell of an older leader than one that is known to have been."""
+"""The number of answers that may name an older leader than the expected epoch."""
 
 
 class Leader(NamedTuple):
-    """Which broker leads a partition, and since which epoch."""
+    """The broker that leads a partition, and its epoch."""
 
     node_id: BrokerId
     epoch: LeaderEpoch
@@ -44,7 +44,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """One partition; ``leader`` is -1 while there is none, ``error_code`` then says why."""
+    """One partition; without a leader ``leader`` is -1, and ``error_code`` is the reason."""
 
     topic: str
     partition: int
@@ -100,7 +100,7 @@ def nodes_of(response: MetadataResponse) -> dict[BrokerId, Node]:
 
 
 class MetadataCache:
-    """The newest knowledge of the topics that were asked for."""
+    """The newest metadata of the requested topics."""
 
     def __init__(self) -> None:
         self.nodes: dict[BrokerId, Node] = {}
@@ -108,31 +108,31 @@ class MetadataCache:
         self.cluster_id: str | None = None
         self.topics: dict[str, TopicInfo] = {}
         self.topic_errors: dict[str, int] = {}
-        """Why a topic that was asked for is not in ``topics``, by error code."""
+        """The error codes of requested topics that are not in ``topics``."""
         self._names: dict[TopicId, str] = {}
         self._leaders: dict[TopicPartition, Leader] = {}
-        # The leader that a partition was last found not to have, to tell news from repetition.
+        # The last refuted leader of a partition, to distinguish news from repetition.
         self._refuted: dict[TopicPartition, Leader] = {}
-        # Epochs that somebody has seen and no answer has told of, with how many more answers may lack them.
+        # Expected epochs that no answer has named yet, with how many more answers may lack them.
         self._expected: dict[TopicPartition, tuple[LeaderEpoch, int]] = {}
         self.is_stale = False
-        """Whether the last answer was older than what is known, or named a leader that does not lead."""
+        """Whether the last answer was older than the cache, or named a refuted leader."""
 
     def leader_for(self, tp: TopicPartition) -> Leader | None:
-        """Who leads the partition, or None when that is not known now."""
+        """The leader of the partition, or None if unknown."""
         return self._leaders.get(tp)
 
     def topic_id(self, topic: str) -> TopicId:
-        """The id of a topic, by which newer fetches name it; all zeros when it is not known."""
+        """The id of a topic, by which newer fetches name it; all zeros if unknown."""
         known = self.topics.get(topic)
         return known.topic_id if known is not None else NO_TOPIC_ID
 
     def topic_name(self, topic_id: TopicId) -> str:
-        """The name of a topic; empty when the id is not known."""
+        """The name of a topic; empty if the id is unknown."""
         return self._names.get(topic_id, "")
 
     def invalidate(self, tp: TopicPartition) -> bool:
-        """Forget the leader of a partition; whether this leader was not already refuted before."""
+        """Forget the leader of a partition; True if it was not refuted before."""
         leader = self._leaders.pop(tp, None)
         if leader is None:
             return False
@@ -141,14 +141,14 @@ class MetadataCache:
         return is_news
 
     def invalidate_node(self, node_id: BrokerId) -> bool:
-        """Forget that this node leads anything; whether that is news for any partition."""
+        """Forget all partitions that this node leads; True if that is news for any of them."""
         led = [tp for tp, leader in self._leaders.items() if leader.node_id == node_id]
         return sum(self.invalidate(tp) for tp in led) > 0
 
     def expect_epoch(self, tp: TopicPartition, epoch: LeaderEpoch) -> bool:
-        """Believe no leader older than this for some answers; False when that many have come already.
+        """Reject older leaders for a number of answers; False if so many have come already.
 
-        The bound is for epochs that are none of this log's: of a topic of the same name that was deleted.
+        The bound is for epochs of another log, as of a deleted topic with the same name.
         """
         expected, left = self._expected.get(tp, (epoch, _LATE_ANSWERS))
         if epoch > expected:
@@ -160,7 +160,7 @@ class MetadataCache:
         return True
 
     def update(self, response: MetadataResponse) -> None:
-        """Take over an answer; topics that it does not mention stay as they are."""
+        """Apply an answer; topics that it does not mention stay unchanged."""
         self.is_stale = False
         self.nodes = nodes_of(response)
         self.controller_id = BrokerId(response.controller_id)

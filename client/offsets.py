@@ -1,4 +1,4 @@
-"""Offsets by position or time: asks the leaders of many partitions, with retries while they change.
+"""Offsets by position or time: asks the leaders of many partitions, and retries while they change.
 
 Shared by consumer, admin and range reader; on their cluster's event loop.
 """
@@ -30,7 +30,7 @@ OffsetSpec = str | int
 
 
 class ListedOffset(NamedTuple):
-    """``offset`` is -1 when no record is as young as the timestamp asked for."""
+    """``offset`` is -1 if no record is as recent as the requested timestamp."""
 
     offset: Offset
     timestamp_ms: int
@@ -38,7 +38,7 @@ class ListedOffset(NamedTuple):
 
 
 def wire_timestamp(spec: OffsetSpec) -> int:
-    """The timestamp that asks for a spec. Raises ValueError for any other value."""
+    """The timestamp on the wire for a spec. Raises ValueError for any other value."""
     if spec == EARLIEST:
         return EARLIEST_TIMESTAMP
     if spec == LATEST:
@@ -51,7 +51,7 @@ def wire_timestamp(spec: OffsetSpec) -> int:
 async def list_offsets(
     cluster: Cluster, specs: Mapping[TopicPartition, OffsetSpec], timeout_ms: int
 ) -> dict[TopicPartition, ListedOffset]:
-    """The offset of each partition. Raises an error that no retry can cure, or that outlives the time."""
+    """The offset of each partition. Raises permanent errors, and the last one after the timeout."""
     with cluster.asking_about({tp.topic for tp in specs}):
         return await _list_offsets(cluster, specs, timeout_ms)
 

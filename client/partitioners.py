@@ -1,8 +1,7 @@
 """Chooses the partition of a record. Pure except for random choices; used on the producer's own thread.
 
-A record with a key goes to murmur2 of the key, as with Java's client, so that both put a key into the same
-partition. The strategies differ for records without a key, and ``round_robin`` and ``random`` ignore the key
-altogether.
+A key is hashed with murmur2, as by Java's client, so that both put it into the same partition. The strategies
+differ for records without a key; ``round_robin`` and ``random`` ignore keys.
 
 Source: Kafka's `BuiltInPartitioner` and KIP-480 for the behaviour; murmur2 by Austin Appleby (public domain).
 """
@@ -39,12 +38,12 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of_key(key: bytes, partition_count: int) -> int:
-    """Where Java's client puts this key: the hash with its sign bit cleared, modulo the count."""
+    """The partition of a key in Java's client: the hash with its sign bit cleared, modulo the count."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 class KeyCache:
-    """Remembers the partitions of recent keys, for hashing a key in Python costs more than sending it.
+    """Remembers the partitions of recent keys, because hashing a key in Python costs more than sending it.
 
     Bounded: it is cleared at ``max_keys`` keys, or at ``max_bytes`` bytes of keys.
     """
@@ -107,7 +106,7 @@ PARTITIONERS: Final[dict[str, Callable[[], KeyPartitioner] | None]] = {
     "round_robin": round_robin,
     "random": random_partition,
 }
-"""By name. ``sticky`` has no function: it depends on the batches, and the accumulator knows those."""
+"""By name. ``sticky`` has no function, because it depends on the accumulator's batches."""
 
 
 def make_partitioner(chosen: str | KeyPartitioner) -> KeyPartitioner | None:

@@ -6,7 +6,7 @@
 
 Guarantees, with acks=all and idempotence (the defaults): a record whose future gives metadata is on every
 in-sync replica, once; records of one partition are written in the order in which they were sent. Without
-idempotence the order holds too, but after a retry a record may be there twice.
+idempotence the order holds too, but a retry may write a record twice.
 
 A producer belongs to the event loop that it was started on; `barnabas.client.blocking` has one for threads.
 """
@@ -46,7 +46,7 @@ class Producer(ClusterOwner):
         self.config = config if config is not None else ProducerConfig.of(settings)
         self._partitioner = make_partitioner(self.config.partitioner)
         self._is_sticky = self._partitioner is None
-        # Both exist from `start` on; until then, and after `close`, no topic is open and sending is refused.
+        # Both exist from `start` on; until then, and after `close`, no topic is open and `send` raises.
         self._sender: Sender | None = None
         self._accumulator: Accumulator | None = None
         self._topics: dict[str, TopicQueues] = {}
@@ -91,7 +91,7 @@ class Producer(ClusterOwner):
         timestamp_ms: int | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> RecordFuture:
-        """Take a record; await the future that comes back to know where it was written.
+        """Take a record; the returned future gives its metadata once it is written.
 
         Waits for metadata, and room in `buffer_memory`, up to `max_block_ms` each. Raises BufferExhausted,
         UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, ClientClosed, InvalidConfiguration (no such partition)
@@ -109,7 +109,7 @@ class Producer(ClusterOwner):
             if is_sticky:
                 queue = queues.sticky
             else:
-                # There are open topics only while there is an accumulator; asking would cost every record.
+                # Open topics imply an accumulator; a check would slow every record down.
                 queue = self._accumulator.queue_for(queues, key, partition)  # type: ignore[union-attr]
             index = queue.append(key, value, headers, timestamp_ms)
             batch = queue.open
@@ -140,10 +140,10 @@ class Producer(ClusterOwner):
         return await future
 
     async def send_batch(self, topic: str, partition: int, encoded: Buffer) -> RecordFuture:
-        """Take one whole record batch (magic 2) as bytes; the future is that of its first record.
+        """Take one whole record batch (magic 2) as bytes; returns the future of its first record.
 
-        The bytes must not change until then; with idempotence a copy of them is numbered. Raises as `send`,
-        and CORRUPT_MESSAGE or INVALID_RECORD for what is no batch.
+        The bytes must not change until it is done; with idempotence a copy of them is numbered. Raises as
+        `send`, and CORRUPT_MESSAGE or INVALID_RECORD for an invalid batch.
         """
         header = check_produced_batch(encoded)
         queues = self._topics.get(topic) or await self._open_topic(topic)
@@ -159,7 +159,7 @@ class Producer(ClusterOwner):
             granted = await accumulator.wait_for_memory(taken, deadline)
 
     async def flush(self) -> None:
-        """Return when all that was sent before is delivered or has failed; `linger_ms` is not waited for."""
+        """Return when all records sent before are delivered or have failed; ends their linger time."""
         accumulator, sender = self._parts()
         with accumulator.lock:
             batches = list(accumulator.incomplete)
@@ -168,15 +168,15 @@ class Producer(ClusterOwner):
         try:
             for batch in batches:
                 await batch.wait_delivered()
-            # Callbacks of batches that were done just before are with the loop already: they come first.
+            # The loop already has the callbacks of batches that were done just before; let them run first.
             await asyncio.sleep(0)
         finally:
             sender.flushing -= 1
 
     async def close(self, timeout_ms: int | None = None) -> None:
-        """Flush, for at most ``timeout_ms`` (else until all is done), then fail the rest and disconnect.
+        """Flush, for at most ``timeout_ms``, then fail the rest and disconnect. Idempotent.
 
-        Idempotent. Without a timeout `delivery_timeout_ms` bounds the wait.
+        Without a timeout `delivery_timeout_ms` bounds the wait.
         """
         cluster, accumulator, sender = self._cluster, self._accumulator, self._sender
         if cluster is None or accumulator is None or sender is None:
@@ -196,7 +196,7 @@ class Producer(ClusterOwner):
             self._topics = {}
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
-        """The partitions of a topic as last heard of. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        """The partitions of a topic by the last metadata. Raises UNKNOWN_TOPIC_OR_PARTITION."""
         self._parts()
         cluster = self._cluster
         if cluster is None:
@@ -232,10 +232,10 @@ class Producer(ClusterOwner):
         timestamp_ms: int,
         is_sticky: bool,
     ) -> tuple[ProducerBatch, int]:
-        """Append where the queue's open batch refused: it is full, or there is none."""
+        """Append after the queue's open batch refused, because it is full or there is none."""
         accumulator, sender = self._parts()
         if queue.open is not None:
-            # One who sends without ever waiting must still let the full batch go.
+            # Let the full batch be sent even if the caller sends without ever waiting.
             queue.open.is_full = True
             sender.wake()
             await asyncio.sleep(0)
@@ -271,7 +271,7 @@ class Producer(ClusterOwner):
 
 
 def explain_type_error(error: TypeError, key: object, value: object, headers: object) -> TypeError:
-    """A TypeError that names the argument at fault, or the error itself when it is none of them."""
+    """A TypeError that names the invalid argument, or the error itself if all are valid."""
     for name, given in (("key", key), ("value", value)):
         if given is not None and not isinstance(given, bytes):
             return TypeError(f"{name} is {type(given).__name__}; expected bytes or None")

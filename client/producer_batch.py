@@ -1,8 +1,8 @@
 """A batch of the producer and the light futures of its records.
 
 One batch, one outcome: the futures of its records are only (batch, index, timestamp) and look the outcome up.
-Waiters get an asyncio future each, made when somebody really waits, so that cancelling one waiter concerns
-nobody else. A batch completes exactly once; one that was split completes by pointing to its parts.
+Each waiter gets an asyncio future of its own when it begins to wait, so that cancelling it does not affect
+the others. A batch completes exactly once; one that was split completes by pointing to its parts.
 
 A batch belongs to its accumulator, and to its lock where several threads append.
 """
@@ -24,7 +24,7 @@ from barnabas.protocol.schema import Buffer
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written. With acks=0 nobody says, and ``offset`` is -1."""
+    """The place of a written record. With acks=0 the offset is unknown, and ``offset`` is -1."""
 
     topic: str
     partition: int
@@ -37,7 +37,7 @@ DeliveryCallback = Callable[[RecordMetadata | None, BarnabasError | None], objec
 
 
 class BatchState(Enum):
-    """OPEN and CLOSED batches wait in a queue; what is IN_FLIGHT either completes or waits again."""
+    """OPEN and CLOSED batches wait in a queue; an IN_FLIGHT batch either completes or waits again."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -106,15 +106,15 @@ class ProducerBatch:
         self.attempts = 0
         self.base_sequence = -1
         self.flight = 0
-        """Counts the times that it was sent, so that the answer to an earlier time is told from the last."""
+        """Counts the attempts, to distinguish the answer to an earlier one from the last."""
         self.node_id = -1
         """The broker that it was sent to last."""
         self.is_oldest = False
-        """Whether nothing before it was on its way when it was sent last."""
+        """Whether no earlier batch was in flight when it was sent last."""
         self.is_written = False
-        """Known to be in the log, for one numbered after it is; only its own answer is missing."""
+        """Known to be in the log, because a later one is; only its own answer is missing."""
         self.may_be_written = False
-        """Whether an attempt ended without telling."""
+        """Whether an attempt ended without a known outcome."""
         self.is_full = builder is None
         self.may_split = builder is not None
         self.state = BatchState.OPEN if builder is not None else BatchState.CLOSED
@@ -132,18 +132,18 @@ class ProducerBatch:
 
     @property
     def size_bytes(self) -> int:
-        """Uncompressed while it is open, as sent afterwards."""
+        """The uncompressed size while it is open, then the size on the wire."""
         if self.encoded is not None:
             return len(self.encoded)
         return self.builder.size_bytes if self.builder is not None else 0
 
     def move(self, state: BatchState) -> None:
-        """Change the state. Raises InvariantViolation for a step that the table does not know."""
+        """Change the state. Raises InvariantViolation for a step that is not in the table."""
         invariant(state in _NEXT[self.state], "a batch cannot go from %s to %s", self.state, state)
         self.state = state
 
     def close(self) -> None:
-        """Take no more records, and encode those there are."""
+        """Take no more records, and encode the batch."""
         if self.state is BatchState.OPEN:
             self.move(BatchState.CLOSED)
             if self.builder is not None:
@@ -155,14 +155,14 @@ class ProducerBatch:
         """Give the closed batch its place in a producer's sequence."""
         invariant(self.encoded is not None, "an open batch of %s is numbered", self.tp)
         if self.encoded is not None:
-            # Bytes that were sent once may still be on their way through a socket: they must not change.
+            # Bytes that were sent once may still be in a socket's buffer, so they must not change.
             if self.base_sequence >= 0 or not isinstance(self.encoded, bytearray):
                 self.encoded = bytearray(self.encoded)
             stamp_producer(self.encoded, producer_id, producer_epoch, base_sequence)
             self.base_sequence = base_sequence
 
     def deliver(self, base_offset: int, log_append_time_ms: int) -> None:
-        # The state last, here and below: other threads look at it to know that the rest is final.
+        # The state last, here and below, because to other threads it means that the rest is final.
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
         self.move(BatchState.DELIVERED)
@@ -190,7 +190,7 @@ class ProducerBatch:
         self._announce()
 
     def part_of(self, index: int) -> tuple[ProducerBatch, int]:
-        """The part of a split batch that a record went to, and its index there."""
+        """The part of a split batch with a record, and the record's index there."""
         for first, part in reversed(self.parts):
             if index >= first:
                 return part, index - first
@@ -212,13 +212,13 @@ class ProducerBatch:
         await waiter
 
     async def wait_delivered(self) -> None:
-        """Return when every record is delivered or failed, wherever a split has put it."""
+        """Return when every record is delivered or failed, also after splits."""
         await self.wait()
         for _, part in self.parts:
             await part.wait_delivered()
 
     def outcome(self, index: int, timestamp_ms: int) -> RecordMetadata:
-        """The metadata of a record of a batch that is done and not split. Raises the batch's error."""
+        """The metadata of a record, if the batch is done and not split. Raises the batch's error."""
         if self.error is not None:
             raise self.error.again()
         invariant(self.state is BatchState.DELIVERED, "the outcome of a batch that is %s", self.state)
@@ -230,7 +230,7 @@ class ProducerBatch:
     def _announce(self) -> None:
         callbacks, self.callbacks = self.callbacks, None
         if callbacks:
-            # One by one by the loop: an exception in a callback is reported by it and stops nothing.
+            # The loop calls each one, so that an exception of a callback is reported and stops no other.
             loop = asyncio.get_running_loop()
             for index, timestamp_ms, callback in callbacks:
                 if self.error is not None:
@@ -241,12 +241,12 @@ class ProducerBatch:
         for waiter in waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
-        # The bytes are of no use any more, but futures may be kept for long.
+        # Free the bytes, because futures may be kept for long.
         self.encoded = self.builder = None
 
 
 class RecordFuture:
-    """What `send` gives for a record: await it for its `RecordMetadata`, or for the error.
+    """The future of a sent record: await it for its `RecordMetadata`, or for the error.
 
     It costs next to nothing until it is awaited and may be dropped; a batch that fails is logged anyway.
     """

@@ -20,20 +20,20 @@ log = logging.getLogger(__name__)
 
 
 class IdentitySource:
-    """``current`` is the id that partitions begin with; ``changed`` is called when there is news of it."""
+    """``current`` is the id that partitions begin with; ``changed`` is called when a request has ended."""
 
     def __init__(self, cluster: Cluster, changed: Callable[[], None]) -> None:
         self.current: ProducerIdentity | None = None
         self.failure: BarnabasError | None = None
-        """Why there is none, when asking again will not help."""
+        """The permanent error, if a retry cannot help."""
         self.last_error: BarnabasError | None = None
-        """Why there is none yet."""
+        """The last retriable error."""
         self._cluster = cluster
         self._changed = changed
         self._asking: asyncio.Task[None] | None = None
 
     def ask(self, worn_out: int | None = None) -> ProducerIdentity | None:
-        """The id, another one than that whose epochs are worn out; None while it is asked for."""
+        """The id, a new one if its epochs are used up; None while it is requested."""
         if self.current is not None and self.current.producer_id == worn_out:
             self.current = None
         if self.current is None and self._asking is None:

@@ -53,9 +53,9 @@ async def read_range(
     """Yield the batches from ``start_offset`` up to before ``end_offset``, several in one buffer.
 
     The first batch may begin before the range and the last one end behind it. A buffer stays valid as long as
-    it is held, unless ``reuse_buffers`` is set: then only until the next one is asked for.
-    Raises OFFSET_OUT_OF_RANGE when offsets of the range are gone, and RequestTimedOutLocally when nothing
-    comes for ``stall_timeout_ms``.
+    it is held or, with ``reuse_buffers``, only until the next one is requested.
+    Raises OFFSET_OUT_OF_RANGE if offsets of the range are gone, and RequestTimedOutLocally if no records
+    arrive for ``stall_timeout_ms``.
     """
     if not 0 <= start_offset <= end_offset:
         raise ValueError(f"range {start_offset}..{end_offset} of {tp}: expected 0 ≤ start ≤ end")
@@ -68,7 +68,7 @@ async def read_range(
     try:
         while offset < end_offset:
             piece = await (upcoming or fetch(offset))
-            invariant(piece.next_offset > offset, "%s stands still at offset %d", tp, offset)
+            invariant(piece.next_offset > offset, "reading %s does not advance from offset %d", tp, offset)
             offset = piece.next_offset
             upcoming = fetch(offset) if offset < end_offset else None
             yield piece.batches
@@ -83,7 +83,7 @@ async def read_range(
 async def _next_piece(
     cluster: Cluster, tp: TopicPartition, offset: int, max_bytes: int, stall_timeout_ms: int
 ) -> _Piece:
-    """The batches from an offset on, asking again until there are some."""
+    """The batches from an offset on; retries until there are some."""
     cluster.watch_topics(tp.topic)
     deadline = time.monotonic() + stall_timeout_ms / 1000
     last_error: BarnabasError | None = None
@@ -146,7 +146,7 @@ def _refusal(tp: TopicPartition, offset: int, response: FetchPartitionResponse) 
 def _whole_batches(
     tp: TopicPartition, offset: int, response: FetchPartitionResponse, frame: Frame
 ) -> _Piece | None:
-    """The answer without what lies before the offset and without a last batch that is cut short."""
+    """The answer without batches before the offset and without an incomplete last batch."""
     view = received_records(response.records)
     if not len(view):
         return None

@@ -19,7 +19,7 @@ NO_REPLICA: Final = -1
 
 
 class ReadReplica(NamedTuple):
-    """What a leader advised, and until when that holds."""
+    """The replica that a leader named, and the time until which the choice is valid."""
 
     node_id: BrokerId
     advised_by: Leader
@@ -27,14 +27,14 @@ class ReadReplica(NamedTuple):
 
 
 def advice(named: int, leader: Leader, now: float, lease_s: float) -> ReadReplica | None:
-    """What an answer of a leader says about where to read; None where it is with the leader itself."""
+    """The replica named by a leader's answer; None means the leader itself."""
     if named in (NO_REPLICA, leader.node_id):
         return None
     return ReadReplica(BrokerId(named), leader, now + lease_s)
 
 
 def source_of(replica: ReadReplica | None, leader: Leader, live: Container[BrokerId], now: float) -> BrokerId:
-    """Whom to fetch from."""
+    """The broker to fetch from."""
     if replica is None or replica.advised_by != leader or now >= replica.until or replica.node_id not in live:
         return leader.node_id
     return replica.node_id

@@ -1,9 +1,9 @@
 """Sends the batches to the brokers: one request per leader, with batches of many partitions.
 
 It is driven by events, not by a loop that polls: a new batch, an answer, fresh metadata or a timer schedules
-one round, and a round sends whatever may be sent. Guarantees: every batch ends delivered or failed, within
-`delivery_timeout_ms` of its first record; a batch is sent again only after an error that a retry can cure.
-What goes when, and under which sequence number, is decided by the partition's pipeline (`sequences`).
+one round, and a round sends all batches that may be sent. Guarantees: every batch ends delivered or failed,
+within `delivery_timeout_ms` of its first record; a batch is sent again only after a retriable error. The
+partition's pipeline (`sequences`) decides the order and the sequence numbers.
 
 It runs on the producer's event loop alone, and changes queues under the accumulator's lock.
 """
@@ -71,11 +71,11 @@ _NOT_WRITTEN: Final = frozenset(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     }
 )
-"""Codes that a broker gives before it appends; after any other the batch may be in the log."""
+"""Codes that a broker returns before it appends; after any other the batch may be in the log."""
 _GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
-"""Codes that say, of the oldest batch, that its numbers do not follow what the broker has."""
+"""Codes that mean, for the oldest batch, that its numbers do not follow the broker's last ones."""
 _GATHER_S: Final = 0.05
-"""So long does a batch gather records while others of its partition are on their way, unless it is grown."""
+"""The time that the open batch collects records while others of its partition are in flight."""
 
 
 class _Sent(NamedTuple):
@@ -85,7 +85,7 @@ class _Sent(NamedTuple):
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the batch was not given up or sent anew since."""
+        """Whether the batch was not given up or sent again since."""
         return self.batch.flight == self.flight and self.batch.state is BatchState.IN_FLIGHT
 
 
@@ -101,18 +101,18 @@ class Sender:
         """Set until a round begins, which is before it takes the lock."""
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0.0
-        """A timer is not asked for it: uvloop's has no time when that is now."""
+        """The timer's time, kept here because uvloop's timers do not have it if it is now."""
         self._in_flight: dict[BrokerId, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.flushing = 0
-        """How many wait for everything to be sent: then nothing lingers."""
+        """The number of flushes that wait; meanwhile batches do not linger."""
         self.identities = IdentitySource(cluster, self.wake)
         if config.is_idempotent:
             self.identities.ask()
         cluster.add_listener(self.wake)
 
     def wake(self) -> None:
-        """Have a round soon. On the event loop only."""
+        """Schedule a round. On the event loop only."""
         if not self.is_scheduled:
             self.is_scheduled = True
             self.loop.call_soon(self._round)
@@ -152,7 +152,7 @@ class Sender:
         self.wake()
 
     def _collect(self, present: float) -> tuple[list[tuple[BrokerId, list[_Sent]]], float]:
-        """Take what may be sent now, by request; and when to look again at the latest."""
+        """The batches to send now, by request, and the latest time for the next round."""
         accumulator, config = self._accumulator, self._config
         lingers = not (self.flushing or accumulator.is_short_of_memory)
         requests: list[tuple[BrokerId, list[_Sent]]] = []
@@ -195,7 +195,7 @@ class Sender:
         return requests, next_at
 
     def _candidate(self, queue: PartitionQueue, *, lingers: bool) -> tuple[ProducerBatch | None, float]:
-        """The batch of a partition that goes next, and from when on it may; None when there is none."""
+        """The next batch of a partition, or None, and the time from which it may be sent."""
         pipeline = queue.pipeline
         if pipeline.is_numbered and pipeline.identity is None and not self._identify(queue):
             return None, float("inf")
@@ -207,13 +207,13 @@ class Sender:
         batch = queue.batches[0]
         if not lingers or batch is not queue.open or (batch.is_full and pipeline.is_idle):
             return batch, queue.retry_at
-        # Behind others a full batch goes on growing, up to where the next one is begun.
+        # Behind others a full batch grows on, up to the size at which the next one is begun.
         linger_s = self._config.linger_ms / 1000
         wait_s = linger_s if pipeline.is_idle else max(linger_s, _GATHER_S)
         return batch, max(queue.retry_at, batch.created_at + wait_s)
 
     def _identify(self, queue: PartitionQueue) -> bool:
-        """Give a partition the producer id, if there is one; whether there is."""
+        """Give a partition the producer id; False if there is none."""
         failure = self.identities.failure
         if failure is not None:
             while (batch := queue.oldest) is not None:
@@ -226,9 +226,9 @@ class Sender:
         return queue.pipeline.identity is not None
 
     def _reclaim(self, queue: PartitionQueue, leader: BrokerId) -> None:
-        """Take back what is on its way to a broker that leads no more: it may not answer for long.
+        """Take back batches in flight to a former leader, which may not answer for long.
 
-        Only where sequence numbers keep the next leader from writing it twice.
+        Only if they have sequence numbers, which keep the next leader from writing them twice.
         """
         if queue.pipeline.is_numbered:
             for batch in list(queue.pipeline.batches):
@@ -237,7 +237,7 @@ class Sender:
                     self._accumulator.put_back(queue, batch, 0.0)
 
     def _expire(self, queue: PartitionQueue, present: float) -> float:
-        """Fail what is over its time; returns when the queue's oldest batch will be."""
+        """Fail expired batches; returns the time at which the queue's oldest batch expires."""
         timeout = self._config.delivery_timeout_ms / 1000
         while (batch := queue.oldest) is not None:
             if batch.created_at + timeout > present:
@@ -273,9 +273,9 @@ class Sender:
                 self._settle(node_id, sent, response)
 
     def _leaving(self, sent: list[_Sent]) -> list[_Sent]:
-        """What may still go, now that it is written to the connection.
+        """The batches that may still be sent, now that the request is written to the connection.
 
-        Between the round and this moment an earlier batch may have come back: nothing may overtake it.
+        Since the round an earlier batch may have come back, which no batch may overtake.
         """
         leaving = []
         with self._accumulator.lock:
@@ -293,7 +293,8 @@ class Sender:
             topics.setdefault(queue.tp.topic, []).append(data)
         return ProduceRequest(
             acks=self._config.acks,
-            # The broker gives up first: its answer says more than our timeout, which costs the connection.
+            # The broker's time limit ends first, because its answer is better than our timeout, which closes
+            # the connection.
             timeout_ms=max(1, self._config.request_timeout_ms * 9 // 10),
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
         )
@@ -324,7 +325,7 @@ class Sender:
         error = api_error(code, f"{queue.tp}: {answer.error_message or 'refused by the broker'}")
         batch.may_be_written = batch.may_be_written or code not in _NOT_WRITTEN
         if queue.pipeline.is_numbered and code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            # Written, so long ago that the broker has forgotten where.
+            # Written so long ago that the broker no longer has its offset.
             self._accumulator.delivered(queue, batch, -1, -1)
             return
         if queue.pipeline.is_numbered and code in _GAP:
@@ -347,20 +348,20 @@ class Sender:
         return min(config.retry_backoff_max_ms, backoff_ms) * random.uniform(0.8, 1.2)
 
     def _out_of_order(self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError) -> None:
-        """The broker lacks what comes before a batch: that is still to be sent again, or there is a gap.
+        """The broker lacks an earlier batch, which is still to be sent again, or there is a gap.
 
-        For the oldest there is nothing more to come: the broker has lost what it acknowledged, or a batch
-        before was given up and never written. The numbering begins anew (KIP-360).
+        For the oldest batch there is a gap: the broker has lost an acknowledged batch, or an earlier one was
+        given up and never written. The numbering restarts (KIP-360).
         """
         if batch.is_written:
-            # The broker knows only what came later: the batch is there, nobody knows where.
+            # The broker has only later batches, so this one is written; its offset is unknown.
             self._accumulator.delivered(queue, batch, -1, -1)
             return
         if not batch.is_oldest:
             batch.last_error = error
             self._accumulator.put_back(queue, batch, 0.0)
             return
-        log.warning("%s: the broker lacks what came before; the sequence begins anew: %s", queue.tp, error)
+        log.warning("%s: the broker lacks an earlier batch; restarting the numbering: %s", queue.tp, error)
         self._accumulator.put_back(queue, batch, now() + self._backoff_ms(batch) / 1000)
         batch.attempts += 1
         batch.last_error = error
@@ -398,14 +399,14 @@ class Sender:
         self._accumulator.failed(queue, batch, error, may_be_written=may_be_written)
 
     def fail_all(self, error: BarnabasError) -> None:
-        """Fail whatever is not done, for a close that does not wait any longer."""
+        """Fail all unfinished batches, for a close that does not wait any longer."""
         with self._accumulator.lock:
             for queue in list(self._accumulator.active.values()):
                 while (batch := queue.oldest) is not None:
                     self._fail(queue, batch, error, may_be_written=True)
 
     def _produced(self, node_id: BrokerId, sent: list[_Sent], task: asyncio.Task[None]) -> None:
-        """After a request, however it ended; a bug of ours must not leave its records without an outcome."""
+        """Settle a request after any end; a bug of ours must not leave its records without an outcome."""
         self._tasks.discard(task)
         self._in_flight[node_id] -= 1
         error = None if task.cancelled() else task.exception()

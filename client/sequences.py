@@ -3,10 +3,10 @@
 The rules of the idempotent producer (KIP-98, KIP-360), as data and functions without I/O or clock:
 
 - A batch gets its number when it is first sent and keeps it for every further attempt, so that the broker
-  knows it again. At most five numbered batches are not acknowledged: as many as brokers compare.
-- A batch that has to be sent again goes only when it is the first of them; nothing new passes it.
-- Until a numbering has been acknowledged once, one batch goes at a time: a broker that does not know a
-  producer takes any number, so a second batch could overtake a first one that was refused.
+  recognizes it. At most five numbered batches are unacknowledged: as many as brokers compare.
+- A batch is retried only when it is the oldest of them; no new batch overtakes it.
+- Until a numbering has been acknowledged once, one batch is sent at a time: a broker that does not know a
+  producer accepts any number, so a second batch could overtake a first one that was refused.
 - After the producer gave up a batch that may have been written, it numbers no new batch until the answer to a
   later batch shows whether it was. If there is no later batch, or a gap is certain, the numbering restarts
   when no request is in flight: with 0 in the next epoch, unacknowledged batches first.
@@ -27,23 +27,23 @@ from barnabas.client.producer_batch import BatchState, ProducerBatch
 from barnabas.protocol.invariants import invariant
 
 MAX_NUMBERED: Final = 5
-"""So many batches of a producer does a broker remember."""
+"""The number of batches of a producer that a broker remembers."""
 MAX_EPOCH: Final = 0x7FFF
 _SEQUENCES: Final = 1 << 31
 
 
 class ProducerIdentity(NamedTuple):
-    """What InitProducerId gave, with the epoch as it was raised since in one partition."""
+    """The result of InitProducerId, with the epoch as raised since then in one partition."""
 
     producer_id: int
     epoch: int
 
 
 class Phase(Enum):
-    """How far a partition's numbering is to be trusted; `_NEXT` has the moves."""
+    """The state of a partition's numbering; `_NEXT` has the transitions."""
 
     UNPROVEN = "no number was acknowledged yet"
-    STEADY = "numbers are given out"
+    STEADY = "batches are numbered"
     IN_DOUBT = "a batch was given up that may have been written"
     RESTARTING = "there is a gap: nothing is sent until all requests have ended"
 
@@ -78,27 +78,27 @@ class Pipeline:
     )
 
     def __init__(self, limit: int, *, is_numbered: bool) -> None:
-        """``limit``: how many may be on their way at once, 1 where they are not numbered."""
-        invariant(1 <= limit <= MAX_NUMBERED, "%d batches on their way", limit)
+        """``limit`` of batches in flight, 1 if they are not numbered."""
+        invariant(1 <= limit <= MAX_NUMBERED, "a limit of %d batches in flight", limit)
         self._limit = limit
         self.is_numbered = is_numbered
         self.identity: ProducerIdentity | None = None
         self.next_sequence = 0
         self.phase = Phase.UNPROVEN
         self.batches: list[ProducerBatch] = []
-        """In flight, or closed and to be sent again; ghosts among them."""
+        """In flight, or closed and to be sent again; includes ghosts."""
         self.ghosts: set[ProducerBatch] = set()
         """Batches that were given up and may have been written: only IN_DOUBT or RESTARTING has some."""
         self.last_offset = -1
-        """The base offset of the batch that was acknowledged last."""
+        """The base offset of the last acknowledged batch."""
         self.is_other_log = False
-        """Whether the numbers given out belong to a log that is gone; RESTARTING until there are others."""
+        """Whether the numbers belong to a log that is gone; RESTARTING until there are new ones."""
         self.worn_out: int | None = None
-        """A producer id whose epochs are used up: another one is needed."""
+        """A producer id whose epochs are used up, so that another one is needed."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether no batch that somebody waits for is on its way."""
+        """Whether no batch with waiters is in flight."""
         return len(self.batches) == len(self.ghosts)
 
     @property
@@ -117,12 +117,12 @@ class Pipeline:
 
     @property
     def takes_new(self) -> bool:
-        """Whether a batch that was never sent may follow those on their way."""
+        """Whether a new batch may be sent behind those in flight."""
         if not self.is_numbered:
             return not self.batches
         if self.phase is Phase.UNPROVEN:
             return not self.batches
-        # A broker knows a producer's last five batches again: one that lacks its answer must stay among them.
+        # A broker recognizes a producer's last five batches; one without an answer must stay among them.
         return (
             self.phase is Phase.STEADY
             and len(self.batches) < self._limit
@@ -130,7 +130,7 @@ class Pipeline:
         )
 
     def may_leave(self, batch: ProducerBatch) -> bool:
-        """Whether all before it are still on their way, now that it is written to the connection."""
+        """Whether all earlier batches are still in flight, now that it is written to the connection."""
         for earlier in self.batches:
             if earlier is batch:
                 return True
@@ -139,7 +139,7 @@ class Pipeline:
         return False
 
     def add(self, batch: ProducerBatch) -> None:
-        """Let a new batch follow; the caller has seen `takes_new`, and that there is an identity."""
+        """Add a new batch; the caller has checked `takes_new`, and that there is an identity."""
         invariant(self.takes_new, "%s: no batch may follow now", batch.tp)
         self.batches.append(batch)
         if self.is_numbered:
@@ -154,20 +154,20 @@ class Pipeline:
 
     def put_back(self, batch: ProducerBatch) -> None:
         """Let a batch that was in flight be sent again."""
-        invariant(batch in self.batches, "a batch of %s came back that was not on its way", batch.tp)
+        invariant(batch in self.batches, "a batch of %s came back that was not in flight", batch.tp)
         batch.move(BatchState.CLOSED)
         self._restart_if_landed()
 
     def acknowledged(self, batch: ProducerBatch, base_offset: int) -> None:
-        """Take out a batch that was written, or a ghost that turns out to be; those before it were, too.
+        """Remove a batch, or ghost, that was written; so were those before it.
 
-        ``base_offset`` is -1 where nobody knows it.
+        ``base_offset`` is -1 if unknown.
         """
         if base_offset >= 0 and not batch.is_written:
             self.is_other_log = self.is_other_log or (base_offset <= self.last_offset and self.is_numbered)
             self.last_offset = base_offset
         if self.is_other_log:
-            # Of the batches before it this log may have none.
+            # This log may have none of the earlier batches.
             self._forget(batch)
             self.restart()
             return
@@ -183,7 +183,7 @@ class Pipeline:
         self._restart_if_landed()
 
     def gave_up(self, batch: ProducerBatch, *, may_be_written: bool) -> None:
-        """Take out a batch that failed for good, while or before it was in flight."""
+        """Remove a batch that failed permanently, while or before it was in flight."""
         if not self.is_numbered:
             self.batches.remove(batch)
         elif may_be_written:
@@ -196,7 +196,7 @@ class Pipeline:
         self._restart_if_landed()
 
     def replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
-        """Put the parts of a batch that was split in its place, under its numbers."""
+        """Replace a split batch by its parts, under its numbers."""
         position = self.batches.index(batch)
         self.batches[position : position + 1] = parts
         if self.is_numbered and self.identity is not None:
@@ -207,7 +207,7 @@ class Pipeline:
         self._restart_if_landed()
 
     def restart(self) -> None:
-        """There is a gap, or the broker does not know us: number anew when no request is under way."""
+        """There is a gap, or the broker does not know us: restart when no request is in flight."""
         self._move(Phase.RESTARTING)
         self._restart_if_landed()
 
@@ -226,7 +226,7 @@ class Pipeline:
         if any(batch.state is BatchState.IN_FLIGHT for batch in live) or self.identity is None:
             return
         if any(batch.is_written for batch in live):
-            # Under a new number it would be written again: its answer comes first, under the old one.
+            # Under a new number it would be written again, so wait for its answer under the old one.
             return
         self.ghosts.clear()
         self.is_other_log = False
@@ -234,7 +234,7 @@ class Pipeline:
         producer_id, epoch = self.identity
         self.next_sequence = 0
         if epoch == MAX_EPOCH:
-            # Numbered when another id has come; `retry` gives nothing out before.
+            # Numbered when another id has come; until then `retry` returns None.
             self.identity, self.worn_out = None, producer_id
             return
         self.identity = ProducerIdentity(producer_id, epoch + 1)

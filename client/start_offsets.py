@@ -40,10 +40,10 @@ class StartOffsets:
         states: Collection[PartitionState],
         fetch: Callable[[Collection[TopicPartition], int], Awaitable[Committed]],
     ) -> None:
-        """Have these begin at what ``fetch`` finds committed, or where `auto_offset_reset` says."""
+        """Start these at the committed offsets of ``fetch``, or else as `auto_offset_reset` says."""
         for state in states:
             state.retry_at = _NEVER
-        # As they are before any seek of the user's.
+        # Before any seek of the user.
         generations = {state: state.generation for state in states}
         task = asyncio.get_running_loop().create_task(self._find(generations, fetch))
         self._tasks.add(task)

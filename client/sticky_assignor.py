@@ -5,8 +5,8 @@ members name their former ones, in the user data of Kafka's StickyAssignor. Of t
 one of the newer generation counts. Claims of the same generation cancel out, because one of them is wrong.
 
 Guarantees of `assign_stickily`: every partition of a subscribed topic has exactly one member, which is
-subscribed to it; no partition could go from its member to one that has at least two fewer; and where all
-members want the same topics, no member loses more than evenness demands. Pure functions, any thread.
+subscribed to it; no partition could go from its member to one that has at least two fewer; and if all members
+want the same topics, no member loses more partitions than the balance requires. Pure functions, any thread.
 
 Sources: KIP-54, KIP-341, KIP-429.
 """
@@ -26,7 +26,7 @@ _INT32: Final = struct.Struct(">i")
 
 
 class Claim(NamedTuple):
-    """A member with what it wants and what it has had since which generation."""
+    """A member's topics, its former partitions, and their generation."""
 
     member_id: str
     topics: frozenset[str]
@@ -44,7 +44,7 @@ def sticky_user_data(owned: Collection[TopicPartition], generation_id: int) -> b
 
 
 def sticky_claim(subscription: Subscription) -> tuple[tuple[TopicPartition, ...], int]:
-    """What an eager member had before. User data that cannot be read claims nothing, as in Kafka."""
+    """An eager member's former partitions. As in Kafka, unreadable user data claims none."""
     if not subscription.user_data:
         return (), NO_GENERATION
     try:
@@ -61,7 +61,7 @@ def cooperative_user_data(owned: Collection[TopicPartition], generation_id: int)
 
 
 def cooperative_claim(subscription: Subscription) -> tuple[tuple[TopicPartition, ...], int]:
-    """What a cooperative member owns; older ones tell the generation in their user data."""
+    """A cooperative member's partitions; older ones have the generation in their user data."""
     generation = subscription.generation_id
     if generation == NO_GENERATION and subscription.user_data and len(subscription.user_data) == _INT32.size:
         generation = _INT32.unpack(subscription.user_data)[0]
@@ -71,7 +71,7 @@ def cooperative_claim(subscription: Subscription) -> tuple[tuple[TopicPartition,
 def take_away_first(
     claims: Collection[Claim], given: dict[str, list[TopicPartition]]
 ) -> dict[str, list[TopicPartition]]:
-    """The first of two rounds: without what another member owns by the newest claim to it."""
+    """The first of two rounds: without partitions that another member owns by the newest claim."""
     owners: dict[TopicPartition, tuple[int, set[str]]] = {}
     for claim in claims:
         for tp in claim.owned:
@@ -106,7 +106,7 @@ class _Deal:
         self.counts = partitions_per_topic
         self.rank = {claim.member_id: index for index, claim in enumerate(self.claims)}
         self.held: dict[str, list[TopicPartition]] = {claim.member_id: [] for claim in self.claims}
-        # The topics with the same takers: all their partitions compete for the same members.
+        # Topics with the same subscribers, whose partitions go to the same members.
         takers = {
             topic: tuple(claim.member_id for claim in self.claims if topic in claim.topics)
             for topic in sorted(partitions_per_topic)
@@ -130,7 +130,7 @@ class _Deal:
             self.held[member_id].append(tp)
 
     def hand_out_rest(self) -> None:
-        """Each partition without a member to the one that has fewest; those with the least choice first."""
+        """Assign each free partition to the member with fewest; those with the fewest candidates first."""
         heaps: dict[tuple[str, ...], list[tuple[int, int, str]]] = {}
         for topic in sorted(self.takers, key=lambda topic: (len(self.takers[topic]), topic)):
             takers = self.takers[topic]
@@ -163,7 +163,7 @@ class _Deal:
             self.held[taker].append(self._to_give(giver, topic))
 
     def _best_move(self) -> tuple[str, str, str] | None:
-        """From whom to whom, and of which topic, where the counts differ most; None when all are even."""
+        """Giver, taker and topic of the move between the most different counts; None if all are even."""
         best: tuple[int, int] = (1, 0)
         found: tuple[str, str, str] | None = None
         fewest: dict[tuple[str, ...], str] = {}
@@ -181,7 +181,7 @@ class _Deal:
         return found
 
     def _to_give(self, giver: str, topic: str) -> TopicPartition:
-        """What costs least to move: what the giver did not own before, then the highest number."""
+        """The cheapest partition to move: one that the giver did not own before, then the highest number."""
         held = self.held[giver]
         choice = max(
             (tp for tp in held if tp.topic == topic),

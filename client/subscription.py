@@ -16,22 +16,22 @@ from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 
 class RebalanceListener:
-    """Told, within `poll` and `close`, of what comes and goes; override what is of interest.
+    """Called within `poll` and `close` when the assignment changes; override the methods that you need.
 
     Each method may be plain or ``async``, and may use the consumer: `commit` in `on_partitions_revoked`,
-    `seek` in `on_partitions_assigned`. What it raises comes out of that `poll`, once the change is done.
+    `seek` in `on_partitions_assigned`. The `poll` raises its exception once the change is done.
     """
 
     def on_partitions_revoked(self, partitions: set[TopicPartition]) -> Awaitable[None] | None:
-        """These go to others next; commits for them still count. Not called with none."""
+        """These will go to other members; they can still be committed. Not called without partitions."""
         return None
 
     def on_partitions_assigned(self, partitions: set[TopicPartition]) -> Awaitable[None] | None:
-        """These came in addition; called after every rebalance, with none where there are none."""
+        """These were added; called after every rebalance, also with an empty set."""
         return None
 
     def on_partitions_lost(self, partitions: set[TopicPartition]) -> Awaitable[None] | None:
-        """These belong to others already, for the group threw us out: commits for them would fail."""
+        """These belong to others already, because the group removed us; commits for them would fail."""
         return self.on_partitions_revoked(partitions)
 
 
@@ -43,16 +43,16 @@ def check_listener(listener: RebalanceListener) -> None:
 
 
 class Assigned(Protocol):
-    """What the group's session needs of the consumer that it fills."""
+    """The interface of the consumer for the group's session."""
 
     def take(
         self,
         partitions: Collection[TopicPartition],
         starts: Mapping[TopicPartition, OffsetAndMetadata | None] | None,
     ) -> None:
-        """Begin to read these, each from its committed offset or from where a reset finds one.
+        """Begin to read these, each from its committed offset or else as a reset finds one.
 
-        ``starts`` is None where the committed offsets have still to be asked for.
+        ``starts`` is None if the committed offsets must still be requested.
         """
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
@@ -66,14 +66,14 @@ class Assigned(Protocol):
 
 @dataclass(slots=True)
 class TopicSelection:
-    """``topics`` are those that are subscribed to now; a pattern finds them as they come into being."""
+    """``topics`` are the present subscription; a pattern adds topics when they are created."""
 
     topics: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
     listener: RebalanceListener = field(default_factory=RebalanceListener)
 
     def wants_as(self, other: TopicSelection) -> bool:
-        """Whether both select the same, whoever is told."""
+        """Whether both select the same, regardless of the listener."""
         return self.pattern == other.pattern and (self.pattern is not None or self.topics == other.topics)
 
     def matching(self, names: Iterable[str], *, exclude_internal: bool) -> frozenset[str]:

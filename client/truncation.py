@@ -26,10 +26,10 @@ _UNDEFINED: Final = -1
 
 
 class Verdict(Enum):
-    """What a partition's position is worth with the leader that was asked."""
+    """The validity of a partition's position on the new leader."""
 
     HOLDS = "holds"
-    FETCHED_AHEAD = "only what was fetched ahead is gone"
+    FETCHED_AHEAD = "only records fetched ahead are gone"
     TRUNCATED = "records that were taken are gone"
     NO_COMMON_HISTORY = "the leader knows no such epoch, nor an earlier one"
 
@@ -45,7 +45,7 @@ class Checked(NamedTuple):
 
 
 def judge(fetch_offset: int, taken_offset: int, answer: LeaderEpochEndOffset) -> Verdict:
-    """What an answer without an error means for a position; taken_offset ≤ fetch_offset."""
+    """The verdict of an answer without an error on a position; taken_offset ≤ fetch_offset."""
     if answer.end_offset == _UNDEFINED or answer.leader_epoch == _UNDEFINED:
         return Verdict.NO_COMMON_HISTORY
     if answer.end_offset >= fetch_offset:
