@@ -1,4 +1,4 @@
-"""What the source asks of a cluster, through the blocking client: topics, offsets and raw batches.
+"""The source's interface to a cluster, through the blocking client: topics, offsets and raw batches.
 
 The rest of the connector sees only `LogView`, so it can be tested against logs in memory. A view belongs to
 the process and thread that opened it and holds connections: it is never pickled.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LogView(Protocol):
-    """A cluster as a reader of whole ranges sees it."""
+    """The interface of a cluster for a reader of whole ranges."""
 
     def partitions_of(self, topics: Iterable[str] | None) -> dict[str, list[int]]:
         """The partition numbers of these topics, or of all that are not internal.
@@ -30,7 +30,7 @@ class LogView(Protocol):
         """The first offset that each partition still holds."""
 
     def high_watermarks(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset behind the last committed record of each partition."""
+        """The offset after the last committed record of each partition."""
 
     def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[memoryview]:
         """Whole batches that cover [start, end); the first and last may reach beyond.
@@ -44,7 +44,7 @@ OpenView = Callable[[str], AbstractContextManager[LogView]]
 
 
 class ClusterView:
-    """The view of a real cluster. Opening it makes no connection; asking does, and waits as clients do."""
+    """The view of a real cluster. It connects at the first request, and waits as clients do."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
@@ -82,7 +82,7 @@ class ClusterView:
         return {tp: entry.offset for tp, entry in listed.items()}
 
     def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[memoryview]:
-        # Here and below: Spark imports this package in every process that merely looks for data sources.
+        # Here and below, because Spark imports this package in every process that looks for data sources.
         from barnabas.client.blocking import read_range
 
         return read_range(self._bootstrap_servers, partition, start, end)

@@ -1,4 +1,4 @@
-"""Naming the known word that a wrong one is nearest to."""
+"""The nearest known word to an unknown one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:
-    """The end of an error message: the nearest known word, or all of them when none is near."""
+    """The end of an error message: the nearest known word, or all of them if none is near."""
     by_lower = {word.lower(): word for word in known}
     near = difflib.get_close_matches(wrong.lower(), by_lower, n=1)
     if near:

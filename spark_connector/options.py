@@ -1,8 +1,8 @@
 """The options of the source: Spark's Kafka names, each value checked before anything is read.
 
-Options arrive as text, with names in any case. What is unknown, missing, contradictory or malformed is
-refused by `InvalidConfiguration`, which names the option, its value and what was expected. The result is
-plain frozen data: Spark pickles it to other processes.
+Options arrive as text, with names in any case. An unknown, missing, contradictory or malformed one raises
+`InvalidConfiguration`, which names the option, its value and the expected values. The result is plain frozen
+data, because Spark pickles it to other processes.
 
 Source: https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html.
 """
@@ -42,7 +42,7 @@ PartitionOffsets = dict[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What to read. Exactly one of `topics`, `topic_pattern` and `partitions` is given.
+    """The topics or partitions to read; exactly one of `topics`, `topic_pattern` and `partitions` is given.
 
     Offsets None mean earliest for the start and latest for the end of every partition; otherwise each
     partition has its own, `EARLIEST` and `LATEST` included.
@@ -150,7 +150,7 @@ def _partitions(options: Mapping[str, str]) -> tuple[TopicPartition, ...] | None
 
 
 def _offsets(options: Mapping[str, str], name: str, default: str, *, refused: int) -> PartitionOffsets | None:
-    """The offsets of one end; `refused` is the special value that makes no sense for this end of a batch."""
+    """The offsets of one end; `refused` is the special value that is invalid for this end of a batch."""
     text = options.get(name, default).strip()
     expected = f'{default} or JSON such as {{"topic":{{"0":23,"1":{LATEST + EARLIEST - refused}}}}}'
     if text.lower() == default:

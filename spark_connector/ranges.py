@@ -1,7 +1,7 @@
-"""Which offsets a batch read covers, and how they are cut into tasks: pure functions, run by the planner.
+"""The offsets that a batch read covers, and their division into tasks: pure functions, run by the planner.
 
-What is guaranteed: no range reaches beyond the high watermark seen when the read was planned, and the ranges
-of one read never overlap.
+Guarantees: no range reaches beyond the high watermark at the time of planning, and the ranges of one read
+never overlap.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OffsetRange(NamedTuple):
 def choose_partitions(options: SourceOptions, topics: Mapping[str, Sequence[int]]) -> list[TopicPartition]:
     """The partitions to read, given the cluster's topics and their partitions, in order.
 
-    Raises UNKNOWN_TOPIC_OR_PARTITION for a topic or partition named that does not exist.
+    Raises UNKNOWN_TOPIC_OR_PARTITION for a named topic or partition that does not exist.
     """
     if options.topic_pattern is not None:
         matches = re.compile(options.topic_pattern).fullmatch
@@ -71,11 +71,11 @@ def resolve_ranges(
     log_start_offsets: Mapping[TopicPartition, int],
     high_watermarks: Mapping[TopicPartition, int],
 ) -> list[OffsetRange]:
-    """One range for each partition that has something to read.
+    """One range for each partition with records to read.
 
-    Raises InvalidConfiguration when the offsets given do not name exactly these partitions or a start lies
-    beyond its end, and OFFSET_OUT_OF_RANGE when `failOnDataLoss` holds and an offset given is not between
-    log start and high watermark. Without it such an offset is moved to the nearer of the two, with a warning.
+    Raises InvalidConfiguration if the given offsets do not name exactly these partitions or a start is beyond
+    its end, and OFFSET_OUT_OF_RANGE if `failOnDataLoss` is true and a given offset is not between log start
+    and high watermark. Without it such an offset is moved to the nearer of the two, with a warning.
     """
     _check_named("startingOffsets", options.starting_offsets, partitions)
     _check_named("endingOffsets", options.ending_offsets, partitions)
@@ -101,7 +101,7 @@ def _check_named(option: str, offsets: PartitionOffsets | None, partitions: Iter
         return
     missing = sorted(set(partitions) - set(offsets))
     surplus = sorted(set(offsets) - set(partitions))
-    for tps, what in ((missing, "no offset for"), (surplus, "an offset for what is not read:")):
+    for tps, what in ((missing, "no offset for"), (surplus, "an offset for partitions that are not read:")):
         if tps:
             names = ", ".join(f"{tp.topic}-{tp.partition}" for tp in tps)
             raise InvalidConfiguration(
@@ -122,11 +122,11 @@ def _within(option: str, tp: TopicPartition, offset: int, low: int, high: int, o
 
 
 def data_loss(what: str) -> Exception:
-    """The error for records that are asked for and not there."""
+    """The error for requested records that do not exist."""
     return api_error(
         ErrorCode.OFFSET_OUT_OF_RANGE,
-        f"{what}. Records may have been deleted by retention, or the topic was made anew. Set the option "
-        "failOnDataLoss to false to read what is there",
+        f"{what}. Records may have been deleted by retention, or the topic was recreated. Set the option "
+        "failOnDataLoss to false to read the existing ones",
     )
 
 

@@ -1,8 +1,8 @@
 """Reading a planned range in a Spark worker: raw batches in, Arrow batches out.
 
-`read_range` gives exactly the records of its range that are still there, each once, in order. When
-retention has taken some of them since the read was planned, `failOnDataLoss` decides between an error and
-going on behind the gap.
+`read_range` returns exactly the records of its range that still exist, each once, in order. If retention has
+deleted some of them since the read was planned, `failOnDataLoss` decides between an error and continuing
+after the gap.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range in batches of `MAX_BATCH_ROWS` rows and about `MAX_BATCH_BYTES` at most.
 
-    Raises OFFSET_OUT_OF_RANGE when records are gone and `fail_on_data_loss` holds, and the errors of the
+    Raises OFFSET_OUT_OF_RANGE if records are gone and `fail_on_data_loss` is true, and the errors of the
     client and the decoder.
     """
     builder = ArrowBuilder(schema, wanted.topic, wanted.partition, max_rows=MAX_BATCH_ROWS)
@@ -54,9 +54,9 @@ def read_range(
 def _buffers(
     view: LogView, wanted: OffsetRange, decoder: BulkDecoder, fail_on_data_loss: bool
 ) -> Iterator[memoryview]:
-    """Raw batches from the start of the range to its end, going on behind gaps where that is allowed.
+    """Raw batches from the start of the range to its end, continuing after gaps if that is allowed.
 
-    The decoder has taken in each buffer before it asks for the next, so it knows what was reached.
+    The decoder has processed each buffer before it requests the next, so it has the offset reached.
     """
     tp = TopicPartition(wanted.topic, wanted.partition)
     start = wanted.start_offset
@@ -93,10 +93,10 @@ def _behind_gap(view: LogView, tp: TopicPartition, reached: int, end: int, fail_
 
 
 def _freeze_imports_once() -> None:
-    """Take what is imported out of the garbage collector's sight.
+    """Exempt imported objects from garbage collection.
 
-    Spark's workers collect garbage after every task; going through pyarrow's, numpy's and numba's
-    objects each time costs more than a small task.
+    Spark's workers collect garbage after every task; scanning the objects of pyarrow, numpy and numba each
+    time costs more than a small task.
     """
     global _frozen
     if not _frozen:

@@ -1,7 +1,7 @@
-"""The columns of the source: those of Spark's Kafka source, in its order, and what a user may ask of them.
+"""The columns of the source: those of Spark's Kafka source, in its order, and the rules for users' schemas.
 
-A schema given by the user selects columns; what it does not name is neither decoded nor moved. Pure
-functions; they run in Spark's planning processes and in its workers.
+A user's schema selects columns; others are neither decoded nor moved. Pure functions; they run in Spark's
+planning processes and in its workers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COLUMNS: Final[dict[str, DataType]] = {
 
 
 def source_schema(*, include_headers: bool) -> StructType:
-    """All columns; `headers` only when it was asked for."""
+    """All columns; `headers` only if requested."""
     return StructType(
         [StructField(name, kind) for name, kind in _COLUMNS.items() if include_headers or name != _HEADERS]
     )

@@ -1,12 +1,12 @@
 """The PySpark data source ``barnabas``: ``spark.read.format("barnabas")``.
 
-A batch read covers, for each partition, the offsets from the start asked for up to the high watermark of
-the moment when it was planned, and is planned once for each ``load()``: a DataFrame is a snapshot, and to see
-newer records one loads again. Filters are not pushed down, since Spark 4.3 shares their state between queries
-of one DataFrame; choose partitions and offsets by options instead.
+A batch read covers, for each partition, the offsets from the requested start up to the high watermark at the
+time of planning. It is planned once for each ``load()``: a DataFrame is a snapshot; load again to see newer
+records. Filters are not pushed down, because Spark 4.3 shares their state between queries of one DataFrame;
+choose partitions and offsets by options instead.
 
-The three classes live in different processes: the source and the planning of the reader on the driver, `read`
-in the workers. They are pickled between them, so they hold plain data and nothing open.
+The source and the planning of the reader run on the driver, `read` in the workers. The objects are pickled
+between them, so they hold plain data and no connections.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class BarnabasSource(DataSource):
-    """Register with ``spark.dataSource.register(BarnabasSource)`` where discovery is switched off."""
+    """Register with ``spark.dataSource.register(BarnabasSource)`` if discovery is switched off."""
 
     @classmethod
     def name(cls) -> str:
@@ -44,13 +44,13 @@ class BarnabasSource(DataSource):
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """The part of the read that one task does."""
+    """The part of the read that one task executes."""
 
     range: OffsetRange
 
 
 class BarnabasReader(DataSourceReader):
-    """Plans the read on the driver, and carries out its parts in the workers."""
+    """Plans the read on the driver, and executes its parts in the workers."""
 
     def __init__(self, options: SourceOptions, schema: StructType, open_view: OpenView = ClusterView) -> None:
         """Raises InvalidConfiguration for a schema that the source cannot fill."""
@@ -60,14 +60,14 @@ class BarnabasReader(DataSourceReader):
         self._open_view = open_view
 
     def partitions(self) -> list[InputPartition]:
-        """Fix the ranges and cut them into tasks; empty when there is nothing to read."""
+        """Fix the ranges and cut them into tasks; empty if there is nothing to read."""
         options = self._options
         with self._open_view(options.bootstrap_servers) as view:
             ranges = plan_ranges(options, view)
         return [RangePartition(part) for part in split_ranges(ranges, options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one part. Where there is none, Spark makes one of its own: nothing to read."""
+        """The records of one part. Without parts Spark makes one of its own, which is empty."""
         if not isinstance(partition, RangePartition):
             return
         # Only in the workers: planning needs neither.
@@ -84,8 +84,8 @@ class BarnabasReader(DataSourceReader):
 def plan_ranges(options: SourceOptions, view: LogView) -> list[OffsetRange]:
     """The ranges that a read with these options covers now.
 
-    The log starts are asked for first: they and the high watermarks only grow, so each start is then at or
-    below its high watermark. Raises as `choose_partitions` and `resolve_ranges`.
+    The log starts are requested first. They and the high watermarks only grow, so each start is at or below
+    its high watermark. Raises as `choose_partitions` and `resolve_ranges`.
     """
     named = options.topics or tuple(dict.fromkeys(tp.topic for tp in options.partitions or ())) or None
     partitions: list[TopicPartition] = choose_partitions(options, view.partitions_of(named))

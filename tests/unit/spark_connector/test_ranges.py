@@ -97,7 +97,8 @@ def test_a_start_beyond_its_end_is_refused() -> None:
 def test_offsets_have_to_name_exactly_the_partitions_read() -> None:
     with pytest.raises(InvalidConfiguration, match="'startingOffsets' has no offset for t-0"):
         resolve(5, 20, starting_offsets={})
-    with pytest.raises(InvalidConfiguration, match="'endingOffsets' has an offset for what is not read: t-1"):
+    surplus = "'endingOffsets' has an offset for partitions that are not read: t-1"
+    with pytest.raises(InvalidConfiguration, match=surplus):
         resolve(5, 20, ending_offsets={T0: 9, T1: 9})
 
 
