@@ -1,4 +1,4 @@
-"""Which brokers a command talks to, and running its asyncio part.
+"""The brokers that a command connects to, and running its asyncio part.
 
 ``--bootstrap``, else ``BARNABAS_BOOTSTRAP``, else the running cluster of ``--dir`` (see `cluster_dir`).
 """
@@ -32,7 +32,7 @@ def add_bootstrap_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_bootstrap(options: argparse.Namespace) -> str:
-    """``host:port,…``; raises CommandError when nothing names a cluster."""
+    """``host:port,…``; raises CommandError if no cluster is named."""
     given = options.bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
     if given:
         try:
@@ -58,7 +58,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
 
 def unknown_topic(name: str, known: Iterable[str]) -> CommandError:
-    """The error for a topic that does not exist, with names that are near."""
+    """The error for a topic that does not exist, with similar names."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if near:

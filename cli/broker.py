@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 def run(options: argparse.Namespace) -> int:
     """Check the settings, then run the broker; returns its exit code."""
     config = load_config(file=options.config, environment=os.environ, overrides=options.overrides)
-    # Imported before the wait: the time that ZooKeeper takes is not lost.
+    # Import before the wait, to use the time that ZooKeeper needs.
     from barnabas.broker.process import run_broker
 
     if options.await_zookeeper:
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def await_zookeeper(servers: list[Endpoint], timeout_s: float) -> None:
-    """Wait until one of the servers takes requests; raises CommandError when none does in time.
+    """Wait until one of the servers accepts requests; raises CommandError if none does in time.
 
     An open port is not enough: a client that connects before the server is ready hangs for a session timeout.
     """

@@ -1,4 +1,4 @@
-"""`barnabas down`, `kill`, `pause`, `resume`, `restart`: what one does to a running cluster's processes."""
+"""`barnabas down`, `kill`, `pause`, `resume`, `restart`: commands on a running cluster's processes."""
 
 from __future__ import annotations
 

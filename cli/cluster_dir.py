@@ -1,4 +1,4 @@
-"""Which local cluster a command means: ``--dir``, else ``BARNABAS_DIR``, else ``~/.barnabas/default``."""
+"""The directory of a command's local cluster: ``--dir``, ``BARNABAS_DIR`` or ``~/.barnabas/default``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DIR_VARIABLE: Final = "BARNABAS_DIR"
 
 
 def default_dir() -> Path:
-    """The directory of the cluster when the command line names none."""
+    """The directory of the cluster if the command line names none."""
     given = os.environ.get(DIR_VARIABLE)
     return Path(given) if given else Path.home() / ".barnabas" / "default"
 
@@ -36,7 +36,7 @@ def chosen_dir(options: argparse.Namespace) -> Path:
 
 
 def open_cluster(options: argparse.Namespace) -> RunningCluster:
-    """The cluster in the chosen directory; raises CommandError (not found) when there never was one."""
+    """The cluster in the chosen directory; raises CommandError (not found) if there never was one."""
     directory = chosen_dir(options)
     if not (directory / STATE_FILE).exists():
         raise CommandError(

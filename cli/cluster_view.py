@@ -1,7 +1,7 @@
-"""What a cluster looks like right now: every broker is asked for its own replicas, the answers are joined.
+"""The present state of a cluster: asks every broker for its own replicas and joins the answers.
 
-Reads only; each broker has two seconds to answer, and one that does not is shown as unreachable with the
-reason. Runs on the caller's event loop.
+Reads only; each broker has two seconds to answer, else it is shown as unreachable with the reason. Runs on
+the caller's event loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequest
 
 @dataclass(kw_only=True)
 class BrokerView:
-    """A broker that the cluster knows; `error` says why it did not answer."""
+    """A broker in the metadata; `error` is the reason if it did not answer."""
 
     id: int
     endpoint: Endpoint
@@ -34,7 +34,7 @@ class BrokerView:
 
 @dataclass(kw_only=True)
 class PartitionView:
-    """A partition by metadata, and what each broker says of its replica (absent: it did not answer)."""
+    """A partition by metadata, and its replicas as their brokers report them (absent: no answer)."""
 
     topic: str
     partition: int

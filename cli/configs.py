@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     describe = actions.add_parser("describe", help="show settings, and where their values come from")
     add_resource_arguments(describe)
     describe.add_argument("names", nargs="*", metavar="SETTING", help="default: all")
-    describe.add_argument("--changed", action="store_true", help="only what is not the default")
-    describe.add_argument("--explain", action="store_true", help="say what each setting is for")
+    describe.add_argument("--changed", action="store_true", help="only settings that are not the default")
+    describe.add_argument("--explain", action="store_true", help="explain each setting")
 
     alter = actions.add_parser("alter", help="change settings; they take effect at once, on every replica")
     add_resource_arguments(alter)
@@ -46,16 +46,16 @@ def add_resource_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--topic", metavar="TOPIC")
     which.add_argument("--broker", type=int, metavar="ID")
     which.add_argument(
-        "--all-brokers", action="store_true", help="what every broker has that does not say itself"
+        "--all-brokers", action="store_true", help="the defaults for brokers without a value of their own"
     )
 
 
 def add_change_arguments(parser: argparse.ArgumentParser) -> None:
     for option, metavar, help_text in (
         ("--set", "KEY=VALUE", "give a setting a value, for example retention.ms=3600000"),
-        ("--delete", "KEY", "let a setting have its default again"),
+        ("--delete", "KEY", "reset a setting to its default"),
         ("--append", "KEY=VALUE", "add to a setting that is a list, for example cleanup.policy=compact"),
-        ("--subtract", "KEY=VALUE", "take from a setting that is a list"),
+        ("--subtract", "KEY=VALUE", "remove from a setting that is a list"),
     ):
         parser.add_argument(
             option,
@@ -81,7 +81,7 @@ def chosen_resource(options: argparse.Namespace) -> ConfigResource:
 
 
 def chosen_changes(options: argparse.Namespace) -> dict[str, ConfigChange]:
-    """The changes by setting; raises CommandError (usage) for none at all, or two of one setting."""
+    """The changes by setting; raises CommandError (usage) without changes, or for two of one setting."""
     found: list[tuple[str, ConfigChange]] = [*key_values(options.sets, "--set").items()]
     found += [(name.strip(), None) for name in options.deletes]
     found += [(name, Append(value)) for name, value in key_values(options.appends, "--append").items()]
@@ -99,7 +99,7 @@ def chosen_changes(options: argparse.Namespace) -> dict[str, ConfigChange]:
 async def alter(
     admin: Admin, resource: ConfigResource, changes: Mapping[str, ConfigChange], *, validate_only: bool
 ) -> None:
-    """Change settings; raises CommandError naming what does exist when the resource does not."""
+    """Change settings; raises CommandError for a missing resource, naming the existing ones."""
     await check_resource(admin, resource)
     await admin.alter_configs({resource: changes}, validate_only=validate_only)
 

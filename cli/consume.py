@@ -1,9 +1,9 @@
-"""`barnabas consume TOPIC`: print records, from a start to the end that the topic has now, or on and on.
+"""`barnabas consume TOPIC`: print records, from a start to the topic's present end, or continuously.
 
 Without ``--follow`` the command ends at the high watermark that each partition has when it starts. Records of
 one partition come in order; partitions are mixed as they arrive. With ``--group`` it is a member of a group:
-it shares the topic with the others, begins where the group stopped, and goes on until it is stopped by Ctrl-C
-or SIGTERM: then it commits what it has printed and leaves.
+it shares the topic with the others and begins at the committed offsets. On Ctrl-C or SIGTERM it commits the
+printed records and leaves.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         metavar="WHERE",
         help="beginning (default), end, an offset, or a time like 2013-01-31T12:00:00Z",
     )
-    parser.add_argument("--group", metavar="GROUP", help="as a member of this group, on and on")
+    parser.add_argument("--group", metavar="GROUP", help="as a member of this group, continuously")
     parser.add_argument("--max", type=int, metavar="N", help="stop after N records")
     parser.add_argument("--follow", action="store_true", help="wait for more at the end, until Ctrl-C")
     parser.add_argument("--format", choices=_FORMATS, default="value", help="default: value")
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     if options.max is not None and options.max < 0:
         raise CommandError(f"--max {options.max}: expected at least 0", USAGE)
     if options.group is not None and (options.partition is not None or options.start is not None):
-        raise CommandError("--group: the group says which partitions, and where from", USAGE)
+        raise CommandError("--group: the group decides the partitions and the start", USAGE)
     start = parse_start(options.start if options.start is not None else "beginning")
     try:
         return run_async(_consume(options, start, chosen_bootstrap(options), sys.stdout.buffer))
@@ -165,7 +165,7 @@ async def _seek(
         first = await consumer.beginning_offsets(partitions)
         end = await consumer.end_offsets(partitions)
         for partition in partitions:
-            # What retention has removed means the first that is left; what is not written yet, the end.
+            # A removed offset means the first one that is left; one beyond the end means the end.
             consumer.seek(partition, min(max(start, first[partition]), end[partition]))
     elif isinstance(start, datetime):
         timestamp_ms = max(0, int(start.timestamp() * 1000))
@@ -189,7 +189,7 @@ async def _print_records(
     format_record: Formatter,
     out: BinaryIO,
 ) -> None:
-    """Print until `limit` records, or until every partition has reached its end; without ends, for ever."""
+    """Print `limit` records at most, until every partition has reached its end; without ends, for ever."""
     shown = 0
     follow = not ends
     last_output = time.monotonic()
@@ -204,7 +204,7 @@ async def _print_records(
         records = await consumer.poll(_POLL_MS, room)
         for record in records:
             end = ends.get(TopicPartition(record.topic, record.partition))
-            # What was written after the start is not part of what was asked for.
+            # Records written after the start are not printed.
             if follow or (end is not None and record.offset < end):
                 out.write(format_record(record) + b"\n")
                 shown += 1

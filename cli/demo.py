@@ -2,8 +2,8 @@
 
 A cluster of three brokers takes a year of departures; half way the broker that leads most is killed, and
 later it returns. Then everything is read back and checked. A group of three consumers reads it too, of which
-one is killed half way; and Spark's answer is compared with the source file's. Every step gives its verdicts;
-one that fails makes the exit code 1 and keeps the directory with all logs in it.
+one is killed half way; and Spark's result is compared with the source file's. Every step prints its verdicts;
+a failed one sets exit code 1 and keeps the directory with all logs.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _directory(chosen: Path | None) -> Path:
 
 @dataclass
 class Demo:
-    """The steps in order; each leaves what the next ones need."""
+    """The steps, in order."""
 
     screen: Screen
     directory: Path
@@ -100,7 +100,7 @@ class Demo:
         self._ledger = Ledger()
 
     async def run(self) -> None:
-        """All eight steps. Raises what keeps the demo from going on."""
+        """Run all eight steps. Raises errors after which the demo cannot continue."""
         self.screen.title(
             "Barnabas: a cluster, a year of flights, a broker killed half way, nothing lost, nothing twice"
         )
@@ -115,7 +115,7 @@ class Demo:
         self._show_report(failover)
 
     def close(self, *, keep: bool) -> None:
-        """Tear everything down; the directory stays when it is to be kept."""
+        """Stop everything; remove the directory unless ``keep``."""
         if self._cluster is not None:
             try:
                 self._cluster.stop()
@@ -321,9 +321,9 @@ class Demo:
 
 
 async def _await_full_isr(admin: Admin, timeout_s: float) -> TopicInfo:
-    """The topic when all replicas are in sync, or as it is when the time is over.
+    """The topic when all replicas are in sync, or after the timeout.
 
-    Right after a topic was made, the broker that is asked may not have heard of it yet.
+    Just after its creation, a broker's metadata may not have the topic yet.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -343,7 +343,7 @@ def _in_sync(topic: TopicInfo) -> list[int]:
 
 
 def _delay_rows(view: SparkView, expected: list[CarrierDelay]) -> list[tuple[str, str, str, str]]:
-    """Both answers beside each other, the most delayed carrier first."""
+    """Both results side by side, the most delayed carrier first."""
     by_carrier = {entry.carrier: entry for entry in expected}
     rows = []
     for entry in sorted(view.delays, key=lambda entry: -entry.mean_minutes):

@@ -1,10 +1,10 @@
-"""Killing a broker in the middle of the demo's writing, and watching how long the writing stands still.
+"""Kills a broker while the demo writes, and measures how long writes fail.
 
-The measure is taken where it hurts: at the producer. For every partition that the victim led, the longest
-silence between acknowledgements after the kill counts; the failover time is the longest of them. What was
-already on its way when the broker died ends a silence only for an instant, so it does not shorten it.
+The producer measures: for every partition that the victim led, it takes the longest time between
+acknowledgements after the kill; the failover time is the longest of them. An acknowledgement that was in
+flight when the broker died hardly shortens it.
 
-Lives on the producer's event loop; only the signals are sent from another thread.
+Runs on the producer's event loop; only the signals are sent from another thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_FAILOVER_S: Final = 20.0
 
 
 class Silences:
-    """The longest time without an acknowledgement for each partition, since a moment. Seconds in, ms out."""
+    """The longest time without an acknowledgement for each partition, since a time. Seconds in, ms out."""
 
     def __init__(self, since_s: float, partitions: Iterable[int]) -> None:
         self._last = dict.fromkeys(partitions, since_s)
@@ -42,21 +42,21 @@ class Silences:
             self._heard.add(partition)
 
     def by_partition_ms(self) -> dict[int, float]:
-        """Of the partitions watched, those that were heard again."""
+        """The times of the watched partitions that had an acknowledgement again."""
         return {partition: self._longest[partition] * 1000 for partition in sorted(self._heard)}
 
     def unheard(self) -> list[int]:
-        """The partitions from which nothing came any more."""
+        """The partitions without a further acknowledgement."""
         return sorted(set(self._last) - self._heard)
 
     @property
     def any_ms(self) -> float:
-        """The longest time in which nothing at all was acknowledged."""
+        """The longest time without an acknowledgement from any partition."""
         return self._any_longest * 1000
 
 
 def busiest_leader(topic: TopicInfo) -> tuple[int, list[int]]:
-    """The broker that leads most partitions (the lowest id among equals), and which ones."""
+    """The broker that leads most partitions (the lowest id among equals), and these partitions."""
     led: dict[int, list[int]] = {}
     for partition in topic.partitions:
         led.setdefault(int(partition.leader), []).append(partition.partition)
@@ -75,7 +75,7 @@ class Failover:
         say: Callable[[str], None],
         look: Callable[[], Awaitable[TopicInfo]],
     ) -> None:
-        """`say` shows what happens; `look` asks how the topic is, which is done while the broker is dead."""
+        """`say` prints events; `look` returns the topic's state and is called while the broker is dead."""
         self.victim, self.partitions = busiest_leader(topic)
         self.silences: Silences | None = None
         self.topic_without_victim: TopicInfo | None = None
@@ -87,11 +87,11 @@ class Failover:
         self._work: list[asyncio.Task[None]] = []
 
     def kill(self) -> None:
-        """Send SIGKILL, from a thread of its own: the records go on meanwhile."""
+        """Send SIGKILL, from a thread of its own, while the records continue."""
         self._work.append(asyncio.create_task(self._kill()))
 
     def restart(self) -> None:
-        """Start the broker again, in the background, when all its partitions are written again."""
+        """Restart the broker, in the background, when all its partitions are written again."""
         self._work.append(asyncio.create_task(self._restart()))
 
     def note_acknowledged(self, partition: int) -> None:
@@ -101,9 +101,9 @@ class Failover:
                 self._moved.set()
 
     async def finish(self) -> None:
-        """End the measurement and wait for what was begun.
+        """End the measurement and wait for the restart.
 
-        Raises DeployError when the broker did not come back.
+        Raises DeployError if the broker did not come back.
         """
         self._is_watching = False
         for task in self._work:

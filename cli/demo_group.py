@@ -1,8 +1,8 @@
 """The demo's consumer group: three processes share the topic, and one of them is killed half way.
 
-A group promises at-least-once delivery, and is held to that: somebody saw every acknowledged record, with the
-bytes that were sent, and no committed offset covers one that nobody saw. What the dead member had seen and
-not committed comes again to another; that is counted, and no fault. On the demo's event loop.
+The checks are for at-least-once delivery: every acknowledged record was read by a member, with the bytes that
+were sent, and no committed offset covers an unread record. Records that the dead member had read but not
+committed are redelivered to another; that is counted, but not a fault. On the demo's event loop.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _LINE_LIMIT_BYTES: Final = 1 << 20
 
 
 class GroupAudit:
-    """What the members of a group said they saw, by partition and offset, against the ledger."""
+    """Compares the records that the members report, by partition and offset, with the ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._acknowledged = ledger.checksums_by_place()
         self._seen_by: dict[tuple[int, int], int] = {}
         self.changed = Finding()
         self.again: dict[int, int] = {}
-        """How many records were delivered again, by the member that had seen them first."""
+        """The number of redelivered records, by the member that had read them first."""
 
     def take(self, member: int, partition: int, offset: int, checksum: int) -> None:
         place = (partition, offset)
@@ -50,18 +50,18 @@ class GroupAudit:
 
     @property
     def seen(self) -> int:
-        """How many different records were seen."""
+        """The number of different records read."""
         return len(self._seen_by)
 
     def unseen(self) -> Finding:
-        """Acknowledged records that no member saw."""
+        """Acknowledged records that no member read."""
         found = Finding()
         for partition, offset in self._acknowledged.keys() - self._seen_by.keys():
             found.add(f"offset {offset} of {partition}")
         return found
 
     def covered_unseen(self, committed: Mapping[int, int]) -> Finding:
-        """Offsets that a commit covers, by partition, and that no member saw."""
+        """Offsets below a committed one that no member read."""
         found = Finding()
         for partition, end in committed.items():
             for offset in range(end):
@@ -71,7 +71,7 @@ class GroupAudit:
 
 
 class GroupMember:
-    """One member's process, and which partitions it last said it owns."""
+    """One member's process, and the partitions that it last reported as its own."""
 
     def __init__(self, number: int, process: asyncio.subprocess.Process) -> None:
         self.number = number
@@ -86,12 +86,12 @@ class GroupMember:
             self._process.stdin.close()
 
     async def kill(self) -> None:
-        """SIGKILL: it can say no more, neither to us nor to its group."""
+        """Send SIGKILL, after which it can neither report nor leave the group."""
         self._process.kill()
         await self._process.wait()
 
     async def ended(self) -> int:
-        """The exit code, once there is one; a member that does not leave is killed."""
+        """Wait for the exit code; a member that does not leave is killed."""
         try:
             return await asyncio.wait_for(self._process.wait(), _LONGEST_LEAVE_S)
         except TimeoutError:
@@ -103,7 +103,7 @@ class GroupMember:
             self._process.kill()
 
     async def listen(self, audit: GroupAudit, changed: Callable[[], object]) -> None:
-        """Take down what the member says until its end; a line that its death cut off is not one."""
+        """Read the member's reports until it ends; an incomplete last line is ignored."""
         output = self._process.stdout
         while output is not None and (line := await output.readline()).endswith(b"\n"):
             said = json.loads(line)
@@ -118,7 +118,7 @@ class GroupMember:
 
 
 class GroupRun:
-    """All members from their start to their end; `run` once. Figures are there when it has returned."""
+    """All members from their start to their end; `run` once. The figures are set when it returns."""
 
     def __init__(
         self,
@@ -142,9 +142,9 @@ class GroupRun:
         self._listeners: list[asyncio.Task[None]] = []
 
     async def run(self, total: int, progress: ProgressLine) -> list[int]:
-        """Read so many records, killing a member half way; the exit codes of the members that left in peace.
+        """Read ``total`` records and kill a member half way; returns the exit codes of the others.
 
-        Raises CommandError when nothing happens any more before the end.
+        Raises CommandError if progress stops before the end.
         """
         try:
             for number in range(1, MEMBERS + 1):
@@ -199,7 +199,7 @@ class GroupRun:
     async def _until(
         self, condition: Callable[[], bool], otherwise: str, progress: ProgressLine | None = None
     ) -> None:
-        """Raises CommandError, saying what else, when no member has said anything for long."""
+        """Wait for a condition. Raises CommandError with ``otherwise`` if no member reports for long."""
         while not condition():
             self._changed.clear()
             try:

@@ -1,8 +1,8 @@
-"""What the demo sent, what the cluster acknowledged, and what came back: the books and the audit.
+"""The ledger of records sent and acknowledged, and the audit of records read back.
 
-The audit knows nothing of how the records travelled. It holds the cluster to its word: every record that
-was acknowledged stands at the offset that was acknowledged and nowhere is a hole or a second value; none is
-there twice, and the records of a key appear in the order in which they were sent. One thread.
+The audit checks that every acknowledged record is at its acknowledged offset, that there are no gaps,
+duplicates or foreign records, and that the records of a key are in the order in which they were sent. One
+thread.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _MAX_EXAMPLES: Final = 3
 
 
 def checksum_of(key: bytes, value: bytes) -> int:
-    """What tells a record's bytes from others."""
+    """A checksum of a record's bytes."""
     return zlib.crc32(value, zlib.crc32(key))
 
 
 class Ledger:
-    """The records sent, by their number, and where the cluster said it put them."""
+    """The records sent, by their number, with their acknowledged partition and offset."""
 
     def __init__(self) -> None:
         self._checksums = array("L")
@@ -34,7 +34,7 @@ class Ledger:
         self.failures: list[str] = []
 
     def __len__(self) -> int:
-        """How many records were sent."""
+        """The number of records sent."""
         return len(self._checksums)
 
     def sent(self, key: bytes, value: bytes) -> int:
@@ -68,7 +68,7 @@ class Ledger:
         return self._checksums[number] == checksum_of(key, value)
 
     def checksums_by_place(self) -> dict[tuple[int, int], int]:
-        """Of every acknowledged record the checksum, by partition and offset."""
+        """The checksums of all acknowledged records, by partition and offset."""
         places = zip(self._partitions, self._offsets, self._checksums, strict=True)
         return {
             (partition, offset): checksum
@@ -79,7 +79,7 @@ class Ledger:
 
 @dataclass(slots=True)
 class Finding:
-    """How often something was wrong, with the first examples."""
+    """The number of faults of one kind, with the first examples."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
@@ -131,15 +131,15 @@ class Audit:
         self._last_of_key[key] = max(last, number)
 
     def missing(self) -> Finding:
-        """Records that were acknowledged and are nowhere."""
+        """Acknowledged records that were not read back."""
         return self._unmarked(self._seen, "is nowhere")
 
     def moved(self) -> Finding:
-        """Records that were acknowledged and do not stand at the offset that was acknowledged."""
-        return self._unmarked(self._confirmed, "does not stand there")
+        """Acknowledged records that are not at their acknowledged offset."""
+        return self._unmarked(self._confirmed, "is not there")
 
     def end_offsets(self) -> dict[int, int]:
-        """The offset behind the last record taken, by partition."""
+        """The offset after the last record taken, by partition."""
         return dict(self._next_offset)
 
     def _unmarked(self, marks: bytearray, what: str) -> Finding:

@@ -1,9 +1,9 @@
 """A member of the demo's consumer group, in a process of its own, so that it can be killed.
 
-``python -m barnabas.cli.demo_member BOOTSTRAP TOPIC GROUP``. It reads nothing until a line comes on its
-standard input, and leaves the group when that ends, as it does when the demo dies. On its standard output it
-says, one JSON object a line, which partitions it owns, and what it saw *before* the next poll can commit it:
-so nothing is committed that was not said. One thread polls, another waits for the input.
+``python -m barnabas.cli.demo_member BOOTSTRAP TOPIC GROUP``. It starts to read when a line arrives on its
+standard input, and leaves the group at the end of that input, as when the demo dies. It reports its
+partitions and the records read on standard output, one JSON object a line, *before* the next poll can commit
+them, so that no unreported record is committed. One thread polls, another waits for the input.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POLL_MS: Final = 100
 
 
 class Member(RebalanceListener):
-    """Reads for the group, and says what it does."""
+    """Reads for the group, and reports."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer

@@ -1,4 +1,4 @@
-"""The demo's traffic: all departures into the topic while a broker dies and returns, and all back again."""
+"""The demo's traffic: writes all departures while a broker dies and returns, then reads them back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STALL_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What went through in how long."""
+    """Records and bytes, and the time that they took."""
 
     records: int
     size_bytes: int
@@ -54,7 +54,7 @@ async def produce_all(
 ) -> Traffic:
     """Send every departure with acks=all; the failover begins half way. Errors are entered into the ledger.
 
-    Raises DeployError when the broker does not come back.
+    Raises DeployError if the broker does not come back.
     """
 
     def delivered(number: int, metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
@@ -87,9 +87,9 @@ async def produce_all(
 async def consume_all(
     bootstrap: str, topic: str, partitions: Iterable[int], audit: Audit, progress: ProgressLine
 ) -> Traffic:
-    """Hand every record below the high watermarks of now to the audit.
+    """Pass every record below the present high watermarks to the audit.
 
-    Raises CommandError when nothing comes any more before the end.
+    Raises CommandError if no more records arrive before the end.
     """
     assigned = [TopicPartition(topic, partition) for partition in partitions]
     size_bytes = 0

@@ -1,7 +1,7 @@
-"""What the demo shows: steps, progress and verdicts, for a terminal and for a log file alike.
+"""The demo's output: steps, progress and verdicts, for a terminal or a log file.
 
-In a terminal progress is a moving bar; elsewhere it is a line now and then. Everything goes to stderr with
-``--json``, so that stdout holds the report alone.
+In a terminal progress is a moving bar; elsewhere it is an occasional line. With ``--json`` everything goes to
+stderr, so that stdout has only the report.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _RateColumn(ProgressColumn):
 
 
 class ProgressLine:
-    """How far a step is; `update` is cheap enough to be called every few hundred records."""
+    """The progress of a step; `update` is cheap enough to be called every few hundred records."""
 
     def __init__(self, screen: Screen, label: str, total: int, bar: Progress | None) -> None:
         self._screen = screen
@@ -65,18 +65,18 @@ class Screen:
         self._console.print(Text(text, style="bold"))
 
     def step(self, number: int, total: int, text: str) -> None:
-        """The head of a step."""
+        """Print the heading of a step."""
         line = Text(f"\n{number}/{total} ", style="bold cyan")
         line.append(text, style="bold")
         line.append(f"  ({time.monotonic() - self._started:.0f} s)", style="dim")
         self._console.print(line)
 
     def note(self, text: str) -> None:
-        """Something that happened."""
+        """Print an event."""
         self._console.print(Text(_INDENT + text))
 
     def verdict(self, passed: bool, text: str) -> None:
-        """A check and how it came out."""
+        """Print a check and its result."""
         mark, style = ("✓", "green") if passed else ("✗", "bold red")
         line = Text(_INDENT)
         line.append(mark, style=style)
@@ -88,7 +88,7 @@ class Screen:
 
     @contextmanager
     def progress(self, label: str, total: int) -> Iterator[ProgressLine]:
-        """Progress over `total` records while the block runs."""
+        """Show progress over `total` records while the block runs."""
         if not self._console.is_terminal:
             yield ProgressLine(self, label, total, None)
             return
@@ -105,7 +105,7 @@ class Screen:
     def table(
         self, columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int] = ()
     ) -> None:
-        """A table; the columns of these numbers are set to the right."""
+        """Print a table; the columns with these numbers are right-aligned."""
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_header=any(columns))
         for index, name in enumerate(columns):
             table.add_column(name, justify="right" if index in numeric else "left")

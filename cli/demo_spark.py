@@ -1,4 +1,4 @@
-"""The demo's look through Spark: the topic as a DataFrame, and the mean delay of each carrier from it."""
+"""The demo's query by Spark: the mean delay of each carrier from the topic as a DataFrame."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
 
 
 class SparkView(NamedTuple):
-    """What Spark read: all rows, those of distinct ids, and the figures by carrier."""
+    """Spark's result: the number of rows, of distinct ids, and the figures by carrier."""
 
     rows: int
     distinct: int
@@ -98,7 +98,7 @@ def _start_session(directory: Path) -> SparkSession:
 
 @contextmanager
 def _stderr_into(file: Path) -> Iterator[None]:
-    """Give the processes that are started meanwhile this file for their stderr, for as long as they live.
+    """Redirect the stderr of processes that are started meanwhile into this file, for their lifetime.
 
     Java and Spark's workers write warnings there that no setting silences.
     """

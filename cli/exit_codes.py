@@ -1,4 +1,4 @@
-"""The exit codes of the `barnabas` command, and which error ends in which.
+"""The exit codes of the `barnabas` command, and the errors that map to them.
 
 ===  =====================================================================================
   0  done
@@ -7,7 +7,7 @@
   3  not reachable: no broker (or no ZooKeeper) answered
   4  not found: no such topic, partition, group, broker, cluster or file
 130  interrupted with Ctrl-C
-143  ended by SIGTERM, where a command has something to bring to an end first
+143  ended by SIGTERM, for a command that has work to finish first
 ===  =====================================================================================
 """
 
@@ -38,7 +38,7 @@ _NOT_FOUND_CODES: Final = frozenset(
 
 
 class CommandError(BarnabasError):
-    """An error that a command found itself; it knows its exit code."""
+    """An error of a command itself, with its exit code."""
 
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class CommandError(BarnabasError):
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code that an error ends the command with."""
+    """The exit code of the command for an error."""
     if isinstance(error, CommandError):
         return error.exit_code
     if isinstance(error, ConnectionClosed | RequestTimedOutLocally):
@@ -57,7 +57,7 @@ def exit_code_of(error: BaseException) -> int:
         return NOT_FOUND
     if isinstance(error, ApiError) and error.code in _NOT_FOUND_CODES:
         return NOT_FOUND
-    # Errors of several topics: when all say the same, so does the command.
+    # If several topics failed with the same code, the command ends with it.
     several = getattr(error, "errors", None)
     if isinstance(several, dict) and several:
         codes = {exit_code_of(one) for one in several.values()}

@@ -57,14 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         help=f"only these: {', '.join(_STATES)} (may be repeated)",
     )
 
-    describe = actions.add_parser("describe", help="show state, committed offsets, lag, and who reads what")
-    members = actions.add_parser("members", help="show members and what they are assigned")
-    lag = actions.add_parser("lag", help="show how far behind a group is")
+    describe = actions.add_parser("describe", help="show state, committed offsets, lag and assignments")
+    members = actions.add_parser("members", help="show members and their assignments")
+    lag = actions.add_parser("lag", help="show the lag of a group")
     for action in (describe, members, lag):
         action.add_argument("groups", nargs="+", metavar="GROUP", type=_group_id)
 
     reset = actions.add_parser(
-        "reset-offsets", help="set where a group goes on; its members have to be stopped"
+        "reset-offsets", help="set a group's committed offsets; its members must be stopped"
     )
     reset.add_argument("group", type=_group_id)
     _add_reset_arguments(reset)
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     delete = actions.add_parser("delete", help="delete groups without members, and their offsets")
     delete.add_argument("groups", nargs="+", metavar="GROUP", type=_group_id)
 
-    delete_offsets = actions.add_parser("delete-offsets", help="forget what a group committed")
+    delete_offsets = actions.add_parser("delete-offsets", help="delete committed offsets of a group")
     delete_offsets.add_argument("group", type=_group_id)
     delete_offsets.add_argument(
         "--topic", action="append", required=True, metavar="TOPIC[:0,1]", help="may be repeated"
@@ -86,9 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 def _add_reset_arguments(reset: argparse.ArgumentParser) -> None:
     scope = reset.add_mutually_exclusive_group()
     scope.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be repeated")
-    scope.add_argument("--all-topics", action="store_true", help="all that the group has committed (default)")
+    scope.add_argument("--all-topics", action="store_true", help="all committed topics (default)")
     where = reset.add_mutually_exclusive_group(required=True)
-    where.add_argument("--to-earliest", action="store_true", help="the first offset that there is")
+    where.add_argument("--to-earliest", action="store_true", help="the first offset of the log")
     where.add_argument("--to-latest", action="store_true", help="the end")
     where.add_argument("--to-offset", type=int, metavar="N")
     where.add_argument(
@@ -198,7 +198,7 @@ def _total_lag(rows: list[Row]) -> int:
 def _lag_text(rows: list[Row]) -> str:
     unknown = sum(row["log_end_offset"] is None for row in rows)
     return f"lag {_total_lag(rows):,}" + (
-        f", without {count(unknown, 'partition')} that nobody leads" if unknown else ""
+        f", without {count(unknown, 'partition')} lacking a leader" if unknown else ""
     )
 
 
@@ -283,7 +283,7 @@ async def _reset_offsets(options: argparse.Namespace, bootstrap: str) -> None:
         after = await _new_offsets(options, admin, before)
         if not after:
             raise CommandError(
-                f"group {options.group!r} has committed nothing; --topic says what to set", NOT_FOUND
+                f"group {options.group!r} has committed nothing; name partitions with --topic", NOT_FOUND
             )
         await _check_has_no_members(admin, options.group)
         if not options.dry_run:
@@ -299,7 +299,7 @@ async def _reset_offsets(options: argparse.Namespace, bootstrap: str) -> None:
 
 
 async def _check_has_no_members(admin: Admin, group_id: str) -> None:
-    """Also before a dry run, which is to show what would happen."""
+    """Also before a dry run, which shows the outcome of a real one."""
     try:
         group = (await admin.describe_groups(group_id))[group_id]
     except ApiError as error:
@@ -316,7 +316,7 @@ async def _check_has_no_members(admin: Admin, group_id: str) -> None:
 async def _new_offsets(
     options: argparse.Namespace, admin: Admin, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Where the group is to go on; only partitions that exist."""
+    """The offsets to commit, only for partitions that exist."""
     counts = await _counts(admin)
     wanted: dict[TopicPartition, int] | None = None
     if options.from_file is not None:

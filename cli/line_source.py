@@ -1,7 +1,7 @@
 """Lines of a file or of stdin, for an event loop.
 
 A thread of its own reads, since a terminal or pipe may block for ever; at most a few chunks wait between it
-and the loop. The thread is a daemon: a command that ends does not wait for a terminal that says nothing.
+and the loop. The thread is a daemon, so a command that ends does not wait for input from a terminal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 
 async def read_lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
-    """The lines without their ends, as many at a time as have come; the last may lack its end.
+    """The lines without their ends, as many at a time as are available; the last may lack its end.
 
     Raises CommandError for a line longer than `MAX_LINE_BYTES`, and OSError as reading does.
     """
@@ -58,11 +58,11 @@ class _Reader:
         threading.Thread(target=self._run, name="line-source", daemon=True).start()
 
     def taken(self) -> None:
-        """One chunk was taken: there is room for another."""
+        """One chunk was taken, so there is room for another."""
         self._room.release()
 
     def stop(self) -> None:
-        """Read no more; a read that is under way is not waited for."""
+        """Read no more; does not wait for the present read."""
         self._stopped = True
         self._room.release()
 

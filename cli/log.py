@@ -14,6 +14,6 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the action, each of which is a module of its own."""
+    """Run the action; each is a module of its own."""
     actions = {"dump": log_dump.run, "verify": log_verify.run, "repair": log_repair.run}
     return actions[options.action](options)

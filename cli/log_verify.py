@@ -35,7 +35,7 @@ def add_action(actions: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Verify the dir; FAILED when anything is damaged."""
+    """Verify the dir; FAILED if anything is damaged."""
     root, only = _log_dir_of(options.dir)
     with locked(root) as log_dir:
         logs = [log for log in scan_to_verify(log_dir) if only is None or log.folder == only]
@@ -62,7 +62,7 @@ def _log_dir_of(path: Path) -> tuple[Path, Path | None]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[LogDir]:
-    """A log dir that no broker can open meanwhile. Raises CommandError, InvalidConfiguration (in use)."""
+    """Lock a log dir against brokers meanwhile. Raises CommandError, InvalidConfiguration (in use)."""
     if not (path / META_FILE).exists():
         raise CommandError(f"{path} is no log dir of a broker: it has no {META_FILE}", USAGE)
     log_dir = LogDir.acquire(path)

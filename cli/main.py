@@ -1,8 +1,8 @@
 """The `barnabas` command: picks the subcommand, reports errors, sets the exit code.
 
-Guarantees. Only the module of the chosen subcommand is imported, so that `barnabas broker` carries nothing it
-does not need. An error that we raise on purpose is one line on stderr and an exit code (`exit_codes.py`); any
-other is a defect of ours and keeps its traceback. Main thread.
+Guarantees. Only the module of the chosen subcommand is imported, so that `barnabas broker` imports nothing
+that it does not need. An error that we raise on purpose is one line on stderr and an exit code
+(`exit_codes.py`); any other is a bug of ours and keeps its traceback. Main thread.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "status": ("status", "brokers, controller, and every replica with its offsets"),
     "kill": ("cluster", "kill a broker (SIGKILL)"),
     "pause": ("cluster", "pause a broker (SIGSTOP)"),
-    "resume": ("cluster", "let a paused broker go on (SIGCONT)"),
-    "restart": ("cluster", "start a broker again, after a controlled shutdown where it still runs"),
+    "resume": ("cluster", "continue a paused broker (SIGCONT)"),
+    "restart": ("cluster", "restart a broker, after a controlled shutdown if it still runs"),
     "topics": ("topics", "create, list, describe, change and delete topics"),
-    "groups": ("groups", "show consumer groups and their lag, and set where they go on"),
+    "groups": ("groups", "show consumer groups and their lag, and reset their offsets"),
     "configs": ("configs", "show and change the settings of topics and brokers"),
     "produce": ("produce", "write lines from stdin or a file as records"),
     "consume": ("consume", "print the records of a topic"),
     "broker": ("broker", "run one broker in the foreground"),
-    "log": ("log", "look into the files of a log"),
+    "log": ("log", "dump, verify and repair the files of a log"),
     "demo": ("demo", "the main job on real data, start to end"),
-    "perf": ("perf", "measure how fast a cluster takes and gives records"),
+    "perf": ("perf", "measure how fast a cluster writes and reads records"),
 }
 """Subcommand → (module of barnabas.cli, help). A module has ``add_arguments(parser, name)`` and ``run``."""
 
 _EPILOG: Final = (
     "exit codes: 0 done, 1 failed, 2 wrong usage, 3 not reachable, 4 not found, 130 interrupted. "
-    "`barnabas COMMAND --help` tells more."
+    "See also `barnabas COMMAND --help`."
 )
 
 
@@ -79,13 +79,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exit_codes.USAGE
     try:
         code: int = options.run(options)
-        # What is still buffered belongs to the command: a closed pipe must be met here, not at exit.
+        # Flush here, so that a closed pipe raises here and not at exit.
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone, as `head` does; nothing more can be said to it.
+        # The reader of our output has closed the pipe, as `head` does; print nothing more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.OK
     except (BarnabasError, OSError) as error:

@@ -1,6 +1,6 @@
-"""Where a group is to go on: the rules of `barnabas groups reset-offsets`, as plain functions.
+"""The rules of `barnabas groups reset-offsets`, as plain functions.
 
-Every new offset lies within the log: what is beyond its beginning or end is taken as that beginning or end.
+Every new offset is limited to the range of the log, from its first offset to its end.
 Durations and times are ISO 8601; a time without a zone is UTC, as in Kafka's tool. Pure, but for the file.
 """
 
@@ -48,7 +48,7 @@ def duration_ms(text: str) -> int:
 def chosen_partitions(texts: Iterable[str], counts: dict[str, int]) -> list[TopicPartition]:
     """``topic`` or ``topic:0,2`` as partitions; ``counts`` are those of the topics that exist.
 
-    Raises CommandError (usage) naming what is no partition.
+    Raises CommandError (usage) naming the partition that does not exist.
     """
     found: dict[TopicPartition, None] = {}
     for text in texts:
@@ -67,7 +67,7 @@ def chosen_partitions(texts: Iterable[str], counts: dict[str, int]) -> list[Topi
 
 
 def offsets_in(path: Path) -> dict[TopicPartition, int]:
-    """Lines of ``topic,partition,offset``. Raises CommandError naming the file, and the line if it can."""
+    """Lines of ``topic,partition,offset``. Raises CommandError naming the file, and the line if known."""
     found: dict[TopicPartition, int] = {}
     try:
         content = path.read_text(encoding="utf-8")
@@ -101,5 +101,5 @@ def within(wanted: int, beginning: int, end: int) -> int:
 
 
 def shifted(committed: int | None, shift: int, beginning: int, end: int) -> int | None:
-    """The committed offset, moved; None where nothing is committed."""
+    """The committed offset, moved; None if there is none."""
     return None if committed is None else within(committed + shift, beginning, end)

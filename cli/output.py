@@ -1,4 +1,4 @@
-"""How commands print: JSON on one line, tables by rich, bytes as text where they are text."""
+"""The output of commands: JSON on one line, tables by rich, bytes as text if they are UTF-8."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
 
 
 def field(name: str, data: bytes | memoryview | None) -> dict[str, str | None]:
-    """Bytes as a JSON field: ``{name: text}``, or ``{name + "_base64": …}`` when they are no UTF-8."""
+    """Bytes as a JSON field: ``{name: text}``, or ``{name + "_base64": …}`` if they are not UTF-8."""
     if data is None:
         return {name: None}
     raw = bytes(data)
@@ -47,12 +47,12 @@ def field(name: str, data: bytes | memoryview | None) -> dict[str, str | None]:
 
 
 def text(data: bytes | memoryview | None) -> str:
-    """Bytes for a person: UTF-8 with what is none shown as escapes; null as ``null``."""
+    """Bytes for a person: UTF-8, with invalid bytes as escapes; null as ``null``."""
     return "null" if data is None else bytes(data).decode("utf-8", "backslashreplace")
 
 
 def iso_time(timestamp_ms: int) -> str:
-    """A timestamp as ISO 8601 in UTC with milliseconds; ``-`` when there is none."""
+    """A timestamp as ISO 8601 in UTC with milliseconds; ``-`` if there is none."""
     from datetime import UTC, datetime
 
     if timestamp_ms < 0:

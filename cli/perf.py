@@ -1,8 +1,7 @@
-"""`barnabas perf produce|consume`: how many records a second a cluster takes and gives, as seen from here.
+"""`barnabas perf produce|consume`: the records a second that a cluster writes or reads for this client.
 
-Client and cluster share the machine's cores when they run on one machine: the figures are those of both
-together. Latency is from handing a record to the producer until its acknowledgement, over all records of a
-sample.
+On one machine, client and cluster share the cores, so the figures are those of both together. Latency is from
+handing a record to the producer until its acknowledgement, over a sample of the records.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Progress:
-    """A line on the terminal that tells how far it is; nothing when stderr is none."""
+    """A progress line on the terminal; nothing if stderr is not a terminal."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -82,7 +81,7 @@ class _Progress:
 
 
 class _Latencies:
-    """Times from send to acknowledgement of every so many records, in seconds; filled by callbacks."""
+    """Times from send to acknowledgement of every n-th record, in seconds; filled by callbacks."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -125,7 +124,7 @@ async def _produce(options: argparse.Namespace, bootstrap: str) -> dict[str, Any
     if options.rate is not None:
         settings["linger_ms"] = 0
     settings |= client_settings(options.overrides, ProducerConfig)
-    # Not compressible, so that a codec asked for does its honest work.
+    # Not compressible, so that a codec cannot take a short cut.
     value = os.urandom(options.size)
     topic, total, rate = options.topic, options.records, options.rate
     latencies, progress = _Latencies(), _Progress(total)

@@ -1,7 +1,7 @@
 """`barnabas produce TOPIC`: each line of stdin or of a file becomes a record.
 
-Exit code 0 means that every line was acknowledged as ``--acks`` asks. The first record that fails ends the
-command: it says how many lines were acknowledged before it gave up.
+Exit code 0 means that every line was acknowledged as ``--acks`` demands. The first failed record ends the
+command, which then prints the number of acknowledged lines.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Tally:
-    """What came of the records so far; filled by the producer's callbacks on the event loop."""
+    """The outcomes of the records so far; filled by the producer's callbacks on the event loop."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -78,7 +78,7 @@ async def _produce(options: argparse.Namespace, bootstrap: str, source: BinaryIO
         **client_settings(options.overrides, ProducerConfig),
     }
     async with Admin(bootstrap_servers=bootstrap, **admin_settings(settings)) as admin:
-        # A misspelt topic is not created by the way: this raises with the names that are near.
+        # A misspelt topic must not be created; this raises an error with similar names.
         topic = (await admin.describe_topics(options.topic))[options.topic]
     if options.partition is not None and options.partition >= len(topic.partitions):
         last = len(topic.partitions) - 1

@@ -1,6 +1,6 @@
-"""``--set key=value`` of client commands: settings of a client in Kafka's names, turned into the right types.
+"""``--set key=value`` of client commands: settings of a client in Kafka's names, converted to their types.
 
-`linger.ms=5` and `linger_ms=5` are the same setting; the client itself refuses unknown names and bad values.
+`linger.ms=5` and `linger_ms=5` are the same setting; the client itself rejects unknown names and bad values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SHARED: Final = frozenset({"wire", "client_id", "request_timeout_ms"})
 
 
 def add_set_argument(parser: argparse.ArgumentParser, help: str) -> None:
-    """``--set``, whose texts come as ``overrides``."""
+    """Add ``--set``, whose texts are in ``overrides``."""
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=help
     )
@@ -27,7 +27,7 @@ def add_settings_argument(parser: argparse.ArgumentParser, client: str) -> None:
 
 
 def key_values(texts: list[str], option: str = "--set") -> dict[str, str]:
-    """``key=value`` texts as a dict; raises CommandError (usage) for what is none."""
+    """``key=value`` texts as a dict; raises CommandError (usage) for other texts."""
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -51,7 +51,7 @@ def client_settings(texts: list[str], config: type[ClientConfig]) -> dict[str, A
 
 
 def admin_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Of the settings given for another client those that also say how to reach the cluster."""
+    """The settings for connections out of another client's settings."""
     return {name: value for name, value in settings.items() if name in _SHARED}
 
 

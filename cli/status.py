@@ -1,7 +1,7 @@
 """`barnabas status`: brokers, controller, and every partition with leader, ISR and each replica's LEO and HW.
 
-Exit code 0 when all is well, 1 when a broker does not answer or a partition lacks its leader or a replica in
-the ISR, 3 when no broker can be reached.
+Exit code 0 without problems, 1 if a broker does not answer or a partition lacks its leader or a replica in
+the ISR, 3 if no broker can be reached.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _local_brokers(directory: Path) -> list[LocalBroker]:
 
 
 def find_problems(view: ClusterView, local: list[LocalBroker]) -> list[str]:
-    """What is not as it should be, one sentence each; empty when all is well."""
+    """The problems of a cluster, one sentence each."""
     problems = []
     known = {broker.id for broker in view.brokers}
     for process in local:

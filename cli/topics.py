@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         metavar="KEY=VALUE",
         help="a setting of the topic, for example min.insync.replicas=2 (may be repeated)",
     )
-    create.add_argument("--if-not-exists", action="store_true", help="an existing topic is no error")
+    create.add_argument("--if-not-exists", action="store_true", help="an existing topic is not an error")
 
     listing = actions.add_parser("list", help="list topics")
     listing.add_argument("--internal", action="store_true", help="internal topics too")
@@ -43,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     alter.add_argument("topic")
     configs.add_change_arguments(alter)
 
-    add_partitions = actions.add_parser("add-partitions", help="give a topic more partitions")
+    add_partitions = actions.add_parser("add-partitions", help="add partitions to a topic")
     add_partitions.add_argument("topic")
-    add_partitions.add_argument("total", type=int, metavar="TOTAL", help="how many it has afterwards, in all")
+    add_partitions.add_argument("total", type=int, metavar="TOTAL", help="the new total of partitions")
     add_partitions.add_argument(
         "--replicas",
         action="append",
@@ -159,13 +159,13 @@ async def _add_partitions(options: argparse.Namespace, bootstrap: str) -> None:
 def _broker_ids(text: str) -> list[int]:
     ids = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() for part in ids):
-        raise CommandError(f"--replicas {text!r}: expected broker ids with commas between, as 1,2,3", USAGE)
+        raise CommandError(f"--replicas {text!r}: expected broker ids separated by commas, as 1,2,3", USAGE)
     return [int(part) for part in ids]
 
 
 async def _delete(options: argparse.Namespace, bootstrap: str) -> None:
     async with Admin(bootstrap_servers=bootstrap) as admin:
-        # Asked first: nothing is deleted when one of the names is a slip.
+        # Check first, so that nothing is deleted if one of the names is misspelt.
         known = await admin.list_topics(include_internal=True)
         for name in options.topics:
             if name not in known:

@@ -1,8 +1,8 @@
 """`barnabas up`: start a cluster on this machine; in the foreground until Ctrl-C, or detached.
 
-In the foreground this program owns the cluster: when it ends, however it ends, every process of the cluster
-ends. While it runs it restarts brokers that `barnabas restart` asks for and says when one has ended.
-Detached, the processes go on after it, until `barnabas down`.
+In the foreground this program owns the cluster: when it ends, for any reason, every process of the cluster
+ends. While it runs it restarts brokers for `barnabas restart` and reports when one has ended. Detached, the
+processes continue after it, until `barnabas down`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Stopped(BaseException):
 
 def _stop_on_signal(stopping: threading.Event) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
-        # The first signal asks to stop in order; while starting there is nothing to keep, so it cuts short.
+        # The first signal stops in order; while starting there is nothing to keep, so it ends at once.
         already = stopping.is_set()
         stopping.set()
         if _starting.is_set() and not already:
@@ -140,7 +140,7 @@ def _say(options: argparse.Namespace, text: str) -> None:
 
 
 def _watch(cluster: LocalCluster, stopping: threading.Event) -> None:
-    """Until a signal comes: restart what is asked for, and tell once of each process that has ended."""
+    """Until a signal: restart brokers on request, and report once each process that has ended."""
     ended: set[int] = set()
     zookeeper_ended = False
     while not stopping.wait(_LOOK_INTERVAL_S):
