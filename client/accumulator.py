@@ -101,18 +101,32 @@ class PartitionQueue:
 class TopicQueues:
     """The queues of a topic, and the current one for records without a key."""
 
-    __slots__ = ("by_partition", "keys", "name", "partition_count", "sticky", "used_at")
+    __slots__ = ("by_partition", "keys", "name", "partition_count", "sticky", "topic_id", "used_at")
 
     def __init__(self, info: TopicInfo, make_queue: Callable[[TopicPartition], PartitionQueue]) -> None:
         self.name = info.name
-        self.partition_count = len(info.partitions)
-        self.by_partition = [
-            make_queue(TopicPartition(info.name, partition)) for partition in range(self.partition_count)
-        ]
-        self.keys = KeyCache(self.partition_count)
-        self.sticky = random.choice(self.by_partition)
+        self.by_partition: list[PartitionQueue] = []
+        """May have more queues than the topic has partitions: see `take`."""
         self.used_at = now()
         """The time of the last new batch."""
+        self.take(info, make_queue)
+
+    def take(self, info: TopicInfo, make_queue: Callable[[TopicPartition], PartitionQueue]) -> None:
+        """Have as many partitions as the topic now has.
+
+        Those that a recreated topic lacks keep their queues, for records that wait there, and take no others.
+        """
+        self.topic_id = info.topic_id
+        self.partition_count = len(info.partitions)
+        self.by_partition += [
+            make_queue(TopicPartition(info.name, partition))
+            for partition in range(len(self.by_partition), self.partition_count)
+        ]
+        self.keys = KeyCache(self.partition_count)
+        self.sticky = self._any_queue()
+
+    def _any_queue(self) -> PartitionQueue:
+        return self.by_partition[random.randrange(self.partition_count)]
 
     def move_on(self, has_leader: Callable[[TopicPartition], bool]) -> None:
         """Let records without a key go to another partition, if possible to one that has a leader."""
@@ -120,7 +134,7 @@ class TopicQueues:
             return
         present = self.sticky
         for _ in range(_STICKY_TRIES):
-            self.sticky = random.choice(self.by_partition)
+            self.sticky = self._any_queue()
             if self.sticky is not present and has_leader(self.sticky.tp):
                 return
 
@@ -170,13 +184,9 @@ class Accumulator:
         known = self.topics.get(info.name)
         if known is None:
             known = self.topics[info.name] = TopicQueues(info, self._make_queue)
-        elif len(info.partitions) > known.partition_count:
-            known.by_partition += [
-                self._make_queue(TopicPartition(info.name, partition))
-                for partition in range(known.partition_count, len(info.partitions))
-            ]
-            known.partition_count = len(info.partitions)
-            known.keys = KeyCache(known.partition_count)
+        elif len(info.partitions) > known.partition_count or info.topic_id != known.topic_id:
+            # Fewer partitions of the same topic are old news: partitions are never taken away.
+            known.take(info, self._make_queue)
         return known
 
     def queue_for(self, topic: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue:

@@ -653,6 +653,21 @@ async def test_more_partitions_are_used_after_the_next_metadata() -> None:
             assert (await producer.send_and_wait("t", b"2", partition=3)).partition == 3
 
 
+async def test_a_topic_made_again_with_fewer_partitions_gets_records_in_these() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t", 8)
+        async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+            keys = [None, *(b"%d" % number for number in range(20))]
+            for key in keys:
+                await producer.send_and_wait("t", b"before", key=key)
+            cluster.add_topic("t", 1)
+            await producer._cluster.refresh()
+            for key in keys:
+                assert (await producer.send_and_wait("t", b"after", key=key)).partition == 0
+            with pytest.raises(InvalidConfiguration, match="from 0 to 0"):
+                await producer.send("t", b"after", partition=7)
+
+
 def test_a_config_object_may_be_given() -> None:
     config = ProducerConfig(acks=1)
     assert Producer(config).config is config
