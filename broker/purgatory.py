@@ -80,7 +80,10 @@ class DelayedOperation(ABC):
         """Answer. Runs exactly once, also after an expiration."""
 
     def on_expiration(self) -> None:  # noqa: B027 - most operations have nothing to do here
-        """The deadline won, or the purgatory was full or shut down. Runs once, before `on_complete`."""
+        """The deadline won, or the purgatory was full or shut down. Runs once, before `on_complete`.
+
+        `on_complete` runs even if this fails.
+        """
 
     def force_complete(self) -> bool:
         """Complete now; False when something else has done so already."""
@@ -122,9 +125,11 @@ class DelayedOperation(ABC):
             pass
         if purgatory is not None:
             purgatory._leave(self)
-        if expired:
-            self.on_expiration()
-        self.on_complete()
+        try:
+            if expired:
+                self.on_expiration()
+        finally:
+            self.on_complete()
         return True
 
     def _enter(self, purgatory: Purgatory) -> bool:

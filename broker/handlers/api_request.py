@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec
 
 from barnabas.broker.network.request import Lane, Request
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.errors import MessageTooComplex, Unencodable
+from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.schema import ApiKey, Buffer
+
+P = ParamSpec("P")
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +79,8 @@ class ApiRequest:
     def respond(self, body: Any) -> None:
         """Answer with an instance of the API's response class, in the codec of the request.
 
-        What this codec and version cannot say, such as another member's name that is too long for them,
-        closes the connection: whoever answers many must not fail at one of them.
+        An answer that cannot be encoded, such as another member's name that is too long for this version,
+        closes the connection: the thread that answers many requests must not fail at one of them.
         """
         buffers = self.encoded(body)
         if buffers is not None:
@@ -92,7 +96,32 @@ class ApiRequest:
         except (Unencodable, MessageTooComplex) as error:
             logger.error("the answer to %s cannot be sent: %s", self, error)
             self._request.close_connection(f"its answer cannot be sent: {error}")
-            return None
+        except InvariantViolation:
+            raise
+        except Exception as error:  # noqa: BLE001 - any error closes the connection, loudly
+            self._failed(error)
+        return None
+
+    def answering(self, answer: Callable[P, None]) -> Callable[P, None]:
+        """An answer that may run later, among those to other requests: if it fails, the connection is closed.
+
+        A handler that answers before it returns does not need this: then `RequestRunner` closes it.
+        """
+
+        def contained(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                answer(*args, **kwargs)
+            except InvariantViolation:
+                raise
+            except Exception as error:  # noqa: BLE001 - any error closes the connection, loudly
+                self._failed(error)
+
+        return contained
+
+    def _failed(self, error: Exception) -> None:
+        logger.critical("%s cannot be answered", self, exc_info=error)
+        if not self._request.answered:
+            self._request.close_connection(f"its answer failed: {error!r}")
 
     def respond_with(self, buffers: list[Buffer]) -> None:
         """Answer with the result of `encoded` for another request of the same Kafka protocol version."""

@@ -21,9 +21,8 @@ def handle(services: Services, request: ApiRequest) -> None:
         for topic in body.topics
         for partition in topic.partitions
     ]
-    services.replicas.deletions.delete(
-        max(0, body.timeout_ms), wanted, lambda outcomes: request.respond(_response(outcomes))
-    )
+    answer = request.answering(lambda outcomes: request.respond(_response(outcomes)))
+    services.replicas.deletions.delete(max(0, body.timeout_ms), wanted, answer)
 
 
 def _response(outcomes: list[DeletionOutcome]) -> DeleteRecordsResponse:

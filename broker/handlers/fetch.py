@@ -90,10 +90,14 @@ def handle(services: Services, request: ApiRequest) -> None:
         case Refused(error):
             request.respond(FetchResponse(error_code=int(error), responses=[]))
         case Incremental(session):
-            services.replicas.fetch_from(params, session, lambda found: answering.incremental(session, found))
+            services.replicas.fetch_from(
+                params, session, request.answering(lambda found: answering.incremental(session, found))
+            )
         case Sessionless(may_open):
             services.replicas.fetch_from(
-                params, FixedItems(items), lambda found: answering.full(found, may_open=may_open)
+                params,
+                FixedItems(items),
+                request.answering(lambda found: answering.full(found, may_open=may_open)),
             )
 
 
@@ -103,6 +107,7 @@ def _handle_follower(
     body: FetchRequest = request.body
     sessions, epoch = services.replicas.follower_sessions, body.session_epoch
 
+    @request.answering
     def full(found: FetchResult) -> None:
         session_id = NO_SESSION
         if epoch == INITIAL_EPOCH:
@@ -122,6 +127,7 @@ def _handle_follower(
         request.respond(FetchResponse(error_code=int(session), responses=[]))
         return
 
+    @request.answering
     def incremental(found: FetchResult) -> None:
         outcomes = session.answer(epoch, found.outcomes)
         if outcomes is None:

@@ -27,7 +27,7 @@ def handle(services: Services, request: ApiRequest) -> None:
         return
     if not is_there(services):
         services.groups.have_topic_made()
-    when_there(services, lambda: _answer(services, request))
+    when_there(services, request.answering(lambda: _answer(services, request)))
 
 
 def _answer(services: Services, request: ApiRequest) -> None:

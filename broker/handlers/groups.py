@@ -133,7 +133,8 @@ def handle_leave(services: Services, request: ApiRequest) -> None:
 
 
 def handle_describe(services: Services, request: ApiRequest) -> None:
-    when_loaded(services, request.body.groups, lambda: _answer_describe(services, request))
+    answer = request.answering(lambda: _answer_describe(services, request))
+    when_loaded(services, request.body.groups, answer)
 
 
 def _answer_describe(services: Services, request: ApiRequest) -> None:

@@ -55,7 +55,8 @@ def handle(services: Services, request: ApiRequest) -> None:
     elif request.connection_age_ms < _SETTLED_AFTER_MS:
         _answer_when_settled(services, request)
     else:
-        news = Delayed(_NEWS_WAIT_MS, _never, lambda: _answer_when_settled(services, request))
+        answer = request.answering(lambda: _answer_when_settled(services, request))
+        news = Delayed(_NEWS_WAIT_MS, _never, answer)
         services.topic_purgatory.try_complete_else_watch(news, ())
 
 
@@ -67,7 +68,7 @@ def _answer_when_settled(services: Services, request: ApiRequest) -> None:
     settled = Delayed(
         _LEADERS_WAIT_MS,
         lambda: not _moving(services, request.body),
-        lambda: _answer(services, request),
+        request.answering(lambda: _answer(services, request)),
     )
     services.topic_purgatory.try_complete_else_watch(settled, moving)
 

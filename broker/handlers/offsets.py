@@ -59,6 +59,7 @@ def handle_commit(services: Services, request: ApiRequest) -> None:
     ]
     unknown = {name: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for name in names if not _is_known(services, name)}
 
+    @request.answering
     def answer(found: CommitResponse) -> None:
         request.respond(_commit_response(body, {**found, **unknown}))
 
@@ -128,7 +129,7 @@ def _commit_response(body: OffsetCommitRequest, found: Mapping[TopicPartition, i
 
 
 def handle_fetch(services: Services, request: ApiRequest) -> None:
-    when_there(services, lambda: _answer_fetch(services, request))
+    when_there(services, request.answering(lambda: _answer_fetch(services, request)))
 
 
 def _answer_fetch(services: Services, request: ApiRequest) -> None:
@@ -207,6 +208,7 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
         outcome.update(deletion.partitions)
         return deletion.effects
 
+    @request.answering
     def removed(error: ErrorCode) -> None:
         if refusal[0] != ErrorCode.NONE:
             request.respond(OffsetDeleteResponse(error_code=refusal[0]))

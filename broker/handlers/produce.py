@@ -47,6 +47,7 @@ def handle(services: Services, request: ApiRequest) -> None:
             else:
                 refused[name] = AppendOutcome(name, *refusal)
 
+    @request.answering
     def answer(outcomes: list[AppendOutcome]) -> None:
         if refused:
             found = {outcome.partition: outcome for outcome in outcomes} | refused

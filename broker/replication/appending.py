@@ -123,8 +123,11 @@ class DelayedProduce(DelayedOperation):
 
     def on_expiration(self) -> None:
         for append in self._unacknowledged:
+            append.outcome.error = ErrorCode.REQUEST_TIMED_OUT
+        for append in self._unacknowledged:
             settled = append.partition.acknowledgement(append.leader_epoch, append.required_offset)
-            append.outcome.error = ErrorCode.REQUEST_TIMED_OUT if settled is None else settled
+            if settled is not None:
+                append.outcome.error = settled
 
     def on_complete(self) -> None:
         self._answer()

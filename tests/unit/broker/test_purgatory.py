@@ -224,6 +224,20 @@ def test_an_operation_that_fails_hurts_no_other(
     assert "disk on fire" in caplog.text
 
 
+def test_an_expiration_that_fails_is_still_answered(
+    purgatory: Purgatory, reaper: Reaper, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Recorded):
+        def on_expiration(self) -> None:
+            raise ZeroDivisionError("a bug")
+
+    operation = Broken()
+    purgatory.try_complete_else_watch(operation, ["a"])
+    reaper.expire_due(1_000)
+    assert operation.completions == 1
+    assert "a bug" in caplog.text
+
+
 def test_on_complete_may_check_the_same_key_again(purgatory: Purgatory) -> None:
     first, second = Recorded(), Recorded()
     for operation in (first, second):

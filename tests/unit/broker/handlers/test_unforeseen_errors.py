@@ -1,0 +1,122 @@
+"""A bug that fails the late answer to a request closes its connection at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from barnabas.broker.handlers import delete_records, fetch, groups, offsets, produce
+from barnabas.broker.replication import replica_manager
+from barnabas.broker.replication.fetching import FetchResult
+from barnabas.broker.replication.partition import Partition
+from barnabas.protocol import codec_msgpack
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from barnabas.protocol.messages.groups import DescribeGroupsRequest
+from barnabas.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
+from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.unit.broker.handlers.serving import INTERNAL, Serving, batch
+from tests.unit.broker.replication.building import TP, TWO
+
+
+def fetch_of(*partitions: int, replica: int = -1, max_wait_ms: int = 1_000) -> FetchRequest:
+    asked = [
+        FetchPartition(partition=index, fetch_offset=0, log_start_offset=0, partition_max_bytes=1 << 20)
+        for index in partitions
+    ]
+    return FetchRequest(
+        replica_id=replica,
+        replica_epoch=5,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        topics=[FetchTopic(topic=TP.topic, partitions=asked)],
+    )
+
+
+def produce_all() -> ProduceRequest:
+    data = [PartitionProduceData(index=0, records=batch(b"a"))]
+    return ProduceRequest(
+        acks=-1, timeout_ms=1_000, topic_data=[TopicProduceData(name=TP.topic, partition_data=data)]
+    )
+
+
+def deletion() -> DeleteRecordsRequest:
+    partitions = [DeleteRecordsPartition(partition_index=0, offset=-1)]
+    return DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name=TP.topic, partitions=partitions)], timeout_ms=1_000
+    )
+
+
+def fail(*args: Any, **kwargs: Any) -> Any:
+    raise ZeroDivisionError("a bug")
+
+
+@pytest.mark.parametrize(
+    ("request_", "module", "name"),
+    [
+        pytest.param(fetch_of(0), fetch, "_partition", id="fetch"),
+        pytest.param(fetch_of(0, replica=TWO), fetch, "_answer_to_follower", id="fetch of a follower"),
+        pytest.param(produce_all(), produce, "_response", id="produce"),
+        pytest.param(deletion(), delete_records, "_response", id="delete records"),
+        pytest.param(DescribeGroupsRequest(groups=["g"]), groups, "_describe", id="describe groups"),
+        pytest.param(
+            OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g")]),
+            offsets,
+            "_fetch",
+            id="offsets",
+        ),
+        pytest.param(fetch_of(0), codec_msgpack, "encode_response", id="encoding"),
+    ],
+)
+def test_a_late_answer_that_fails_closes_the_connection(
+    leading: Serving, monkeypatch: pytest.MonkeyPatch, request_: Any, module: Any, name: str
+) -> None:
+    if isinstance(request_, DeleteRecordsRequest):
+        # Its followers have not followed yet.
+        leading.send(produce_all())
+        for replica in (2, 3):
+            leading.send(fetch_at(1, replica), INTERNAL)
+    connection = leading.send(request_, INTERNAL)
+    assert not connection.is_answered
+    monkeypatch.setattr(module, name, fail)
+    leading.managed.pass_time(100_000)
+    leading.managed.reaper.expire_due(2**62)
+    assert connection.closed is not None
+    assert "a bug" in connection.closed
+
+
+def fetch_at(offset: int, replica: int) -> FetchRequest:
+    request = fetch_of(0, replica=replica, max_wait_ms=0)
+    request.topics[0].partitions[0].fetch_offset = offset
+    return request
+
+
+def test_appended_records_are_not_acknowledged_by_a_deadline_that_fails(
+    leading: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = leading.send(produce_all())
+    monkeypatch.setattr(Partition, "acknowledgement", fail)
+    leading.managed.pass_time(100_000)
+    [answer] = connection.response.responses[0].partition_responses
+    assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_fetch_of_cold_records_whose_answer_fails_closes_the_connection(
+    leading: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_all = replica_manager.read_all
+
+    def cold(*args: Any) -> FetchResult:
+        return read_all(*args)._replace(is_cold=True)
+
+    monkeypatch.setattr(replica_manager, "read_all", cold)
+    monkeypatch.setattr(fetch, "_partition", fail)
+    connection = leading.send(fetch_of(0))
+    assert connection.closed is not None
+    assert "a bug" in connection.closed
