@@ -22,7 +22,6 @@ from barnabas.broker.replication.fetching import (
     FetchResult,
     NoteError,
     PartitionOf,
-    failing,
     read_cold,
 )
 from barnabas.protocol.invariants import InvariantViolation
@@ -87,14 +86,7 @@ class ColdReads:
 
         def read() -> None:
             try:
-                result = read_cold(self._partition_of, self._note_error, params, found, turn)
-            except InvariantViolation:
-                raise
-            except Exception:
-                logger.critical("a read from disk failed by an unforeseen error", exc_info=True)
-                result = failing(found)
-            try:
-                answer(result)
+                answer(read_cold(self._partition_of, self._note_error, params, found, turn))
             except InvariantViolation:
                 raise
             except Exception:

@@ -6,6 +6,7 @@ moves, a follower's by every append; either also by a change of leadership, whic
 
 from __future__ import annotations
 
+import logging
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
@@ -17,7 +18,10 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import PartitionRead
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicPartition
+from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.leader_epoch import DEBUGGING_REPLICA_ID
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +175,6 @@ def read_cold(
     return FetchResult(outcomes, bytes_read, is_urgent)
 
 
-def failing(found: FetchResult) -> FetchResult:
-    """The result of `read_all`, with UNKNOWN_SERVER_ERROR for its cold partitions."""
-    outcomes = [
-        FetchOutcome(one.item, ErrorCode.UNKNOWN_SERVER_ERROR, None) if one.read and one.read.is_cold else one
-        for one in found.outcomes
-    ]
-    return FetchResult(outcomes, found.bytes_read, is_urgent=True)
-
-
 def _read_one(
     partition_of: PartitionOf,
     note_error: NoteError,
@@ -205,6 +200,12 @@ def _read_one(
     except ApiError as error:
         note_error(error)
         return FetchOutcome(item, error.code, None, _log_start(partition, error))
+    except InvariantViolation:
+        raise
+    except Exception:
+        # Bytes on a disk may cause it, so it may recur; the other partitions are still read.
+        logger.critical("reading %s failed by an unforeseen error", item.partition, exc_info=True)
+        return FetchOutcome(item, ErrorCode.UNKNOWN_SERVER_ERROR, None)
     return FetchOutcome(item, ErrorCode.NONE, read)
 
 

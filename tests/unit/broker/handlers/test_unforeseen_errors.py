@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from barnabas.protocol.messages.groups import DescribeGroupsRequest
 from barnabas.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.unit.broker.handlers.serving import INTERNAL, Serving, batch
-from tests.unit.broker.replication.building import TP, TWO
+from tests.unit.broker.replication.building import TP, TWO, state
 
 
 def fetch_of(*partitions: int, replica: int = -1, max_wait_ms: int = 1_000) -> FetchRequest:
@@ -120,3 +121,23 @@ def test_a_fetch_of_cold_records_whose_answer_fails_closes_the_connection(
     connection = leading.send(fetch_of(0))
     assert connection.closed is not None
     assert "a bug" in connection.closed
+
+
+def test_an_unforeseen_error_in_one_partition_fails_only_its_part_of_a_fetch(
+    leading: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert leading.managed.tell(state(), replace(state(), partition_index=1)) == []
+    read = Partition.read
+
+    def buggy(self: Partition, **arguments: Any) -> Any:
+        if self.partition.partition == 0:
+            fail()
+        return read(self, **arguments)
+
+    monkeypatch.setattr(Partition, "read", buggy)
+    answer = leading.call(fetch_of(0, 1))
+    assert [one.error_code for one in answer.responses[0].partitions] == [
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.NONE,
+    ]
+    assert "a bug" in caplog.text
