@@ -23,6 +23,7 @@ from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
+from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.record_batch import HEADER_BYTES
 
 logger = logging.getLogger(__name__)
@@ -143,7 +144,7 @@ class OffsetsAppends:
             with self._lock:
                 self._waiting.popleft()
         for settled in too_large:
-            settled(ErrorCode.MESSAGE_TOO_LARGE, -1)
+            _report(settled, ErrorCode.MESSAGE_TOO_LARGE, -1)
         if written:
             return _Batch(written, builder.build(), is_removal)
         with self._lock:
@@ -156,30 +157,51 @@ class OffsetsAppends:
 
     def _write(self, batch: _Batch) -> None:
         writer: int | None = threading.get_ident()
+        is_answered = False
 
         def answer(outcomes: list[AppendOutcome]) -> None:
+            nonlocal is_answered
+            with self._lock:
+                if is_answered:
+                    return
+                is_answered = True
             (outcome,) = outcomes
             failed = outcome.error != ErrorCode.NONE
-            try:
-                for settled, first in batch.written:
-                    settled(outcome.error, -1 if failed else outcome.base_offset + first)
-            finally:
-                # Only now: what the settling brings forth is written by the loop in `flush`, not from within.
-                with self._lock:
-                    self._is_busy = False
+            for settled, first in batch.written:
+                _report(settled, outcome.error, -1 if failed else outcome.base_offset + first)
+            # Only now: what the settling brings forth is written by the loop in `flush`, not from within.
+            with self._lock:
+                self._is_busy = False
             # Where it is answered while it is written, that loop goes on by itself.
             if threading.get_ident() != writer:
                 self.flush()
 
-        self._replicas.append(
-            _ACKS_ALL,
-            self._timeout_ms,
-            [(self._partition, memoryview(batch.data))],
-            answer,
-            since=self._since,
-            below_min_isr=batch.is_removal,
-        )
+        try:
+            self._replicas.append(
+                _ACKS_ALL,
+                self._timeout_ms,
+                [(self._partition, memoryview(batch.data))],
+                answer,
+                since=self._since,
+                below_min_isr=batch.is_removal,
+            )
+        except InvariantViolation:
+            raise
+        except Exception:
+            logger.critical("an append to %s failed by an unforeseen error", self._partition, exc_info=True)
+            # It may be answered later, which then is ignored.
+            answer([AppendOutcome(self._partition, ErrorCode.UNKNOWN_SERVER_ERROR)])
         writer = None
+
+
+def _report(settled: Settled, error: ErrorCode, offset: int) -> None:
+    """An error in one append's group must not keep other groups from their outcomes."""
+    try:
+        settled(error, offset)
+    except InvariantViolation:
+        raise
+    except Exception:
+        logger.critical("the outcome of an append could not be handled", exc_info=True)
 
 
 def _encoded(records: Sequence[Record]) -> list[KeyValue] | None:

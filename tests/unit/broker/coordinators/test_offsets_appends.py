@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
 
 from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
 from barnabas.broker.coordinators.group_records import from_bytes
@@ -238,3 +241,45 @@ def test_tombstones_are_divided_where_the_limit_asks_for_it() -> None:
     assert len(parts) > 5
     assert [record for part in parts for record in part] == [*records, GroupRecord("g", None)]
     assert in_batches(records, 1 << 20) == [tuple(records)]
+
+
+def fail(*_: object) -> None:
+    raise ZeroDivisionError("a bug")
+
+
+def test_an_outcome_that_cannot_be_handled_keeps_no_other_from_being_told() -> None:
+    desk = Desk()
+    desk.log.at_once = True
+    for records in ((committed("g" * 40_000),), (committed("a"),)):
+        desk.appends.put(records, fail)
+    desk.put("b")
+    desk.appends.flush()
+    assert desk.outcomes == [("b", ErrorCode.NONE, 101)]
+    desk.put("c")
+    desk.appends.flush()
+    assert desk.outcomes[1:] == [("c", ErrorCode.NONE, 102)]
+
+
+@pytest.mark.parametrize("is_answered_later", [False, True])
+def test_an_append_that_fails_is_told_once_and_the_next_is_written(
+    monkeypatch: pytest.MonkeyPatch, is_answered_later: bool
+) -> None:
+    desk = Desk()
+    append = desk.log.append
+
+    def buggy(*arguments: Any, **options: Any) -> None:
+        if is_answered_later:
+            append(*arguments, **options)
+        fail()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.log, "append", buggy)
+        desk.put("a")
+        desk.appends.flush()
+    assert desk.outcomes == [("a", ErrorCode.UNKNOWN_SERVER_ERROR, -1)]
+    for _ in range(is_answered_later):
+        desk.log.settle()
+    desk.put("b")
+    desk.appends.flush()
+    desk.log.settle()
+    assert [name for name, _, _ in desk.outcomes] == ["a", "b"]
