@@ -418,8 +418,11 @@ class LogManager:
                         f"{key} lies in two log dirs, {other} and {folder}; remove one of them"
                     )
                 self._adopt(log)
-        except (CorruptLog, CheckpointDamaged, StorageCallFailed) as error:
-            logger.error("%s stays offline: %s", key, error)
+        except (LogDirFailure, InvalidConfiguration):
+            raise
+        except Exception as error:
+            is_foreseen = isinstance(error, ApiError | CheckpointDamaged)
+            logger.error("%s stays offline: %s", key, error, exc_info=not is_foreseen)
             with self._lock:
                 self.offline_partitions[key] = error
                 self._damaged[key] = folder

@@ -6,12 +6,16 @@ import itertools
 import json
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from barnabas.broker.log import opened_log
+from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.recovery import Recovered, recover_log
 from barnabas.broker.log.storage_errors import CorruptLog
-from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import parse_header
@@ -102,6 +106,67 @@ def test_a_damaged_log_stays_offline_and_untouched_over_several_starts(
         stop(managers, manager, kind)
     managers.open()
     assert contents(damaged) == before
+
+
+def fill(managers: Managers) -> tuple[LogManager, list[Path]]:
+    """Two logs of several segments, all on disk; the segments of the first."""
+    del managers.paths[1:]
+    managers.configs = {KEY.topic: LogConfig(segment_bytes=200), OTHER.topic: LogConfig(segment_bytes=200)}
+    manager = managers.open()
+    for key in (KEY, OTHER):
+        log = manager.get_or_create(key, TOPIC_ID, 0)
+        for sequence in range(9):
+            builder = RecordBatchBuilder()
+            builder.append(None, b"value", None, 0)
+            batch = builder.build(producer_id=7, producer_epoch=0, base_sequence=sequence)
+            log.append_as_leader(batch, sequence // 3, 0)
+        log.flush(0)
+    manager.checkpoint_pass(0)
+    return manager, sorted((managers.paths[0] / str(KEY)).glob("*.log"))
+
+
+@pytest.mark.parametrize(
+    ("lost", "kind"),
+    [("leader-epoch-checkpoint", "crash"), ("leader-epoch-checkpoint", "clean"), ("*.snapshot", "crash")],
+)
+def test_a_sealed_segment_that_must_be_read_and_is_damaged_keeps_only_its_log_offline(
+    managers: Managers, lost: str, kind: str
+) -> None:
+    manager, segments = fill(managers)
+    stop(managers, manager, kind)
+    assert len(segments) > 3
+    # A start reads it only because the other file is damaged.
+    segments[1].write_bytes(bytes(segments[1].stat().st_size))
+    for path in segments[0].parent.glob(lost):
+        path.write_bytes(b"garbage")
+    # The unused end of the last file is cut off.
+    before = {path: path.read_bytes() for path in segments[:-1]}
+    for _ in range(2):
+        manager = managers.open()
+        assert list(manager.offline_partitions) == [KEY]
+        other = manager.get(OTHER)
+        assert other is not None
+        assert other.log_end_offset == 9
+        managers.crash(manager)
+    assert {path: path.read_bytes() for path in segments[:-1]} == before
+
+
+def test_an_unforeseen_error_of_one_log_keeps_only_that_log_offline(
+    managers: Managers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager, _ = fill(managers)
+    managers.crash(manager)
+
+    def fail_one(folder: Path, *arguments: Any, **options: Any) -> Recovered:
+        if folder.name == str(KEY):
+            raise ValueError("a bug")
+        return recover_log(folder, *arguments, **options)
+
+    monkeypatch.setattr(opened_log, "recover_log", fail_one)
+    manager = managers.open()
+    assert list(manager.offline_partitions) == [KEY]
+    assert [log.topic_partition for log in manager.all_logs()] == [OTHER]
+    assert any(record.exc_info for record in caplog.records), "the traceback is logged"
 
 
 def test_the_mark_of_a_clean_stop_excludes_the_damaged_log_alone(managers: Managers, damaged: Path) -> None:
