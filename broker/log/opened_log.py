@@ -5,6 +5,7 @@ Runs on one thread, before anybody else knows the log.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from barnabas.broker.log.producer_snapshot import ProducerSnapshots
 from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.recovery import load_producers, recover_log
 from barnabas.broker.log.segment import Segment
-from barnabas.broker.log.storage_errors import disk_work
+from barnabas.broker.log.storage_errors import CheckpointDamaged, disk_work
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicId
 
@@ -64,12 +65,8 @@ def open_log_folder(
         files=files,
     )
     if kept and kept[-1].next_offset < log_start_offset:
-        # All that is left lies before the log's start: it was deleted on purpose.
-        for segment in kept:
-            segment.remove()
+        _remove_deleted(kept, epochs, snapshots, folder, log_start_offset, is_clean=is_clean)
         kept = []
-        epochs.clear()
-        snapshots.remove_above(-1)
     if not kept:
         kept = [Segment.create(folder, log_start_offset, now_ms, config, files)]
         if log_start_offset:
@@ -96,3 +93,27 @@ def open_log_folder(
         start,
         end if is_clean else min(recovery_point, end),
     )
+
+
+def _remove_deleted(
+    segments: Sequence[Segment],
+    epochs: EpochCache,
+    snapshots: ProducerSnapshots,
+    folder: Path,
+    log_start_offset: int,
+    *,
+    is_clean: bool,
+) -> None:
+    """Remove all files of a log that ends before its start: it was deleted on purpose.
+
+    But a clean stop leaves the start within the log, so a file is damaged or missing: CheckpointDamaged.
+    """
+    if is_clean:
+        raise CheckpointDamaged(
+            f"{folder}: the log ends at offset {segments[-1].next_offset}, "
+            f"its checkpoint has the start {log_start_offset}"
+        )
+    for segment in segments:
+        segment.remove()
+    epochs.clear()
+    snapshots.remove_above(-1)

@@ -95,7 +95,7 @@ def recover_log(
     epochs = _load_epochs(folder, files)
     kept, scanned = _recover_segments(segments, recovery_point, is_clean, epochs)
     end = kept[-1].next_offset if kept else 0
-    if not is_clean and end < recovery_point:
+    if end < recovery_point:
         raise CorruptLog(folder, 0, end, recovery_point, "the log ends before it; segment files are missing")
     if epochs is None or (
         kept and (not is_clean or not epochs.entries) and _lack_the_start(epochs, kept, log_start_offset)

@@ -112,6 +112,9 @@ def verify_log(log: ScannedLog, progress: Progress) -> LogVerdict:
     if end < log.recovery_point and not any(finding.is_damage for finding in findings):
         reason = f"the log ends at offset {end}, its recovery point is {log.recovery_point}"
         findings.append(Finding(log.folder, reason, None, end))
+    if log.is_clean and bases and end < log.log_start_offset:
+        reason = f"the log ends at offset {end}, its start is {log.log_start_offset}"
+        findings.append(Finding(log.folder, reason, None, end))
     findings += _check_epochs(log, epochs, end)
     for path in sorted(log.folder.iterdir()):
         if snapshot_offset(path.name) is not None:

@@ -127,6 +127,10 @@ Spoil = Callable[[Path], object]
         (lambda folder: (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n"), "is of epoch 1"),
         (lambda folder: (folder / "leader-epoch-checkpoint").write_text("0\n9\n0 0\n"), "count"),
         (lambda folder: (folder.parent / "recovery-point-offset-checkpoint").write_text("x"), "checkpoint"),
+        (
+            lambda folder: (folder.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 91\n"),
+            "its start is 91",
+        ),
     ],
 )
 def test_every_kind_of_damage_is_found(

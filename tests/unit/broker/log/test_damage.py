@@ -169,6 +169,32 @@ def test_an_unforeseen_error_of_one_log_keeps_only_that_log_offline(
     assert any(record.exc_info for record in caplog.records), "the traceback is logged"
 
 
+def test_a_log_that_lost_its_last_segment_after_a_clean_stop_is_damaged(managers: Managers) -> None:
+    manager, segments = fill(managers)
+    stop(managers, manager, "clean")
+    segments[-1].unlink()
+    for kind in ("clean", "crash", "clean"):
+        manager = managers.open()
+        assert isinstance(manager.offline_partitions.get(KEY), CorruptLog)
+        assert manager.get(OTHER) is not None
+        stop(managers, manager, kind)
+
+
+def test_a_start_beyond_the_end_after_a_clean_stop_deletes_nothing(managers: Managers) -> None:
+    manager, segments = fill(managers)
+    for key in (KEY, OTHER):
+        log = manager.get(key)
+        assert log is not None
+        log.increment_log_start_offset(1)
+    stop(managers, manager, "clean")
+    starts = managers.paths[0] / "log-start-offset-checkpoint"
+    starts.write_text(starts.read_text().replace(f"{KEY.topic} 3 1", f"{KEY.topic} 3 91"))
+    before = contents(segments[0].parent)
+    manager = managers.open()
+    assert list(manager.offline_partitions) == [KEY]
+    assert contents(segments[0].parent) == before
+
+
 def test_the_mark_of_a_clean_stop_excludes_the_damaged_log_alone(managers: Managers, damaged: Path) -> None:
     manager = managers.open()
     manager.close(0)

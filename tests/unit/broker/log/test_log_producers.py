@@ -337,7 +337,7 @@ def test_who_wrote_what_retention_deleted_is_still_known_also_after_a_crash(open
 
 def test_a_log_start_behind_everything_that_is_left_forgets_everybody(open_log: OpenLog) -> None:
     filled(open_log, 6).close(0)
-    again = open_log(SMALL, is_clean=True, log_start_offset=50)
+    again = open_log(SMALL, log_start_offset=50)
     assert snapshots(again) == []
     assert append(again, 3) == 50
 
