@@ -49,6 +49,7 @@ GROUP_LANE: Final = "group"
 """So have joins of a group, which are answered when all members have joined."""
 
 _LEAST_HEDGE_S: Final = 0.3
+_LEAST_NODE_HEDGE_S: Final = 0.5
 _WATCH_INTERVAL_S: Final = 0.5
 
 
@@ -69,6 +70,9 @@ class Cluster:
         self._may_create = may_create
         self._topics: set[str] = set()
         self._hedge = HedgeDelay(_LEAST_HEDGE_S)
+        self._node_hedge = HedgeDelay(_LEAST_NODE_HEDGE_S)
+        self._last_failed: BrokerId | None = None
+        """The broker that `ask_any_node` asks last."""
         self._asked: Counter[str] = Counter()
         """Topics that calls request now, with the number of calls."""
         self._pool = BufferPool()
@@ -273,6 +277,29 @@ class Cluster:
         finally:
             asking.cancel()
 
+    async def ask_any_node(self, message: RequestOf[R]) -> tuple[BrokerId, R]:
+        """Ask live brokers in any order until one answers; if one is slow, the next is asked as well.
+
+        Returns the broker and its answer. Raises the error of the last broker.
+        """
+        if not self.nodes:
+            await self.refresh()
+        nodes = list(self.nodes)
+        random.shuffle(nodes)
+        upcoming = deque(sorted(nodes, key=lambda node_id: node_id == self._last_failed))
+        failure: BarnabasError = ConnectionClosed("no broker is known to be alive")
+
+        def failed(node_id: BrokerId, error: BarnabasError) -> None:
+            nonlocal failure
+            failure = error
+
+        answered = await first_answer(
+            upcoming, lambda node_id: self.request(node_id, message), failed, self._node_hedge
+        )
+        if answered is None:
+            raise failure
+        return answered
+
     async def send_oneway(self, node_id: BrokerId, message: RequestOf[Any]) -> None:
         """Send a request without a response (acks=0). Raises ConnectionClosed."""
         try:
@@ -294,6 +321,7 @@ class Cluster:
 
     def node_failed(self, node_id: BrokerId) -> None:
         """Mark a broker as unreachable, because its partitions may have other leaders."""
+        self._last_failed = node_id
         if not self._closed:
             self.request_refresh(at_once=self.cache.invalidate_node(node_id))
 

@@ -8,14 +8,11 @@ includes the lookup; repeated calls wait as `Backoff` says. On the consumer's ev
 from __future__ import annotations
 
 import asyncio
-import random
 import time
-from collections import deque
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from barnabas.client.cluster import MAIN_LANE, Cluster
 from barnabas.client.group_membership import Api, Membership, Reaction, reaction_to
-from barnabas.client.hedge_delay import HedgeDelay, first_answer
 from barnabas.protocol.backoff import Backoff
 from barnabas.protocol.errors import (
     BarnabasError,
@@ -26,13 +23,11 @@ from barnabas.protocol.errors import (
     raise_for,
 )
 from barnabas.protocol.ids import BrokerId
-from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.protocol.messages.join_group import LeaveGroupRequest, MemberIdentity
 from barnabas.protocol.schema import RequestOf
 
 R = TypeVar("R")
-
-_LEAST_HEDGE_S: Final = 0.5
 
 
 class GroupCalls:
@@ -42,9 +37,6 @@ class GroupCalls:
         self.group_id = group_id
         self._cluster = cluster
         self._member = member
-        self._failed: BrokerId | None = None
-        """The broker to ask last the next time."""
-        self._hedge = HedgeDelay(_LEAST_HEDGE_S)
         self._looking = asyncio.Lock()
         """Held while the coordinator is looked up; the lock is fair, so no call overtakes a waiting one."""
 
@@ -65,9 +57,8 @@ class GroupCalls:
 
     async def _look(self) -> BrokerId:
         cluster = self._cluster
-        if not cluster.nodes:
-            await cluster.refresh()
-        asked, answer = await self._first_answer()
+        request = FindCoordinatorRequest(coordinator_keys=[self.group_id])
+        asked, answer = await cluster.ask_any_node(request)
         if not answer.coordinators:
             raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {asked} named no coordinator")
         found = answer.coordinators[0]
@@ -83,27 +74,6 @@ class GroupCalls:
         self._member.coordinator_found(node_id, time.monotonic())
         return node_id
 
-    async def _first_answer(self) -> tuple[BrokerId, FindCoordinatorResponse]:
-        """Ask brokers in any order until one answers; if one is slow, the next is asked as well."""
-        nodes = list(self._cluster.nodes)
-        random.shuffle(nodes)
-        upcoming = deque(sorted(nodes, key=lambda node_id: node_id == self._failed))
-        request = FindCoordinatorRequest(coordinator_keys=[self.group_id])
-        failure: BarnabasError = api_error(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker is known to be alive"
-        )
-
-        def failed(node_id: BrokerId, error: BarnabasError) -> None:
-            nonlocal failure
-            failure, self._failed = error, node_id
-
-        answered = await first_answer(
-            upcoming, lambda node_id: self._cluster.request(node_id, request), failed, self._hedge
-        )
-        if answered is None:
-            raise failure
-        return answered
-
     async def ask(self, message: RequestOf[R], *, timeout_ms: int, lane: str = MAIN_LANE) -> R:
         """Ask the coordinator once. Raises as `coordinator`; if unreachable, it is looked up again later."""
         deadline = time.monotonic() + timeout_ms / 1000
@@ -114,7 +84,6 @@ class GroupCalls:
         except (ConnectionClosed, RequestTimedOutLocally):
             if self._member.coordinator == node_id:
                 self._member.coordinator_lost()
-                self._failed = node_id
             raise
 
     async def leave(self, member_id: str, reason: str, limit_s: float) -> None:

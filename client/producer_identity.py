@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
+import time
 from collections.abc import Callable
 
 from barnabas.client.cluster import Cluster
@@ -47,8 +47,7 @@ class IdentitySource:
             self._asking.cancel()
 
     async def _ask(self) -> None:
-        config = self._cluster.config
-        attempts = 0
+        backoff = self._cluster.config.make_retry_backoff()
         while True:
             try:
                 self.current = await self._ask_once()
@@ -59,16 +58,11 @@ class IdentitySource:
                     raise
                 self.last_error = error
                 log.debug("no producer id yet: %s", error)
-            backoff_ms = min(config.retry_backoff_max_ms, config.retry_backoff_ms * 2.0 ** min(attempts, 30))
-            attempts += 1
-            await asyncio.sleep(backoff_ms * random.uniform(0.8, 1.2) / 1000)
+            backoff.failed(time.monotonic())
+            await asyncio.sleep(backoff.remaining(time.monotonic()))
 
     async def _ask_once(self) -> ProducerIdentity:
-        cluster = self._cluster
-        if not cluster.nodes:
-            await cluster.refresh()
-        node_id = random.choice(list(cluster.nodes) or [cluster.cache.controller_id])
-        answer = await cluster.request(node_id, InitProducerIdRequest())
+        node_id, answer = await self._cluster.ask_any_node(InitProducerIdRequest())
         if answer.error_code != ErrorCode.NONE:
             raise api_error(answer.error_code, f"broker {node_id} gave no producer id")
         return ProducerIdentity(answer.producer_id, answer.producer_epoch)

@@ -19,7 +19,7 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.init_producer_id import InitProducerIdResponse
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import until
+from tests.waiting import DEADLINE_S, until
 
 from .fake_broker import FakeBroker, FakeCluster
 from .test_producer import QUICK, let_time_pass, refuse, reset_connection
@@ -340,6 +340,19 @@ async def test_without_a_producer_id_records_wait_and_then_go() -> None:
             broker.script(ApiKey.INIT_PRODUCER_ID, reset_connection, lambda body: busy)
         async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
             assert (await producer.send_and_wait("t", b"1")).offset == 0
+
+
+async def test_a_producer_id_does_not_wait_for_a_broker_that_hangs() -> None:
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("t", 1, leaders=[1])
+        gate = cluster.brokers[2].gate(ApiKey.INIT_PRODUCER_ID)
+        # Brokers are asked in any order: one of several producers asks the hung one first.
+        while not any(api == ApiKey.INIT_PRODUCER_ID for api, _ in cluster.brokers[2].received):
+            settings = {"request_timeout_ms": 600_000, "delivery_timeout_ms": 600_000}
+            async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+                async with asyncio.timeout(DEADLINE_S):
+                    await producer.send_and_wait("t", b"1")
+        gate.set()
 
 
 async def test_a_producer_id_that_is_refused_fails_what_waits_and_is_asked_for_again() -> None:
