@@ -1,6 +1,6 @@
-"""When a lost or refused peer may be tried again: a wait that doubles, with jitter.
+"""The wait before a lost or refused peer is tried again: it doubles, with jitter.
 
-A plain rule: time comes in as an argument. Runs wherever its owner does.
+A plain rule: time is an argument. Belongs to its owner's thread.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 JITTER = (0.8, 1.2)
-"""The bounds of the factor that keeps the peers of a restarted broker from arriving all in one moment."""
+"""The bounds of the factor that spreads the reconnects to a restarted broker over time."""
 
 
 class Backoff:
@@ -28,13 +28,13 @@ class Backoff:
 
     def failed(self, now: float) -> None:
         """An attempt has failed."""
-        # The exponent is bounded so that a peer that is away for days does not grow it without end.
+        # Bound the exponent, for a peer that is away for days.
         wait_ms = min(self._max_ms, self._first_ms << min(self._failures, 20))
         self._failures += 1
         self._retry_at = now + wait_ms * self._uniform(*JITTER) / 1000
 
     def succeeded(self) -> None:
-        """The peer is well: the next failure waits as the first one did."""
+        """An attempt has succeeded: the next failure waits as the first one did."""
         self._failures = 0
 
     def remaining(self, now: float) -> float:

@@ -1,7 +1,7 @@
 """Building a record batch: the producer's hot loop.
 
-A builder is owned by one thread or event loop; it locks nothing. What it guarantees: offsets from 0 without
-gaps, the batch never above its size limit unless its first record alone is, and `build` gives bytes that
+A builder is owned by one thread or event loop; it locks nothing. Guarantees: offsets from 0 without gaps, the
+batch never above its size limit unless its first record alone is, and `build` returns bytes that
 `check_produced_batch` accepts.
 """
 
@@ -42,9 +42,9 @@ def _varint(value: int) -> bytes:
 
 
 class RecordBatchBuilder:
-    """Collects records up to a size and turns them into one batch.
+    """Collects records up to a size and encodes them as one batch.
 
-    `size_bytes` counts uncompressed bytes, header included: with compression the batch only gets smaller.
+    `size_bytes` counts uncompressed bytes, header included; with compression the batch is smaller.
     """
 
     __slots__ = (
@@ -80,9 +80,9 @@ class RecordBatchBuilder:
         headers: Iterable[tuple[str, bytes | None]] | None,
         timestamp_ms: int,
     ) -> int | None:
-        """Add a record; returns its offset within the batch, or None when it no longer fits.
+        """Add a record; returns its offset within the batch, or None if it does not fit.
 
-        The first record always fits: a record larger than the limit travels alone.
+        The first record always fits, so a record larger than the limit is alone in its batch.
         """
         count = self.record_count
         if timestamp_ms != self._head_timestamp:
@@ -125,7 +125,7 @@ class RecordBatchBuilder:
         self._head_timestamp = timestamp_ms
 
     def has_room_for(self, key: bytes | None, value: bytes | None) -> bool:
-        """Whether a record without headers surely still fits: an upper bound of its size is used."""
+        """Whether a record without headers surely still fits, by an upper bound of its size."""
         needed = _RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
         return not self.record_count or self.size_bytes + needed <= self.max_bytes
 
@@ -143,7 +143,7 @@ class RecordBatchBuilder:
     ) -> bytearray:
         """The finished batch, with its CRC. The builder keeps its records, so a batch can be built again.
 
-        Raises INVALID_RECORD when there is no record in it.
+        Raises INVALID_RECORD if it has no record.
         """
         if not self.record_count:
             raise api_error(ErrorCode.INVALID_RECORD, "a batch needs at least one record")
@@ -189,7 +189,7 @@ def build_batch(
     partition_leader_epoch: int = -1,
     compression: Compression = Compression.NONE,
 ) -> bytearray:
-    """One batch of these (key, value) pairs, all with one timestamp: the short way for tools and tests."""
+    """One batch of these (key, value) pairs, all with one timestamp, for tools and tests."""
     builder = RecordBatchBuilder(max_bytes=_NO_LIMIT, compression=compression)
     for key, value in records:
         builder.append(key, value, None, timestamp_ms)

@@ -2,18 +2,17 @@
 
 Every outgoing connection of ours is one of these: clients to brokers, followers to leaders, the controller to
 all. Requests are pipelined up to ``max_in_flight``, in the order of the calls once there is a connection.
-Each has a deadline, which covers connecting and waiting for room too; answers are matched by correlation id.
-When the connection is lost, every request in flight fails at once with `ConnectionClosed`: whether it was
-carried out is then unknown, and only the caller can decide to send it again. A caller that is cancelled
-leaves its request in flight, for the broker still owes the answer.
+Each has a deadline, which includes connecting and waiting for room; answers are matched by correlation id.
+When the connection is lost, every request in flight fails at once with `ConnectionClosed`. The request may
+have been carried out, so only the caller can decide to send it again. A cancelled caller leaves its request
+in flight, because the broker still owes the answer.
 
-After a failed attempt to connect, the next one waits for the back-off, which doubles up to its maximum and
-starts anew after an answer. A request made meanwhile fails at once rather than waiting in a hidden queue. A
-peer that accepts and hangs up before it answered anything has failed the attempt too.
+After a failed attempt to connect, the next one waits for the back-off, which doubles up to its maximum and is
+reset by an answer. A request made meanwhile fails at once rather than waiting in a hidden queue. If a peer
+closes the connection before its first answer, that attempt has failed too.
 
-With ``wire="kafka"`` the channel speaks Kafka's protocol instead of the native one: whenever it has connected
-it asks for the peer's versions first, and a request of an API that the two sides have no version of in common
-fails with UNSUPPORTED_VERSION.
+With ``wire="kafka"`` the channel uses Kafka's protocol instead of the native one: after each connect it first
+requests the peer's versions, and a request of an API without a common version fails with UNSUPPORTED_VERSION.
 
 A channel belongs to the event loop it was first used on; nothing here may be called from another thread.
 """
@@ -50,7 +49,7 @@ _TIMER_SLACK_S: Final = 0.001
 
 
 class ChannelState(Enum):
-    """What a channel can be; `_NEXT` has the moves."""
+    """The states of a channel; `_NEXT` has the transitions."""
 
     DISCONNECTED = "disconnected"
     CONNECTING = "connecting"
@@ -75,7 +74,7 @@ class _InFlight(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A response together with the frame that its records are views of."""
+    """A response, and the frame that its records are views of."""
 
     body: Any
     frame: Frame
@@ -116,11 +115,11 @@ class Channel:
         self._state = ChannelState.DISCONNECTED
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
-        # Every entry holds one of the places and gives it back when it is settled.
+        # Every entry holds one of the slots and releases it when it is settled.
         self._in_flight: dict[int, _InFlight] = {}
         self._places = asyncio.Semaphore(max_in_flight)
-        # One timer for all deadlines, set for the earliest or before it. A timer is not asked for its time:
-        # uvloop's has none when that had passed already.
+        # One timer for all deadlines, set for the earliest or before it. Its time is kept here, because
+        # uvloop's timers do not have it if it had passed already.
         self._deadline_timer: asyncio.Handle | None = None
         self._deadline_watched = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -146,7 +145,7 @@ class Channel:
         return len(self._in_flight)
 
     async def connect(self) -> None:
-        """Be connected on return. Raises ConnectionClosed when that fails or the back-off has not passed."""
+        """Be connected on return. Raises ConnectionClosed after a failure or within the back-off."""
         if self._state is ChannelState.CONNECTED:
             return
         if self._state is ChannelState.CLOSED:
@@ -159,7 +158,7 @@ class Channel:
             self._connecting.add_done_callback(_look_at)
         attempt = self._connecting
         try:
-            # Shielded: one impatient caller must not cancel the attempt that others wait for.
+            # Shielded, because a cancelled caller must not cancel the attempt that others wait for.
             await asyncio.shield(attempt)
         except asyncio.CancelledError:
             if not attempt.cancelled() or _is_being_cancelled():
@@ -170,13 +169,13 @@ class Channel:
         """Send a request and return its response; record fields are views that stay valid while held.
 
         Raises ConnectionClosed or RequestTimedOutLocally; after either the request may have been carried out.
-        Raises UNSUPPORTED_VERSION, and has sent nothing, when the peer lacks the API.
+        Raises UNSUPPORTED_VERSION, without sending it, if the peer lacks the API.
         """
         body: R = (await self._exchange(message, timeout_ms)).body
         return body
 
     async def request_frame(self, message: RequestOf[Any], *, timeout_ms: int | None = None) -> Answer:
-        """As `request`, but hands out the frame too, for callers that release it when they are done."""
+        """As `request`, but also returns the frame, for callers that release it."""
         return await self._exchange(message, timeout_ms)
 
     async def send_oneway(self, message: RequestOf[Any]) -> None:
@@ -190,7 +189,7 @@ class Channel:
         self._last_used = asyncio.get_running_loop().time()
 
     def close(self, reason: str = "closed by its owner") -> None:
-        """Close for good; what is in flight fails with ConnectionClosed. Idempotent."""
+        """Close permanently; requests in flight fail with ConnectionClosed. Idempotent."""
         if self._state is ChannelState.CLOSED:
             return
         self._move(ChannelState.CLOSED)
@@ -228,7 +227,7 @@ class Channel:
 
     async def _connected(self, deadline: float, message: RequestOf[Any]) -> Connection:
         if self._connection is not None and not self._connection.is_usable:
-            # It has ended and the loop has not told us yet; it never would if our caller tried in a loop.
+            # It has ended, but the loop has not called `lost` yet, nor could it while our caller retries.
             self.lost(self._connection, None)
         if self._state is not ChannelState.CONNECTED:
             await self._within(self.connect(), deadline, message)
@@ -251,7 +250,7 @@ class Channel:
         return taken
 
     def _settle(self, correlation_id: int, outcome: Answer | Exception) -> None:
-        """End one request; nothing happens to a caller that has gone."""
+        """End one request; its caller may be gone."""
         entry = self._in_flight.pop(correlation_id)
         self._places.release()
         if entry.answer.done():
@@ -261,7 +260,7 @@ class Channel:
             entry.answer.set_result(outcome)
         else:
             entry.answer.set_exception(outcome)
-            # Who waits sees it; one cancelled in this very moment must not cause a warning.
+            # The caller sees it; if it is cancelled at this moment, asyncio must not warn.
             entry.answer.exception()
 
     def _watch(self, deadline: float) -> None:
@@ -280,7 +279,7 @@ class Channel:
                 waited_ms = self._in_flight[key].timeout_ms
                 text = f"no answer from {self.endpoint} within {waited_ms} ms"
                 self._settle(key, RequestTimedOutLocally(text))
-            # A broker answers in order, so what it owes now stays owed: the connection is of no more use.
+            # A broker answers in order, so no later answer can come on this connection either.
             self.disconnect(f"no answer within {timeout_ms} ms")
         elif self._in_flight:
             self._watch(min(entry.deadline for entry in self._in_flight.values()))
@@ -309,7 +308,7 @@ class Channel:
         self._idle_timer = loop.call_later(self._idle_ms / 1000, self._check_idle)
 
     async def _negotiate(self, connection: Connection) -> None:
-        """Find the dialect to speak on a connection; closes it when there is none."""
+        """Negotiate the dialect of a connection; closes it if that fails."""
         self._negotiation = Negotiation(connection, self.endpoint, self.client_id)
         try:
             self._dialect = await self._negotiation.run()
@@ -327,7 +326,7 @@ class Channel:
         self._state = state
 
     def _drop(self, error: ConnectionClosed) -> None:
-        """Fail what is in flight, close the connection and tell the owner."""
+        """Fail the requests in flight, close the connection and call the owner."""
         connection, self._connection = self._connection, None
         for timer in (self._idle_timer, self._deadline_timer):
             if timer is not None:
@@ -349,7 +348,7 @@ class Channel:
             self.disconnect("idle for connections.max.idle.ms")
 
     def received(self, connection: Connection, frames: list[Frame]) -> None:
-        """For the connection alone: whole frames have come. Raises MalformedFrame."""
+        """Called by the connection with whole frames. Raises MalformedFrame."""
         if not connection.has_answered:
             self._backoff.succeeded()
         self._last_used = asyncio.get_running_loop().time()
@@ -365,7 +364,7 @@ class Channel:
             self._settle(opened.correlation_id, Answer(body, frame))
 
     def lost(self, connection: Connection, error: Exception | None) -> None:
-        """For the connection alone: the peer has ended it, or sent what nobody can read."""
+        """Called by the connection: the peer has closed it, or sent malformed bytes."""
         if self._negotiation is not None and connection is self._negotiation.connection:
             self._negotiation.lost(error)
         if connection is not self._connection:
@@ -379,7 +378,7 @@ class Channel:
 
 
 def _look_at(attempt: asyncio.Task[None]) -> None:
-    """Take note of the outcome of an attempt whose callers have all gone."""
+    """Retrieve the outcome of an attempt whose callers are all gone."""
     if not attempt.cancelled():
         attempt.exception()
 

@@ -1,12 +1,12 @@
 """The Kafka codec: the wire protocol of every Kafka client, from the same declarations as the native one.
 
 A request is api key, version, correlation id and client id, then the body in that version; a response is the
-correlation id and the body. From an API's first flexible version on, headers end with tagged fields, but for
-the response of ApiVersions, which must be readable by who does not know the versions yet (KIP-511).
+correlation id and the body. From an API's first flexible version on, headers end with tagged fields, except
+in the response of ApiVersions, which a client must read before it knows the versions (KIP-511).
 
 Encoders and decoders are compiled per message and version at first use (`codec_kafka_encoder`,
 `codec_kafka_decoder`). Records are never copied: the sender's buffers are passed on, and the receiver gets
-views of the frame. Bytes behind a message are ignored, for one of the clients leaves some.
+views of the frame. Bytes behind a message are ignored, because one of the clients sends some.
 
 Everything here may be called from any thread.
 
@@ -36,7 +36,7 @@ _UNENCODABLE: Final = (struct.error, AttributeError, TypeError, ValueError, Over
 
 
 class UnsupportedVersion(LocalError):
-    """A request whose API or version we do not speak; its head could be read, its body cannot be."""
+    """A request with an unsupported API or version; its head was read, its body cannot be."""
 
     def __init__(self, api_key: int, api_version: int, correlation_id: int) -> None:
         first, last = supported_versions(api_key)
@@ -50,7 +50,7 @@ class UnsupportedVersion(LocalError):
 
 
 class RequestHead(NamedTuple):
-    """A request as it came: ``body`` is an instance of the class that the API key declares."""
+    """A decoded request: ``body`` is an instance of the class that the API key declares."""
 
     api_key: ApiKey
     api_version: int
@@ -59,12 +59,12 @@ class RequestHead(NamedTuple):
     body: Any
 
 
-# Past the Python function that a NamedTuple has for a constructor.
+# Faster than the Python function that is a NamedTuple's constructor.
 _new_tuple = tuple.__new__
 
 
 class _Spoken:
-    """One API in one version; each of the four functions compiles itself when it is called first."""
+    """One API in one version; each of the four functions is compiled at its first call."""
 
     __slots__ = (
         "api_key",
@@ -142,7 +142,7 @@ def decode_request(view: memoryview) -> RequestHead:
         except UnicodeDecodeError as error:
             raise MalformedFrame(f"the client id is not a string: {error}") from None
     if spoken.is_flexible:
-        # A header without tagged fields, which is every client's, is passed without a call.
+        # A header without tagged fields, as from every client, is skipped without a call.
         if position < len(view) and not view[position]:
             position += 1
         else:
@@ -154,7 +154,7 @@ def decode_request(view: memoryview) -> RequestHead:
 def encode_response(api_key: int, api_version: int, correlation_id: int, body: Any) -> list[Buffer]:
     """A whole frame, length bytes included, as buffers to be sent one after another.
 
-    Raises MessageTooComplex, Unencodable; UNSUPPORTED_VERSION when the version has no field for what is said.
+    Raises MessageTooComplex, Unencodable; UNSUPPORTED_VERSION if the version lacks a field that is needed.
     """
     spoken = _must_speak(api_key, api_version)
     out = bytearray(_RESPONSE_START.pack(0, correlation_id))

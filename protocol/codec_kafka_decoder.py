@@ -1,16 +1,16 @@
 """Compiles a declared class, at one version of Kafka's protocol, into the Python that decodes it.
 
-A decoder trusts nothing. Counts are refused when the bytes that remain could not hold the elements, and above
-`MAX_ARRAY_LENGTH`, before anything is allocated; so are more tagged fields than that, and more elements in
-all than `MAX_INNER_ELEMENTS`: a byte or two may become an object of a hundred. What a message takes
-without its records is bounded by `MAX_HEAD_BYTES`; the declarations are finite, and depth with them. Unknown
-tagged fields are skipped, fields that the version lacks take their defaults, bytes behind the message are
-ignored. Whatever the bytes are, the outcome is a message or `MalformedFrame`.
+A decoder trusts nothing. Before anything is allocated, it rejects counts that the remaining bytes could not
+hold, counts and tagged fields above `MAX_ARRAY_LENGTH`, and more elements in all than `MAX_INNER_ELEMENTS`,
+because a byte or two may become an object of a hundred. The size of a message without its records is bounded
+by `MAX_HEAD_BYTES`; the declarations are finite, and depth with them. Unknown tagged fields are skipped,
+fields that the version lacks take their defaults, bytes behind the message are ignored. For any bytes the
+outcome is a message or `MalformedFrame`.
 
 A message without records is decoded from a copy as bytes, which are read faster than a view. Records are
 views of the frame.
 
-Runs on whichever thread needs a message first; compiling twice is harmless.
+Runs on the thread that needs a message first; compiling twice is harmless.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _made(cls: type[Any], version: int, flexible: bool) -> _DecoderMaker:
 
 
 class _DecoderMaker(SourceMaker):
-    """``v`` is what is read, ``p`` the place, ``end`` its end, ``taken`` the bytes of records so far.
+    """``v`` is the input, ``p`` the position, ``end`` its end, ``taken`` the bytes of records so far.
 
     ``inner`` counts the elements of arrays within arrays.
 
@@ -150,7 +150,7 @@ class _DecoderMaker(SourceMaker):
         elif default is None or default == [] or isinstance(default, bool | int | str | bytes):
             self.line(f"{m}.{field} = {default!r}")
         else:
-            # Made here, field by field: `__init__`, which takes keywords, is several times slower.
+            # Made here, field by field, because `__init__`, which takes keywords, is several times slower.
             held = self.name("m")
             self.line(f"{m}.{field} = {held} = _new({self.known('cls', type(default))})")
             for name, _, inner in wire_fields(type(default)):
@@ -174,7 +174,7 @@ class _DecoderMaker(SourceMaker):
             self._sized(where, wire, target, "h")
 
     def _sized(self, where: str, wire: WireField, target: str, shape: str) -> None:
-        """A field that starts with its length, which in flexible versions is one more."""
+        """A field that starts with its length, which flexible versions encode plus one."""
         n = self.name("n")
         self._read(n, "B" if self.flexible else shape)
         self._flush()
@@ -190,7 +190,7 @@ class _DecoderMaker(SourceMaker):
             self._not_null(where, wire, target, n)
 
     def _long_length(self, n: str) -> None:
-        """The rest of a length whose first byte is read; two and three bytes, as of most batches, in line."""
+        """The rest of a length after its first byte; two and three bytes, as for most batches, inline."""
         with self.block(f"if {n} > 127:"):
             self.line("b = v[p]")
             self.line("p += 1")
@@ -229,7 +229,7 @@ class _DecoderMaker(SourceMaker):
         length = self._length(n)
         self.line(f"e = p + {length}")
         self.line(f"if not p <= e <= end: raise _bad({where!r}, f'{{{length}}} bytes', p)")
-        # A view of the frame would keep the whole of it alive for as long as a group remembers this.
+        # A view would keep the whole frame alive for as long as a group stores these bytes.
         self.line(f"{target} = bytes(v[p:e])" if self._with_records else f"{target} = v[p:e]")
         self.line("p = e")
 
@@ -275,7 +275,7 @@ class _DecoderMaker(SourceMaker):
         self._check_count(where, n, least, is_inner=self._loops > 0)
         held, element = self.name("l"), self.name("m")
         self.line(f"{target} = {held} = []")
-        # A ready-made tuple is walked through in half the time that making a range takes.
+        # Iterating over a prepared tuple takes half the time of making a range.
         times = self.known("times", [(None,) * max(0, k - int(self.flexible)) for k in range(SHORT_ARRAY)])
         short = f"{times}[{n}] if {n} < {SHORT_ARRAY} else range({self._length(n)})"
         self._loops += 1

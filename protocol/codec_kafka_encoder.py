@@ -1,11 +1,10 @@
 """Compiles a declared class, at one version of Kafka's protocol, into the Python that encodes it.
 
-An encoder appends to a bytearray. Records are not copied: the buffer that was being filled is put into a
-list, the records after it, and a new buffer is begun. A field that the version lacks is left out; where that
-would change what is asked (``ignorable=False``) and its value is not the default, UNSUPPORTED_VERSION is
-raised.
+An encoder appends to a bytearray. Records are not copied: the present buffer and the records are appended to
+a list, and a new buffer is begun. A field that the version lacks is left out; if that would change the
+meaning of the request (``ignorable=False``) and its value is not the default, UNSUPPORTED_VERSION is raised.
 
-Runs on whichever thread needs a message first; compiling twice is harmless.
+Runs on the thread that needs a message first; compiling twice is harmless.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from barnabas.protocol.invariants import invariant
 from barnabas.protocol.schema import Buffer, WireField, WireType, wire_fields
 
 Encoder = Callable[[Any, bytearray, list[Buffer]], bytearray]
-"""Appends a message to a buffer; returns the buffer to go on with, while the list has those that are full."""
+"""Appends a message to a buffer; returns the buffer to continue with; the list gets the completed ones."""
 
 _NULL: Final = {"h": "b'\\xff\\xff'", "i": "b'\\xff\\xff\\xff\\xff'"}
 
@@ -194,7 +193,7 @@ class _EncoderMaker(SourceMaker):
             self.line(f"o += _many(f'>{{{n}}}{char}', *{held})")
 
     def _tags(self, tagged: list[tuple[int, str, WireField, Any]], m: str) -> None:
-        """Only what differs from its default is sent, in ascending order of tags."""
+        """Send only fields that differ from their defaults, in ascending order of tags."""
         sent = [self.name("sent") for _ in tagged]
         for name, (_, field, wire, maker) in zip(sent, tagged, strict=True):
             default = maker()
@@ -238,7 +237,7 @@ def _cannot_carry(field: str, value: Any, version: int) -> Exception:
 
 def _append_uvarint(out: bytearray, value: int) -> None:
     if 0x3FFF < value < 0x200000:
-        # As most batches have it.
+        # The size of most batches.
         out.append((value & 0x7F) | 0x80)
         out.append(((value >> 7) & 0x7F) | 0x80)
         out.append(value >> 14)

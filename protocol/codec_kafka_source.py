@@ -1,4 +1,4 @@
-"""What the Kafka encoders and decoders are made with: the shapes of fields, and a writer of Python source.
+"""Shared parts of the Kafka encoders and decoders: the shapes of fields, and a writer of Python source.
 
 Both are generated from the declarations, per message and version, as straight code: structures are inlined,
 loops are plain, every run of fields of fixed size is one call of `struct`, and an empty section of tagged
@@ -17,7 +17,7 @@ from typing import Any, Final
 from barnabas.protocol.schema import WireField, WireType, wire_fields
 
 MAX_STRING_BYTES: Final = 0x7FFF
-"""The longest string, also where the format has room for more (as in Kafka)."""
+"""The longest string, also if the format has room for more (as in Kafka)."""
 
 FIXED_SHAPES: Final = {
     WireType.BOOLEAN: "?",
@@ -27,13 +27,13 @@ FIXED_SHAPES: Final = {
     WireType.INT64: "q",
     WireType.UUID: "16s",
 }
-"""How `struct` writes the wire types of fixed size."""
+"""The `struct` codes of the wire types of fixed size."""
 
 LONG_SIZED: Final = frozenset({WireType.BYTES, WireType.RECORDS})
-"""The wire types whose length takes 4 bytes, where a string's takes 2, before flexible versions."""
+"""The wire types whose length takes 4 bytes before flexible versions; a string's takes 2."""
 
 SHORT_ARRAY: Final = 33
-"""Arrays of numbers with fewer elements have a `struct` shape of their own, made beforehand."""
+"""Arrays of numbers with fewer elements have a prepared `struct` shape of their own."""
 
 
 def is_carried(wire: WireField, version: int) -> bool:
@@ -51,7 +51,7 @@ def has_records(cls: type[Any], version: int) -> bool:
 
 
 def smallest_size(cls: type[Any], version: int, flexible: bool) -> int:
-    """The least number of bytes that a structure takes."""
+    """The minimum size of a structure."""
     size = 1 if flexible else 0
     for _, wire, _ in wire_fields(cls):
         if not is_carried(wire, version) or wire.tag is not None:

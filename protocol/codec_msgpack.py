@@ -8,16 +8,16 @@ which they occur::
 
 ``head_bytes`` is always written as a uint32, so that the end of the head is known before it is parsed; in the
 body a records field is only a length (nil for null). So no codec ever copies a record batch: the sender
-passes on the buffers it was given, and the receiver gets views of the frame.
+passes on the buffers that it was given, and the receiver gets views of the frame.
 
-Structures are arrays by position. A shorter array takes the defaults of the fields it lacks, the surplus of a
-longer one is ignored: old and new peers understand each other. For the same reason bytes behind the last
-records field are ignored (a newer peer may have appended one); only bytes within the head that belong to
-nothing are refused. Encoders and decoders are compiled once per class into straight Python; decoders check
-every type and range and raise `MalformedFrame` naming the field, whatever the bytes are.
+Structures are arrays by position. A shorter array takes the defaults of the fields that it lacks, the surplus
+of a longer one is ignored, so that old and new peers understand each other. For the same reason bytes behind
+the last records field are ignored (a newer peer may have appended one); only surplus bytes within the head
+are rejected. Encoders and decoders are compiled once per class into straight Python; decoders check every
+type and range and raise `MalformedFrame` naming the field, for any malformed bytes.
 
-A head is bounded apart from its frame (`MAX_HEAD_BYTES`, `MAX_ARRAY_LENGTH`): parsed, one byte may become
-many, and a parser makes room for an array before its elements have come.
+A head has a bound of its own beside its frame's (`MAX_HEAD_BYTES`, `MAX_ARRAY_LENGTH`), because a parsed byte
+may become many, and a parser allocates an array before its elements have arrived.
 
 Everything here may be called from any thread.
 """
@@ -50,9 +50,9 @@ Encoder = Callable[[Any, list[Buffer]], list[Any]]
 Decoder = Callable[[Any, "_RecordsReader"], Any]
 
 MAX_HEAD_BYTES: Final = 8 * 1024 * 1024
-"""The most that a message may take without its records; room for some 200,000 partitions."""
+"""The maximum size of a message without its records; room for some 200,000 partitions."""
 MAX_ARRAY_LENGTH: Final = 1 << 17
-"""The most elements that one array of a message may have."""
+"""The maximum length of an array in a message."""
 
 _REQUEST_FIELDS: Final = 5
 _RESPONSE_FIELDS: Final = 3
@@ -64,7 +64,7 @@ _UINT32_MARK: Final = 0xCE
 
 
 class RequestHead(NamedTuple):
-    """A request as it came: ``body`` is an instance of the class that the API key declares."""
+    """A decoded request: ``body`` is an instance of the class that the API key declares."""
 
     api_key: int
     correlation_id: int
@@ -73,7 +73,7 @@ class RequestHead(NamedTuple):
 
 
 class _RecordsReader:
-    """Deals out the bytes behind the head, one records field after the other."""
+    """Splits the bytes behind the head into the records fields, in order."""
 
     __slots__ = ("_position", "_view")
 
@@ -113,7 +113,7 @@ def encode_response(correlation_id: int, body: Any) -> list[Buffer]:
 
 
 def decode_request(payload: memoryview) -> RequestHead:
-    """Read a request. Raises MalformedFrame for anything that is not one, an unknown API key included."""
+    """Read a request. Raises MalformedFrame for malformed bytes and for an unknown API key."""
     head, records = _head(payload, _REQUEST_FIELDS)
     _, api_key, correlation_id, client_id, values = head
     if type(api_key) is not int or api_key not in APIS:
@@ -133,12 +133,12 @@ class OpenResponse(NamedTuple):
     records: _RecordsReader
 
     def body(self, response_type: type[Any]) -> Any:
-        """The response as an instance of its class. Raises MalformedFrame when it is none."""
+        """The response as an instance of its class. Raises MalformedFrame."""
         return _decoder(response_type)(self.values, self.records)
 
 
 def open_response(payload: memoryview) -> OpenResponse:
-    """Parse a response's head; which class the body has is known by the correlation id alone."""
+    """Parse a response's head; the correlation id determines the class of the body."""
     head, records = _head(payload, _RESPONSE_FIELDS)
     return OpenResponse(_correlation_id(head[1]), head[2], records)
 
@@ -179,8 +179,7 @@ def _head(payload: memoryview, fields: int) -> tuple[list[Any], _RecordsReader]:
     return head, _RecordsReader(payload, head_bytes)
 
 
-# What follows makes the encoders and decoders. The generated source is plain and can be printed by
-# `source_of` when one wants to see what runs.
+# The following functions make the encoders and decoders. `source_of` returns the generated source.
 
 _SHOWN: Final = frozenset({type(None), bool, int, float, str, bytes, list, dict})
 _shown = reprlib.Repr()
@@ -301,7 +300,7 @@ def _check_lines(
     unless_null = f"{name} is not None and " if nullable else ""
     if wire.kind in INTEGER_BITS:
         limit = 1 << (INTEGER_BITS[wire.kind] - 1)
-        # msgpack knows no integer below that of 64 bits.
+        # msgpack has no integers below those of 64 bits.
         least = f"{-limit} <= " if limit < 1 << 63 else ""
         test = f"type({name}) is not int or not {least}{name} < {limit}"
     elif wire.kind is WireType.BOOLEAN:
@@ -335,12 +334,12 @@ def _attach(value: Any, attached: list[Buffer]) -> int | None:
 def _uuid(value: Any, where: str) -> uuid.UUID:
     if type(value) is not bytes or len(value) != 16:
         raise _wrong(where, "a uuid of 16 bytes", value)
-    # Topics go by name in most messages of brokers; making a UUID costs as much as the rest of a small one.
+    # Most messages of brokers name topics, and making a UUID costs as much as the rest of a small message.
     return NO_TOPIC_ID if value == _NO_TOPIC_ID_BYTES else uuid.UUID(bytes=value)
 
 
 def _wrong(where: str, expected: str, value: Any) -> MalformedFrame:
-    # What came may be huge or deep, so it is never shown as a whole.
+    # The value may be huge or deep, so it is never shown as a whole.
     shown = _shown.repr(value) if type(value) in _SHOWN else f"of type {type(value).__name__}"
     return MalformedFrame(f"{where} is {shown}; expected {expected}")
 
@@ -350,7 +349,7 @@ def _wrong_struct(name: str, value: Any) -> MalformedFrame:
 
 
 def _complete(name: str, values: Sequence[Any], defaults: dict[str, Any], required: int) -> list[Any]:
-    """A list of exactly as many values as there are fields: cut when longer, filled when shorter."""
+    """A list with exactly one value per field: cut if longer, filled with defaults if shorter."""
     found = list(values[: len(defaults)])
     for field, maker in list(defaults.items())[len(found) :]:
         if maker is None:
@@ -363,7 +362,7 @@ def _complete(name: str, values: Sequence[Any], defaults: dict[str, Any], requir
 
 
 def _raw(default: Any) -> Any:
-    """A default in the form in which it would have come over the wire."""
+    """A default in its form on the wire."""
     if isinstance(default, uuid.UUID):
         return default.bytes
     if hasattr(default, "__dataclass_fields__"):

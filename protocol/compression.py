@@ -1,9 +1,9 @@
-"""Compression of the records of a batch: none, gzip, snappy, lz4 and zstd, in the shapes Kafka's clients use.
+"""Compression of the records of a batch: none, gzip, snappy, lz4 and zstd, in the formats of Kafka's clients.
 
-Snappy comes in the framing of snappy-java (a 16-byte head, then blocks, each with its length); plain snappy
-is read too, since some clients send it. LZ4 is the frame format with independent 64 KiB blocks: Java's reader
-refuses dependent ones. Decompression never produces more than the limit given, so that a few hostile
-bytes cannot fill the memory. Pure functions, any thread; the libraries release the interpreter lock.
+Snappy has the framing of snappy-java (a 16-byte head, then blocks, each with its length); plain snappy is
+read too, because some clients send it. LZ4 is the frame format with independent 64 KiB blocks, because Java's
+reader rejects dependent ones. Decompression never produces more than its limit, so that a few hostile bytes
+cannot fill the memory. Pure functions, any thread; the libraries release the interpreter lock.
 
 Sources: https://kafka.apache.org/documentation/#recordbatch (attributes), the LZ4 frame format description
 (github.com/lz4/lz4, doc/lz4_Frame_format.md), github.com/xerial/snappy-java (SnappyOutputStream).
@@ -24,7 +24,7 @@ from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 Buffer = bytes | bytearray | memoryview
 
 DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
-"""What one batch may unfold to unless the caller says otherwise; far above any sane `batch.size`."""
+"""The default limit for a decompressed batch; far above any sane `batch.size`."""
 
 
 class Compression(IntEnum):
@@ -38,7 +38,7 @@ class Compression(IntEnum):
 
     @classmethod
     def parse(cls, name: str) -> Compression:
-        """Read a `compression.type`; raises InvalidConfiguration naming what was given."""
+        """Read a `compression.type`; raises InvalidConfiguration naming the value."""
         found = cls.__members__.get(name.strip().upper())
         if found is None:
             known = ", ".join(member.name.lower() for member in cls)
@@ -66,7 +66,7 @@ _UINT_LE: Final = struct.Struct("<I")
 
 
 def compress(compression: Compression, data: Buffer) -> Buffer:
-    """The data in the shape that readers of Kafka batches expect; NONE gives the data itself."""
+    """The data in the format that readers of Kafka batches expect; NONE returns the data itself."""
     if compression is Compression.NONE:
         return data
     if compression is Compression.GZIP:
@@ -84,7 +84,7 @@ def decompress(
 ) -> Buffer:
     """Undo `compress`.
 
-    Raises CORRUPT_MESSAGE when the data is not what it claims to be or would unfold to more than `max_bytes`.
+    Raises CORRUPT_MESSAGE if the data is malformed or would decompress to more than `max_bytes`.
     """
     if compression is Compression.NONE:
         return data
@@ -155,8 +155,8 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     left = max_bytes
     position = 0
-    # The library copies what follows a member. The first one, mostly the only one, gets everything at once;
-    # those behind it get pieces, or many small members would cost the square of their number.
+    # The library copies the bytes after a member. The first one, mostly the only one, gets everything at
+    # once; later ones get pieces, because many small members would otherwise cost the square of their number.
     piece_bytes = len(view)
     while position < len(view):
         worker = zlib.decompressobj(wbits=_GZIP_WBITS)
@@ -164,7 +164,7 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
             piece = view[position : position + piece_bytes]
             if not piece:
                 raise zlib.error("the gzip stream is cut short")
-            # One byte more than allowed tells a bomb from a batch that is exactly as large as it may be.
+            # One byte more than allowed distinguishes a bomb from a batch of exactly the largest size.
             part = worker.decompress(piece, left + 1)
             if len(part) > left:
                 raise _too_large(max_bytes)
@@ -179,10 +179,10 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
 def _decompress_growing(
     decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, max_bytes: int
 ) -> memoryview:
-    """Decompress into a buffer of bounded size, a larger one each time the library says it did not fit.
+    """Decompress into a buffer of bounded size, a larger one after each error.
 
-    The library has one exception for all faults, so corrupt data is tried up to the limit too; fresh
-    memory is not touched until it is written, which keeps that cheap.
+    The library has one exception for all faults, so corrupt data is also tried up to the limit; that is
+    cheap, because fresh memory is not touched until it is written.
     """
     capacity = min(max_bytes, max(_FIRST_GUESS_BYTES, _GROWTH * len(data)))
     while True:

@@ -1,6 +1,6 @@
-"""One outgoing TCP connection: the socket side of a `Channel`, which alone knows what the frames mean.
+"""One outgoing TCP connection: the socket side of a `Channel`, which interprets the frames.
 
-Runs on the event loop that opened it. It tells its owner of whole frames and, once, of its end.
+Runs on the event loop that opened it. It passes whole frames to its owner and, once, reports its end.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _WRITE_HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs of its channel."""
+    """The interface of a channel for its connection."""
 
     def received(self, connection: Connection, frames: list[Frame]) -> None:
-        """Take whole frames, at least one. Raises MalformedFrame to have the connection closed."""
+        """Take whole frames, at least one. Raises MalformedFrame, which closes the connection."""
 
     def lost(self, connection: Connection, error: Exception | None) -> None:
-        """The peer closed it (no error), it broke, or what came was malformed. The last call."""
+        """The peer closed it (no error), it broke, or it got malformed bytes. The last call."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -44,7 +44,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether what is written may still reach the peer."""
+        """Whether written bytes may still reach the peer."""
         return self._transport is not None and not self._ended and not self._transport.is_closing()
 
     @property
@@ -87,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._end(exc)
 
     def write(self, buffers: list[Buffer]) -> None:
-        """Send the buffers, without a copy where the loop can. Raises ConnectionClosed."""
+        """Send the buffers, without a copy if the loop can. Raises ConnectionClosed."""
         if self._transport is None or not self.is_usable:
             raise ConnectionClosed("the connection is closing")
         if len(buffers) == 1:
@@ -96,9 +96,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(buffers)
 
     def close(self) -> None:
-        """Close at once; the owner, who wants it, is not told. Idempotent."""
+        """Close at once, without a call of the owner's `lost`. Idempotent."""
         self._ended = True
-        # Who waits to write looks whether it is usable next.
+        # A waiting writer checks `is_usable` next.
         self.writable.set()
         if self._transport is not None:
             self._transport.abort()
@@ -106,8 +106,8 @@ class Connection(asyncio.BufferedProtocol):
     def is_to_itself(self) -> bool:
         """Whether both ends are one socket.
 
-        TCP allows that when a local port that nobody listens on is also the one chosen for this end; such a
-        connection would keep the restarted broker from binding its own port.
+        TCP allows that if a local port without a listener is also chosen for this end; such a connection
+        would keep the restarted broker from binding its own port.
         """
         transport = self._transport
         return transport is not None and (
@@ -123,8 +123,8 @@ class Connection(asyncio.BufferedProtocol):
 async def open_connection(endpoint: Endpoint, make: Callable[[], Connection]) -> Connection:
     """Connect to the first address of a host that can be reached.
 
-    Raises OSError; ConnectionRefusedError when no address was reached and one refused, so that a name with
-    two addresses, as localhost has, tells of a dead broker as plainly as a number does.
+    Raises OSError; ConnectionRefusedError if no address was reached and one refused, so that a name with two
+    addresses, such as localhost, shows a dead broker as clearly as a number does.
     """
     errors: list[OSError] = []
     for host in await _addresses(endpoint):
@@ -135,7 +135,7 @@ async def open_connection(endpoint: Endpoint, make: Callable[[], Connection]) ->
             continue
         if connection.is_to_itself():
             connection.close()
-            errors.append(ConnectionRefusedError(f"nobody listens on {endpoint}"))
+            errors.append(ConnectionRefusedError(f"no process listens on {endpoint}"))
         elif not connection.is_usable:
             errors.append(ConnectionResetError(f"{endpoint} closed the connection at once"))
         else:

@@ -1,8 +1,8 @@
-"""The two ways in which a channel can speak: the native codec, or Kafka's protocol in negotiated versions.
+"""The two protocols of a channel: the native codec, or Kafka's protocol in negotiated versions.
 
-A dialect belongs to one connection. The native one is the same everywhere; Kafka's is found by asking the
-peer for its versions before anything else (`Negotiation`), and then uses of each API the highest version that
-both sides have. Nothing here does I/O but the negotiation, which runs on its connection's event loop.
+A dialect belongs to one connection. The native one is the same everywhere. Kafka's first requests the peer's
+versions (`Negotiation`), and then uses the highest common version of each API. Only the negotiation does I/O,
+on its connection's event loop.
 
 Source: KIP-35 (ApiVersions), KIP-511 (its first request and the way back to version 0).
 """
@@ -24,7 +24,7 @@ from barnabas.protocol.messages.fetch import FetchRequest
 from barnabas.protocol.schema import ApiKey, Buffer, RequestOf
 
 Versions = dict[int, tuple[int, int]]
-"""First and last version of every API that a peer speaks, by API key."""
+"""First and last version of every API that a peer supports, by API key."""
 
 _SOFTWARE_NAME: Final = "barnabas"
 _SOFTWARE_VERSION: Final = "1"
@@ -35,7 +35,7 @@ _ERROR_CODE_AT: Final = 4
 
 
 class Wire(Enum):
-    """What a channel speaks; the values are those of the setting."""
+    """The protocol of a channel; the values are those of the setting."""
 
     NATIVE = "native"
     KAFKA = "kafka"
@@ -49,7 +49,7 @@ class Opened(Protocol):
 
 
 class Dialect(Protocol):
-    """How requests become frames, and frames responses."""
+    """Encodes requests to frames, and decodes frames to responses."""
 
     def version_of(self, message: RequestOf[Any]) -> int:
         """The version to send a request in. Raises UNSUPPORTED_VERSION when there is none."""
@@ -60,7 +60,7 @@ class Dialect(Protocol):
         """A whole frame."""
 
     def open(self, view: memoryview) -> Opened:
-        """Read as much of a response as tells which request it answers. Raises MalformedFrame."""
+        """Read a response up to its correlation id. Raises MalformedFrame."""
 
     def read(self, opened: Any, request_type: type[RequestOf[Any]], version: int) -> Any:
         """The body of a response. Raises MalformedFrame."""
@@ -95,7 +95,7 @@ class _OpenKafkaResponse:
 
 
 class KafkaDialect:
-    """Kafka's protocol, in the highest versions that ``versions``, the peer's, and ours have in common."""
+    """Kafka's protocol, in the highest common versions of ours and the peer's ``versions``."""
 
     def __init__(self, endpoint: Endpoint, versions: Versions) -> None:
         self._endpoint = endpoint
@@ -117,7 +117,7 @@ class KafkaDialect:
     def _unsupported(self, message: RequestOf[Any], what: str) -> Exception:
         first, last = codec_kafka.supported_versions(message.api_key)
         have = f"we have versions {first} to {last}" if first <= last else "it is not of Kafka's protocol"
-        text = f"{message.api_key.name} cannot be asked of {self._endpoint}, {what}; {have}"
+        text = f"{message.api_key.name} cannot be sent to {self._endpoint}, {what}; {have}"
         return api_error(ErrorCode.UNSUPPORTED_VERSION, text)
 
     def encode(
@@ -141,10 +141,10 @@ NATIVE: Final = NativeDialect()
 
 
 class Negotiation:
-    """Asks a fresh connection for the versions of its APIs; the channel passes on what comes.
+    """Requests the peer's versions on a new connection; the channel passes the frames on.
 
-    The first request is of our highest version. A peer that does not know it says so in version 0, perhaps
-    with the range that it knows, and is asked once more.
+    The first request has our highest version. A peer that does not support it answers in version 0, perhaps
+    with its range, and gets one more request.
     """
 
     def __init__(self, connection: Connection, endpoint: Endpoint, client_id: str) -> None:
@@ -155,7 +155,7 @@ class Negotiation:
         self._ended: ConnectionClosed | None = None
 
     async def run(self) -> KafkaDialect:
-        """The dialect to go on with. Raises ConnectionClosed when the peer cannot be understood."""
+        """The negotiated dialect. Raises ConnectionClosed if the negotiation fails."""
         version = codec_kafka.supported_versions(ApiKey.API_VERSIONS)[1]
         response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[])
         for attempt in range(_ATTEMPTS):
@@ -166,14 +166,14 @@ class Negotiation:
             version = 0 if known is None else max(0, min(version - 1, known[1]))
         if response.error_code != ErrorCode.NONE:
             error = api_error(response.error_code, "this is its answer to ApiVersions")
-            raise ConnectionClosed(f"{self._endpoint} does not tell its versions: {error}")
+            raise ConnectionClosed(f"{self._endpoint} did not send its versions: {error}")
         if self._ended is not None:
-            # After the answer came and before anybody could look at it.
+            # After the answer arrived and before it was read.
             raise self._ended
         return KafkaDialect(self._endpoint, _ranges(response))
 
     def received(self, frames: list[Frame]) -> None:
-        """Take the one frame that is expected. Raises MalformedFrame for any other."""
+        """Take the one expected frame. Raises MalformedFrame for any other."""
         if len(frames) != 1 or self._answer.done():
             raise MalformedFrame("more came than the answer to ApiVersions")
         self._answer.set_result(frames[0].view)
@@ -184,7 +184,7 @@ class Negotiation:
         self._ended = ConnectionClosed(f"{self._endpoint} at ApiVersions: {why}")
         if not self._answer.done():
             self._answer.set_exception(self._ended)
-            # Whoever waits sees it; without anybody, as after a time-out, it is no news.
+            # The waiting caller sees it; without one, as after a timeout, asyncio must not warn.
             self._answer.exception()
 
     async def _ask(self, version: int, correlation_id: int) -> ApiVersionsResponse:
@@ -207,7 +207,7 @@ class Negotiation:
 
 
 def _is_refusal(view: memoryview) -> bool:
-    """Whether this is the answer to an unknown version, which is of version 0 whatever was asked in."""
+    """Whether this is the answer to an unknown version, which always has version 0."""
     if len(view) < _ERROR_CODE_AT + _ERROR_CODE.size:
         return False
     code: int = _ERROR_CODE.unpack_from(view, _ERROR_CODE_AT)[0]

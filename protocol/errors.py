@@ -16,14 +16,14 @@ from typing import ClassVar, Final, NamedTuple, Self
 
 
 class BarnabasError(Exception):
-    """What every error that we raise on purpose derives from."""
+    """The base of all errors that we raise on purpose."""
 
     retriable: ClassVar[bool] = False
 
     def again(self) -> Self:
         """A copy to raise, for an error that many callers get.
 
-        Each raise adds frames to an exception's traceback, which keep all their locals alive: one object for
+        Each raise adds frames to an exception's traceback, which keep all their locals alive; one object for
         all records of a failed batch would collect thousands of frames.
         """
         copied = copy.copy(self)
@@ -32,7 +32,7 @@ class BarnabasError(Exception):
 
 
 class LocalError(BarnabasError):
-    """A fault on this side of the wire; no broker said it."""
+    """An error of this side of the wire, not from a broker."""
 
 
 class RequestTimedOutLocally(LocalError):
@@ -48,7 +48,7 @@ class ConnectionClosed(LocalError):
 
 
 class ConnectionRefused(ConnectionClosed):
-    """Nobody listens there: the peer's process is gone, or not there yet. The request was not carried out."""
+    """No process listens there: the peer has ended or not started yet. The request was not carried out."""
 
 
 class MalformedFrame(LocalError):
@@ -56,15 +56,15 @@ class MalformedFrame(LocalError):
 
 
 class MessageTooComplex(LocalError):
-    """A message of ours that no peer would take: too many bytes even without its records. It was not sent."""
+    """A message of ours that is too large even without its records; it was not sent."""
 
 
 class Unencodable(LocalError):
-    """A message of ours with a value that its wire format has no room for; it was not sent."""
+    """A message of ours with a value that does not fit its wire format; it was not sent."""
 
 
 class InvalidConfiguration(LocalError, ValueError):
-    """A setting that is unknown or out of range; the text names it, its value, and what was expected."""
+    """A setting that is unknown or out of range; the text names it, its value, and the expected values."""
 
 
 class ErrorCode(IntEnum):
@@ -270,11 +270,11 @@ _MEANINGS: dict[ErrorCode, _Meaning] = {
 
 
 MAX_TEXT_LENGTH: Final = 2_000
-"""Characters. A text may quote what a peer sent, and must still fit into a string of an answer."""
+"""Characters. A text may quote a peer's bytes, and must still fit into a string of an answer."""
 
 
 class ApiError(BarnabasError):
-    """An error that has a code on the wire; `api_error` makes the class that fits."""
+    """An error that has a code on the wire; `api_error` makes an instance of the code's class."""
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -285,7 +285,7 @@ class ApiError(BarnabasError):
 
     @property
     def text(self) -> str:
-        """What happened, without the name of the code: for answers, which carry the code beside it."""
+        """The message without the name of the code, for answers, which have the code as a field."""
         return super().__str__()
 
     def __str__(self) -> str:
@@ -316,7 +316,7 @@ def api_error(code: int, message: str = "") -> ApiError:
 
 
 def is_retriable(code: int) -> bool:
-    """Whether trying again may succeed without anybody changing the request."""
+    """Whether a retry of the unchanged request may succeed."""
     meaning = _MEANINGS.get(ErrorCode(code)) if code in ErrorCode._value2member_map_ else None
     return meaning is not None and meaning.retriable
 

@@ -1,4 +1,4 @@
-"""The epochs of a fetch session, as both of its sides count them (KIP-227).
+"""The epochs of a fetch session, which client and broker both count (KIP-227).
 
 A session's first incremental request has epoch 1, the next 2, and so on; the numbers begin again at 1.
 Plain values and functions.
@@ -12,7 +12,7 @@ NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
 """A full fetch, which may open a session."""
 FINAL_EPOCH: Final = -1
-"""A full fetch that opens none."""
+"""A full fetch that does not open a session."""
 _MAX_INT: Final = (1 << 31) - 1
 
 

@@ -1,14 +1,14 @@
 """Frames: 4 length bytes, big endian and not counting themselves, then the payload. No socket in here.
 
-`FrameReceiver` is fed by an ``asyncio.BufferedProtocol``: it hands out the memory to receive into and tells
-which frames are whole. A frame gets memory of its own as soon as its length is known and has been checked;
-the bytes of a large one then arrive there directly. Everything else is received into memory that all
-receivers of one thread share, and copied out at once, so a connection that is silent between two frames holds
-no memory at all. Memory that was announced but never sent is never touched, and so costs nothing.
+`FrameReceiver` is fed by an ``asyncio.BufferedProtocol``: it returns the memory to receive into, and the
+whole frames. A frame gets memory of its own as soon as its length is known and has been checked; the bytes of
+a large one then arrive there directly. Everything else is received into memory that all receivers of one
+thread share, and copied out at once, so an idle connection holds no memory at all. Memory for bytes that the
+peer announces but never sends is never touched, and so costs nothing.
 
 `BufferPool` keeps buffers for reuse, because memory that is touched for the first time costs page faults. A
-frame's buffer returns to the pool only by `Frame.release`; whoever forgets it merely leaves the buffer to the
-garbage collector. After a release no view of the frame may be used.
+frame's buffer returns to the pool only by `Frame.release`; without that call the garbage collector frees it.
+After a release no view of the frame may be used.
 
 One receiver belongs to one connection and its thread; a pool may be shared by threads.
 """
@@ -30,14 +30,14 @@ _LENGTH = struct.Struct(">i")
 _SHARED_BYTES: Final = 64 * 1024
 _POOLED_FROM_BYTES: Final = 16 * 1024
 _MAPPED_FROM_BYTES: Final = 128 * 1024
-# Where so much of a frame is missing, a copy costs more than the system call that receiving it apart takes.
+# If this much of a frame is missing, a copy costs more than a system call that receives it separately.
 _RECEIVED_IN_PLACE_FROM_BYTES: Final = 16 * 1024
 
 PooledBuffer = bytearray | mmap.mmap
 
 
 class _SharedMemory(threading.local):
-    """What one thread receives into. In front is room for the start of a length that came earlier."""
+    """The receive buffer of one thread. In front is room for the start of a length that came earlier."""
 
     def __init__(self) -> None:
         self.data = bytearray(LENGTH_BYTES + _SHARED_BYTES)
@@ -81,15 +81,15 @@ class BufferPool:
             return _allocate(rounded)
 
     def release(self, buffer: PooledBuffer) -> None:
-        """Give a buffer back; one that the pool would not have made is left to the garbage collector."""
+        """Return a buffer; one that the pool would not have made is left to the garbage collector."""
         free = self._free.get(len(buffer))
         if free is not None:
             free.append(buffer)
 
 
 def _allocate(size: int) -> PooledBuffer:
-    # A bytearray is cleared, and so touched, when it is made. A mapping is touched only as bytes arrive: a
-    # peer that announces a large frame and sends nothing occupies nothing.
+    # A bytearray is cleared, and so touched, when it is made. A mapping is touched only as bytes arrive, so a
+    # peer that announces a large frame and sends nothing uses no memory.
     if size < _MAPPED_FROM_BYTES:
         return bytearray(size)
     return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -108,7 +108,7 @@ class Frame:
         self._pool = pool
 
     def release(self) -> None:
-        """Give the memory back for reuse. Idempotent; views into the frame are invalid from now on."""
+        """Return the memory for reuse. Idempotent; views into the frame are invalid from now on."""
         buffer, self._buffer = self._buffer, None
         if buffer is not None and self._pool is not None:
             self._pool.release(buffer)
@@ -117,8 +117,8 @@ class Frame:
 class FrameReceiver:
     """Cuts a byte stream into frames, fed in any chunking, without a needless copy.
 
-    Between `get_buffer` and its `buffer_updated` no other receiver of the thread may be used: that is how
-    asyncio and uvloop call them.
+    Between `get_buffer` and its `buffer_updated` no other receiver of the thread may be used; asyncio and
+    uvloop call them in this way.
     """
 
     __slots__ = ("_filled", "_frame", "_length_start", "_max_frame_bytes", "_pool")
@@ -133,7 +133,7 @@ class FrameReceiver:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes received that no whole frame has taken yet, length bytes aside."""
+        """Received bytes of an incomplete frame, without the length bytes."""
         return self._filled if self._frame is not None else len(self._length_start)
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
@@ -144,10 +144,10 @@ class FrameReceiver:
         return _shared.to_receive_into
 
     def buffer_updated(self, nbytes: int) -> list[Frame]:
-        """Take note of ``nbytes`` new bytes and return the frames that they complete.
+        """Take ``nbytes`` new bytes and return the frames that they complete.
 
         Raises MalformedFrame for a length that is not positive or above the maximum; the connection must then
-        be closed, for where the next frame would start is unknown.
+        be closed, because the start of the next frame is unknown.
         """
         frames: list[Frame] = []
         start, end = LENGTH_BYTES, LENGTH_BYTES + nbytes
@@ -172,7 +172,7 @@ class FrameReceiver:
         return frames
 
     def _cut(self, start: int, end: int, frames: list[Frame]) -> None:
-        """Take what lies between the two places of the shared memory."""
+        """Take the bytes between two positions of the shared memory."""
         data = _shared.data
         while end - start >= LENGTH_BYTES:
             size = _LENGTH.unpack_from(data, start)[0]

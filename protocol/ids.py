@@ -1,7 +1,7 @@
-"""The ids that travel through every layer, each a type of its own.
+"""The ids that all layers use, each a type of its own.
 
-An offset, an epoch and a partition index are all integers; giving each its own name lets the type
-checker refuse the mix-ups that lose data. At run time they cost nothing.
+An offset, an epoch and a partition index are all integers. With a type for each, the type checker finds
+mix-ups, which would lose data. At run time they cost nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Offset = NewType("Offset", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
 ControllerEpoch = NewType("ControllerEpoch", int)
 BrokerEpoch = NewType("BrokerEpoch", int)
-"""The czxid of a broker's registration znode; it tells two lives of one broker apart (KIP-380, KIP-903)."""
+"""The czxid of a broker's registration znode, which distinguishes its registrations (KIP-380, KIP-903)."""
 ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
 CorrelationId = NewType("CorrelationId", int)
@@ -27,7 +27,7 @@ NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
 NO_CONTROLLER_EPOCH: Final = ControllerEpoch(-1)
 NO_BROKER_EPOCH: Final = BrokerEpoch(-1)
 LEAVING_BROKER_EPOCH: Final = BrokerEpoch((1 << 63) - 1)
-"""What a broker that is stopping fetches with: it counts where it is in sync, and joins nowhere again."""
+"""The epoch in the fetches of a stopping broker, which stays in its ISRs but does not join one again."""
 NO_PRODUCER_ID: Final = ProducerId(-1)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 NO_TOPIC_ID: Final = TopicId(uuid.UUID(int=0))
@@ -47,7 +47,7 @@ _ENDPOINT: Final = re.compile(r"(?:\[(?P<v6>[^\s\[\]]+)\]|(?P<host>[^\s:/\[\]]+)
 
 
 class Endpoint(NamedTuple):
-    """Where a broker can be reached."""
+    """The address of a broker."""
 
     host: str
     port: int
@@ -59,7 +59,7 @@ class Endpoint(NamedTuple):
     def parse(cls, text: str) -> Endpoint:
         """Read ``host:port`` (``[v6]:port`` for IPv6).
 
-        Raises ValueError naming the text when it is not that, or the port no number from 0 to 65535.
+        Raises ValueError naming the text if it is malformed, or the port not a number from 0 to 65535.
         """
         found = _ENDPOINT.fullmatch(text.strip())
         if found is None or int(found["port"]) > 65535:

@@ -1,14 +1,14 @@
 """Checks that stay on in production, also under ``python -O``.
 
-``assert`` vanishes with ``-O``; what guards data must not. A broken invariant is a bug of ours, never bad
-input: it raises `InvariantViolation`, which no handler turns into an ordinary error code.
+``-O`` removes ``assert``, but checks that guard data must stay. A broken invariant is a bug of ours, never
+bad input: it raises `InvariantViolation`, which no handler turns into an ordinary error code.
 """
 
 from __future__ import annotations
 
 
 class InvariantViolation(Exception):
-    """The program contradicts itself; going on could lose data."""
+    """The program contradicts itself; continuing could lose data."""
 
 
 def invariant(condition: bool, message: str, *values: object) -> None:

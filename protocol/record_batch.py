@@ -1,13 +1,13 @@
 """The header of a record batch (magic 2): reading, checking and stamping it without touching the records.
 
-This is all that a broker does with a batch on its hot path. The layout, in big endian:
+A broker does no more with a batch on its hot path. The layout, in big endian:
 
     base_offset 8 | batch_length 4 | partition_leader_epoch 4 | magic 1 | crc 4 | attributes 2
     last_offset_delta 4 | base_timestamp 8 | max_timestamp 8 | producer_id 8 | producer_epoch 2
     base_sequence 4 | record_count 4 | records
 
-`batch_length` counts what follows it. The CRC (Castagnoli) covers everything from the attributes on, so
-base offset and leader epoch can be stamped in place without computing it anew. Pure functions, any thread.
+`batch_length` counts the bytes after it. The CRC (Castagnoli) covers everything from the attributes on, so
+base offset and leader epoch can be stamped in place without a new CRC. Pure functions, any thread.
 
 Source: https://kafka.apache.org/documentation/#recordbatch.
 """
@@ -31,7 +31,7 @@ HEADER_BYTES: Final = HEADER.size
 MAGIC: Final = 2
 LENGTH_OFFSET: Final = 8
 LOG_OVERHEAD_BYTES: Final = 12
-"""Base offset and length: what `batch_length` does not count."""
+"""Base offset and length, which `batch_length` does not count."""
 LEADER_EPOCH_OFFSET: Final = 12
 MAGIC_OFFSET: Final = 16
 CRC_OFFSET: Final = 17
@@ -62,14 +62,14 @@ _unpack_header = HEADER.unpack_from
 
 
 class TimestampType(IntEnum):
-    """Who set the timestamps of a batch: its producer, or the broker that appended it."""
+    """The source of a batch's timestamps: its producer, or the broker that appended it."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes before the records. Timestamps in ms since the epoch, -1 when there is none."""
+    """The 61 bytes before the records. Timestamps in ms since the epoch, -1 if there is none."""
 
     base_offset: int
     batch_length: int
@@ -100,7 +100,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> Compression:
-        """Raises CORRUPT_MESSAGE when the attributes name none that exists."""
+        """Raises CORRUPT_MESSAGE if the attributes name an unknown one."""
         code = self.attributes & COMPRESSION_MASK
         if code > _MAX_COMPRESSION:
             raise api_error(ErrorCode.CORRUPT_MESSAGE, f"compression {code} of a batch is unknown")
@@ -122,9 +122,9 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Read the header at a position without checking anything but that it is there.
+    """Read the header at a position without checking its fields.
 
-    Raises CORRUPT_MESSAGE when fewer than 61 bytes are left.
+    Raises CORRUPT_MESSAGE if fewer than 61 bytes are left.
     """
     try:
         return BatchHeader._make(_unpack_header(buffer, position))
@@ -138,8 +138,8 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     """Walk over the whole batches of a buffer: (position, header) of each, without checking the CRC.
 
-    Ends quietly before a last batch that is cut short, as fetch answers may hold one. Raises CORRUPT_MESSAGE
-    for a length that no batch can have and UNSUPPORTED_FOR_MESSAGE_FORMAT for another magic.
+    Stops before an incomplete last batch, which fetch answers may have. Raises CORRUPT_MESSAGE for an
+    impossible length and UNSUPPORTED_FOR_MESSAGE_FORMAT for another magic.
     """
     position = 0
     end = len(buffer)
@@ -154,7 +154,7 @@ def iter_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def check_batch(buffer: Buffer, position: int = 0, *, origin: int = 0) -> BatchHeader:
-    """Check that a whole, undamaged batch stands at a position; returns its header.
+    """Check that there is a whole, undamaged batch at a position; returns its header.
 
     `origin` is the position of the buffer in its file, for error texts. Raises CORRUPT_MESSAGE (cut short,
     impossible length, CRC, unknown attributes), UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0, 1 or unknown) or
@@ -242,7 +242,7 @@ def stamp_log_append_time(
 ) -> None:
     """Make the broker's time the timestamp of every record of a batch, in place, with a new CRC.
 
-    Readers take `max_timestamp` for all records of such a batch, so the records need no change.
+    Readers use `max_timestamp` for all records of such a batch, so the records stay unchanged.
     """
     _SHORT.pack_into(buffer, position + ATTRIBUTES_OFFSET, header.attributes | TIMESTAMP_TYPE_MASK)
     _LONG.pack_into(buffer, position + MAX_TIMESTAMP_OFFSET, now_ms)
@@ -252,7 +252,7 @@ def stamp_log_append_time(
 def stamp_producer(
     buffer: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> None:
-    """Write who sends a batch, and under which number, into its header in place, with a new CRC."""
+    """Write the producer's id, epoch and sequence into a batch's header in place, with a new CRC."""
     _PRODUCER.pack_into(buffer, PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
     write_crc(buffer)
 

@@ -1,12 +1,12 @@
-"""The records inside a batch: decoding them, as the consumer's hot loop needs it.
+"""Decodes the records inside a batch, for the consumer's hot loop.
 
-A record is, in varints but for the attributes byte:
+A record is, in varints except for the attributes byte:
 
     length | attributes 1 | timestamp delta | offset delta | key length, key | value length, value
     header count, then for each: name length, name | value length, value
 
 The loop reads the common form inline and leaves the rest to a slower, complete reader.
-Whatever the bytes claim, nothing is read past the end of the batch. Pure functions, any thread.
+Malformed bytes never cause a read past the end of the batch. Pure functions, any thread.
 
 Source: https://kafka.apache.org/documentation/#record.
 """
@@ -31,11 +31,11 @@ from barnabas.protocol.varint import decode_varint
 
 Headers = tuple[tuple[str, bytes | None], ...]
 RecordFields = tuple[int, int, bytes | None, bytes | None, Headers]
-"""offset, timestamp in ms, key, value, headers: a `Record` without its names, which is cheaper to make."""
+"""offset, timestamp in ms, key, value, headers: a plain tuple, which is cheaper to make than a `Record`."""
 
 
 class Record(NamedTuple):
-    """One record as a consumer sees it. A null key or value is None."""
+    """One record of a batch. A null key or value is None."""
 
     offset: int
     timestamp_ms: int
@@ -50,7 +50,7 @@ _record_of = partial(tuple.__new__, Record)
 def decode_records(
     batch: Buffer, *, check_crc: bool = True, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> list[Record]:
-    """The records of the one batch that the buffer begins with, decompressed when need be.
+    """The records of the batch at the start of the buffer, decompressed if necessary.
 
     Raises CORRUPT_MESSAGE (CRC, compression, size) or INVALID_RECORD (the bytes contradict themselves).
     """
@@ -60,7 +60,7 @@ def decode_records(
 def decode_fields(
     batch: Buffer, *, check_crc: bool = True, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> list[RecordFields]:
-    """As `decode_records`, but plain tuples: the form for callers that build records of their own."""
+    """As `decode_records`, but plain tuples, for callers that build records of their own."""
     header = check_batch(batch) if check_crc else parse_header(batch)
     data = record_bytes(batch, header, max_bytes)
     if header.record_count * MIN_RECORD_BYTES > len(data):
@@ -90,7 +90,7 @@ def decode_fields(
 def record_bytes(
     batch: Buffer, header: BatchHeader, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 ) -> bytes:
-    """The records part of a batch, decompressed; bytes, since their slices are ready-made keys and values."""
+    """The records part of a batch, decompressed; bytes, because their slices are the keys and values."""
     packed = memoryview(batch)[HEADER_BYTES : header.size_bytes]
     compression = header.compression
     if compression is Compression.NONE:
@@ -99,11 +99,11 @@ def record_bytes(
 
 
 def _decode(data: bytes, header: BatchHeader) -> tuple[list[RecordFields], int]:
-    """The hot loop. Returns the fields and the position behind the last record.
+    """The hot loop. Returns the fields and the position after the last record.
 
     It reads every number as one of one or two bytes. A record for which that is wrong, or that is unusual in
-    any other way (headers, a long timestamp delta, nonsense), fails one of the comparisons
-    and is read again by `_decode_record`, which knows every form and every error.
+    any other way (headers, a long timestamp delta, malformed bytes), fails one of the comparisons and is read
+    again by `_decode_record`, which handles every form and every error.
     """
     found: list[RecordFields] = []
     append = found.append
@@ -165,7 +165,7 @@ def _decode(data: bytes, header: BatchHeader) -> tuple[list[RecordFields], int]:
                 or data[position]
             )
         except IndexError:
-            # A misread number may point past the end; whether the bytes are wrong is not known yet.
+            # A misread number may point past the end; that does not mean that the bytes are malformed.
             unusual = True
         if unusual:
             time_delta, delta, key, value, headers, position = _decode_record(data, start)
@@ -183,7 +183,7 @@ def _decode(data: bytes, header: BatchHeader) -> tuple[list[RecordFields], int]:
 
 
 def _decode_record(data: bytes, position: int) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:
-    """One record of any form: timestamp delta, offset delta, key, value, headers, position behind it."""
+    """One record of any form: timestamp delta, offset delta, key, value, headers, position after it."""
     size = len(data)
     length, position = decode_varint(data, position)
     end = position + length
@@ -194,7 +194,7 @@ def _decode_record(data: bytes, position: int) -> tuple[int, int, bytes | None, 
     key, position = _decode_bytes(data, position, end, "key length")
     value, position = _decode_bytes(data, position, end, "value length")
     count, position = decode_varint(data, position)
-    # Two bytes per header at the least: a huge count must not make a huge loop.
+    # At least two bytes per header, so that a huge count cannot cause a huge loop.
     if not 0 <= count <= (end - position) // 2:
         raise _malformed("header count", position, count, size)
     headers: list[tuple[str, bytes | None]] = []

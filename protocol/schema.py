@@ -1,8 +1,8 @@
-"""How a message is declared: typed dataclasses whose fields say their wire type and their Kafka versions.
+"""Declarations of messages: typed dataclasses whose fields have a wire type and Kafka versions.
 
 A declaration serves both codecs. The native codec sends every field, by position. The Kafka codec sends a
-field in the versions ``since``..``until``, nullable from ``nullable_since`` on, or as a tagged field where it
-has a ``tag``. A field with ``native_only`` exists between our own clients and brokers alone.
+field in the versions ``since``..``until``, nullable from ``nullable_since`` on, or as a tagged field if it
+has a ``tag``. A field with ``native_only`` exists only between our own clients and brokers.
 
 Adding a field: at the end of its class and with a default, so that an older native peer, which sends a
 shorter array, is still understood.
@@ -21,7 +21,7 @@ _MISSING: Final = dataclasses.MISSING
 
 
 class ApiKey(IntEnum):
-    """The APIs that are declared, by Kafka's numbers; those from 240 on are ours alone."""
+    """The declared APIs, by Kafka's numbers; those from 240 on are only ours."""
 
     PRODUCE = 0
     FETCH = 1
@@ -58,7 +58,7 @@ class ApiKey(IntEnum):
 
 
 class WireType(Enum):
-    """The types of the wire; the value is the name that error texts use."""
+    """The wire types; the value is the name in error texts."""
 
     BOOLEAN = "boolean"
     INT8 = "int8"
@@ -77,10 +77,10 @@ INTEGER_BITS: Final = {WireType.INT8: 8, WireType.INT16: 16, WireType.INT32: 32,
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """What the codecs know of one field. ``struct`` is the element class of STRUCT fields.
+    """The declaration of one field. ``struct`` is the element class of STRUCT fields.
 
     A field that is not ``ignorable`` may not be left out of a version that lacks it, unless its value is the
-    default: the receiver would do something else than was asked.
+    default, because that would change the meaning of the request.
     """
 
     kind: WireType
@@ -126,7 +126,7 @@ def string(*, default: Any = _MISSING, **versions: Any) -> Any:
 
 
 def opaque(*, default: Any = _MISSING, **versions: Any) -> Any:
-    """Bytes that only the two ends understand: sent from any buffer, received as ``bytes`` of their own."""
+    """Bytes for the two ends only: sent from any buffer, received as a copy in ``bytes``."""
     return _field(WireField(WireType.BYTES, **versions), default)
 
 
@@ -182,7 +182,7 @@ def message(cls: type[T]) -> type[T]:
 
 
 class RequestOf(Generic[R]):
-    """What every request derives from; ``R`` is its response, so that a channel's answer has a type."""
+    """The base of all requests; ``R`` is the response, so that a channel's answer has a type."""
 
     __slots__ = ()
     api_key: ClassVar[ApiKey]

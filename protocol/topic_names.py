@@ -1,4 +1,4 @@
-"""Which names a topic may have. Pure; source: `org.apache.kafka.common.internals.Topic` of Apache Kafka."""
+"""The rules for topic names. Pure; source: `org.apache.kafka.common.internals.Topic` of Apache Kafka."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def validate_topic_name(name: str) -> None:
 
 
 def metric_name(topic: str) -> str:
-    """The name under which a topic's metrics are found; two topics may not share one."""
+    """The name of a topic in metrics; two topics may not have the same one."""
     return topic.replace(".", "_")

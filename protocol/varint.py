@@ -2,7 +2,7 @@
 
 A signed number is folded so that small magnitudes are small (0, -1, 1, -2 become 0, 1, 2, 3), then written
 seven bits at a time, the lowest first, with the high bit set on all bytes but the last. The hot loops of
-`records` and `batch_builder` have these steps inline; what stands here is their slow path and reference.
+`records` and `batch_builder` have these steps inline; this module is their slow path and reference.
 Pure functions, any thread.
 
 Source: https://developers.google.com/protocol-buffers/docs/encoding (sint32, sint64), named by Kafka's
@@ -16,7 +16,7 @@ from typing import Final
 from barnabas.protocol.errors import ErrorCode, api_error
 
 MAX_VARINT_BYTES: Final = 10
-"""A 64-bit number takes at most this many bytes; a longer run of high bits is no number."""
+"""A 64-bit number takes at most this many bytes; a longer run of high bits is malformed."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -37,7 +37,7 @@ def encode_varint(value: int) -> bytes:
 def decode_varint(buffer: Buffer, position: int) -> tuple[int, int]:
     """Read one number; returns it and the position after it.
 
-    Raises INVALID_RECORD when the buffer ends inside the number or the number exceeds 64 bits.
+    Raises INVALID_RECORD if the buffer ends inside the number or the number exceeds 64 bits.
     """
     folded = 0
     end = min(len(buffer), position + MAX_VARINT_BYTES)
@@ -52,6 +52,6 @@ def decode_varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def varint_size(value: int) -> int:
-    """How many bytes `encode_varint` would write for a number of up to 64 bits."""
+    """The number of bytes that `encode_varint` writes for a number of up to 64 bits."""
     folded = (value << 1) ^ (value >> 63)
     return max(1, (folded.bit_length() + 6) // 7)

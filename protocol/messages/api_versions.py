@@ -1,4 +1,4 @@
-"""ApiVersions: which APIs and versions a broker serves (KIP-35, KIP-511)."""
+"""ApiVersions: the APIs and versions of a broker (KIP-35, KIP-511)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from barnabas.protocol.schema import ApiKey, RequestOf, array, int16, int32, int
 
 @message
 class ApiVersion:
-    """For an API that only the native codec carries, the range is 0..-1."""
+    """For an API of the native codec only, the range is 0..-1."""
 
     api_key: int = int16()
     min_version: int = int16()

@@ -20,7 +20,7 @@ from barnabas.protocol.schema import (
 
 
 class ConfigResourceType(IntEnum):
-    """What settings can belong to."""
+    """The resources that have settings."""
 
     UNKNOWN = 0
     TOPIC = 2
@@ -29,7 +29,7 @@ class ConfigResourceType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where the value of a setting was set."""
+    """The source of a setting's value."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -41,7 +41,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigType(IntEnum):
-    """What kind of value a setting takes."""
+    """The type of a setting's values."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -56,7 +56,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigOperation(IntEnum):
-    """What IncrementalAlterConfigs does with a value; the last two are for settings that are lists."""
+    """The operations of IncrementalAlterConfigs; the last two are for settings that are lists."""
 
     SET = 0
     DELETE = 1
@@ -66,7 +66,7 @@ class ConfigOperation(IntEnum):
 
 @message
 class DescribeConfigsSynonym:
-    """One of the places that the value could have come from, under the name that it has there."""
+    """A possible source of the value, under the setting's name there."""
 
     name: str = string()
     value: str | None = string(nullable_since=0)
@@ -146,7 +146,7 @@ class AlterableConfig:
 
 @message
 class AlterConfigsResource:
-    """All settings that the resource is to have; those not named go back to their defaults."""
+    """All settings of the resource; those not named are reset to their defaults."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -168,7 +168,7 @@ class IncrementalAlterConfigsResponse:
 
 @message
 class IncrementalAlterableConfig:
-    """``config_operation`` is a `ConfigOperation`; ``value`` means nothing to DELETE."""
+    """``config_operation`` is a `ConfigOperation`; DELETE ignores ``value``."""
 
     name: str = string()
     config_operation: int = int8()
@@ -177,7 +177,7 @@ class IncrementalAlterableConfig:
 
 @message
 class IncrementalAlterConfigsResource:
-    """The settings to change; the others stay as they are."""
+    """The settings to change; the others stay unchanged."""
 
     resource_type: int = int8()
     resource_name: str = string()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from barnabas.protocol.schema import ApiKey, RequestOf, array, int16, int32, int64, message, request, string
 
 DELETE_TO_HIGH_WATERMARK = -1
-"""As an offset: everything that is committed."""
+"""As an offset: all committed records."""
 
 
 @message
@@ -31,7 +31,7 @@ class DeleteRecordsResponse:
 
 @message
 class DeleteRecordsPartition:
-    """``offset`` is the first that stays, or `DELETE_TO_HIGH_WATERMARK`."""
+    """``offset`` is the first offset to keep, or `DELETE_TO_HIGH_WATERMARK`."""
 
     partition_index: int = int32()
     offset: int = int64()
@@ -46,7 +46,7 @@ class DeleteRecordsTopic:
 @request(ApiKey.DELETE_RECORDS, DeleteRecordsResponse, versions=(0, 2), flexible_since=2)
 @message
 class DeleteRecordsRequest(RequestOf[DeleteRecordsResponse]):
-    """For leaders. Answered when the followers have followed, or after ``timeout_ms``."""
+    """Sent to leaders. Answered when the followers have caught up, or after ``timeout_ms``."""
 
     topics: list[DeleteRecordsTopic] = array(DeleteRecordsTopic)
     timeout_ms: int = int32()

@@ -30,7 +30,7 @@ class DescribeClusterBroker:
 
 @message
 class DescribeClusterResponse:
-    """``controller_id`` is -1 while there is none."""
+    """``controller_id`` is -1 while there is no controller."""
 
     throttle_time_ms: int = int32(default=0)
     error_code: int = int16()

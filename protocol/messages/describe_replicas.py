@@ -1,4 +1,4 @@
-"""DescribeReplicas: what one broker's replicas look like from inside, for operators. Native codec only."""
+"""DescribeReplicas: the states of one broker's replicas, for operators. Native codec only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from barnabas.protocol.schema import (
 
 @message
 class ReplicaDescription:
-    """One replica on the broker that answers; ``isr`` is known to the leader alone and empty elsewhere.
+    """One replica on the answering broker; only leaders have ``isr``, elsewhere it is empty.
 
     ``failure`` describes an unforeseen error that stopped the replica, or the groups that it stores.
     """

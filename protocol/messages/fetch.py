@@ -24,12 +24,12 @@ from barnabas.protocol.schema import (
 )
 
 CONSUMER_REPLICA_ID = -1
-"""The replica id that says: an ordinary consumer."""
+"""The replica id of an ordinary consumer."""
 
 
 @message
 class EpochEndOffset:
-    """Where the leader's history of an epoch ends; answered when the follower's diverges (KIP-595)."""
+    """The end of an epoch in the leader's log, in the answer to a follower that diverges (KIP-595)."""
 
     epoch: int = int32(default=-1)
     end_offset: int = int64(default=-1)
@@ -82,7 +82,7 @@ class FetchResponse:
 
 @message
 class FetchPartition:
-    """``last_fetched_epoch`` and ``current_leader_epoch`` are -1 from readers that do not know them."""
+    """``last_fetched_epoch`` and ``current_leader_epoch`` are -1 if unknown to the reader."""
 
     partition: int = int32()
     current_leader_epoch: int = int32(since=9, default=-1)
@@ -120,8 +120,8 @@ class ReplicaState:
 class FetchRequest(RequestOf[FetchResponse]):
     """``replica_id`` is -1 for a consumer, -2 for a tool that compares replicas, else the follower's id.
 
-    ``replica_epoch`` is the follower's broker epoch: it keeps a fetch of an earlier life of that broker from
-    counting for the ISR (KIP-903).
+    ``replica_epoch`` is the follower's broker epoch, so that a fetch of an earlier registration does not
+    count for the ISR (KIP-903).
     """
 
     cluster_id: str | None = string(since=12, nullable_since=12, tag=0, default=None)

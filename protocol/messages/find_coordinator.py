@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker coordinates a group or a transactional id (KIP-699 for several at once)."""
+"""FindCoordinator: the coordinator of a group or transactional id (KIP-699 for several at once)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from barnabas.protocol.schema import (
 
 
 class CoordinatorType(IntEnum):
-    """What the keys of a request are."""
+    """The kind of keys in a request."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -28,7 +28,7 @@ class CoordinatorType(IntEnum):
 
 @message
 class Coordinator:
-    """The coordinator of one key; ``node_id`` is -1 and ``port`` -1 when there is an error."""
+    """The coordinator of one key; ``node_id`` and ``port`` are -1 if there is an error."""
 
     key: str = string()
     node_id: int = int32(default=NO_BROKER)

@@ -62,7 +62,7 @@ class DescribeGroupsRequest(RequestOf[DescribeGroupsResponse]):
 
 @message
 class ListedGroup:
-    """``group_type`` is "classic", the only type that there is here."""
+    """``group_type`` is "classic", the only supported type."""
 
     group_id: str = string()
     protocol_type: str = string()
@@ -80,7 +80,7 @@ class ListGroupsResponse:
 @request(ApiKey.LIST_GROUPS, ListGroupsResponse, versions=(0, 5), flexible_since=3)
 @message
 class ListGroupsRequest(RequestOf[ListGroupsResponse]):
-    """An empty filter lets all through; names of states and types count in any case of letters."""
+    """An empty filter matches all; names of states and types are not case-sensitive."""
 
     states_filter: list[str] = array(WireType.STRING, since=4, default_factory=list, ignorable=False)
     types_filter: list[str] = array(WireType.STRING, since=5, default_factory=list, ignorable=False)

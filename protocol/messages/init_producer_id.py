@@ -7,7 +7,7 @@ from barnabas.protocol.schema import ApiKey, RequestOf, int16, int32, int64, mes
 
 @message
 class InitProducerIdResponse:
-    """``producer_id`` is -1 when there is an error."""
+    """``producer_id`` is -1 if there is an error."""
 
     throttle_time_ms: int = int32(default=0)
     error_code: int = int16()
@@ -18,9 +18,9 @@ class InitProducerIdResponse:
 @request(ApiKey.INIT_PRODUCER_ID, InitProducerIdResponse, versions=(0, 4), flexible_since=2)
 @message
 class InitProducerIdRequest(RequestOf[InitProducerIdResponse]):
-    """``transactional_id`` None asks for idempotence alone; the timeout then means nothing.
+    """``transactional_id`` None requests idempotence only; the timeout is then ignored.
 
-    ``producer_id`` and ``producer_epoch`` are -1, or what the producer has and wants the epoch of raised.
+    ``producer_id`` and ``producer_epoch`` are -1, or the producer's present ones, to raise the epoch.
     """
 
     transactional_id: str | None = string(nullable_since=0, default=None)

@@ -28,12 +28,12 @@ from barnabas.protocol.schema import (
 )
 
 LEADER_DURING_DELETE = -2
-"""As a leader id in UpdateMetadata: the topic is being deleted, forget the partition."""
+"""As a leader id in UpdateMetadata: the topic is being deleted."""
 
 
 @message
 class TopicConfigEntry:
-    """One setting of a topic as it stands in ``/config/topics/<topic>``."""
+    """One setting of a topic from ``/config/topics/<topic>``."""
 
     name: str = string()
     value: str = string()
@@ -65,7 +65,7 @@ class LeaderAndIsrPartition:
 
 @message
 class LeaderAndIsrTopic:
-    """``config_zxid`` is when the settings were last written in ZooKeeper: older ones replace none newer."""
+    """``config_zxid`` is that of the settings' last write; older settings never replace newer ones."""
 
     topic_name: str = string()
     topic_id: uuid.UUID = topic_uuid()
@@ -90,7 +90,7 @@ class LeaderAndIsrResponse:
 @request(ApiKey.LEADER_AND_ISR, LeaderAndIsrResponse, versions=NATIVE_ONLY)
 @message
 class LeaderAndIsrRequest(RequestOf[LeaderAndIsrResponse]):
-    """Who leads and who follows.
+    """The leaders and followers of partitions.
 
     ``is_full``: the request names every partition that the receiver hosts, as after its registration. Other
     logs there are set aside, and kept until the controller deletes their topics.
@@ -182,9 +182,9 @@ class UpdateMetadataResponse:
 @request(ApiKey.UPDATE_METADATA, UpdateMetadataResponse, versions=NATIVE_ONLY)
 @message
 class UpdateMetadataRequest(RequestOf[UpdateMetadataResponse]):
-    """What Metadata answers are made of.
+    """The content of Metadata answers.
 
-    The brokers named are all that live. The topics named change; with ``is_full`` they are all there are.
+    The request names all live brokers. It names the changed topics, or with ``is_full`` all topics.
     """
 
     controller_id: int = int32()
@@ -204,7 +204,7 @@ class RemainingPartition:
 
 @message
 class ControlledShutdownResponse:
-    """``remaining_partitions`` are those that the broker still leads because nobody else can."""
+    """``remaining_partitions`` are those that the broker still leads because no other replica can."""
 
     error_code: int = int16()
     remaining_partitions: list[RemainingPartition] = array(RemainingPartition, default_factory=list)

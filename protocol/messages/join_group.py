@@ -1,6 +1,6 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: the life of a group's member.
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: the requests of a group's member.
 
-Sources: KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member ids are asked for), KIP-559
+Sources: KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member ids are requested), KIP-559
 (protocol types and names in answers), KIP-800 (reasons), KIP-814 (a static leader that skips the assignment).
 """
 
@@ -22,16 +22,16 @@ from barnabas.protocol.schema import (
 )
 
 NO_GENERATION: Final = -1
-"""The generation of who is no member: in answers that carry an error, and in commits from outside a group."""
+"""No generation: in answers with an error, and in commits from outside a group."""
 NO_MEMBER: Final = ""
-"""The member id of who has none yet."""
+"""The member id before the coordinator has assigned one."""
 NOT_GIVEN: Final = -1
-"""As a rebalance timeout: the session timeout stands for it."""
+"""As a rebalance timeout: use the session timeout."""
 
 
 @message
 class JoinGroupResponseMember:
-    """A member as the leader sees it: what it said of itself under the protocol that was chosen."""
+    """A member for the leader, with its metadata for the chosen protocol."""
 
     member_id: str = string()
     group_instance_id: str | None = string(since=5, nullable_since=5, default=None)
@@ -42,9 +42,9 @@ class JoinGroupResponseMember:
 class JoinGroupResponse:
     """``members`` is empty for all but the leader.
 
-    With MEMBER_ID_REQUIRED, ``member_id`` is the one to join with. ``skip_assignment`` tells a leader that
-    came back under its instance id that the assignment in force stays. ``protocol_name`` is None in errors
-    from version 7 on, and empty before.
+    With MEMBER_ID_REQUIRED, ``member_id`` is the one to join with. ``skip_assignment`` means that a static
+    leader that came back keeps the present assignment. ``protocol_name`` is None in errors from version 7 on,
+    and empty before.
     """
 
     throttle_time_ms: int = int32(since=2, default=0)
@@ -60,7 +60,7 @@ class JoinGroupResponse:
 
 @message
 class JoinGroupRequestProtocol:
-    """A way of assigning that the member knows, and what it says of itself for it; opaque to brokers."""
+    """An assignor of the member, and the member's metadata for it; opaque to brokers."""
 
     name: str = string()
     metadata: bytes = opaque()
@@ -69,7 +69,7 @@ class JoinGroupRequestProtocol:
 @request(ApiKey.JOIN_GROUP, JoinGroupResponse, versions=(0, 9), flexible_since=6)
 @message
 class JoinGroupRequest(RequestOf[JoinGroupResponse]):
-    """``protocols`` stand in the order of the member's preference."""
+    """``protocols`` are in the order of the member's preference."""
 
     group_id: str = string()
     session_timeout_ms: int = int32()
@@ -83,7 +83,7 @@ class JoinGroupRequest(RequestOf[JoinGroupResponse]):
 
 @message
 class SyncGroupResponse:
-    """``assignment`` is what the leader gave this member, empty in errors and when it gave nothing."""
+    """``assignment`` is the member's from the leader; empty in errors and if the leader sent none."""
 
     throttle_time_ms: int = int32(since=1, default=0)
     error_code: int = int16()

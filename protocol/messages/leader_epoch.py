@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where an epoch's records end in the leader's log (KIP-101, KIP-279, KIP-320)."""
+"""OffsetForLeaderEpoch: the end of an epoch in the leader's log (KIP-101, KIP-279, KIP-320)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEBUGGING_REPLICA_ID = -2
 
 @message
 class LeaderEpochEndOffset:
-    """The largest epoch not above the one asked for, and the offset at which the next one starts."""
+    """The largest epoch not above the requested one, and the offset at which the next one starts."""
 
     error_code: int = int16()
     partition: int = int32()

@@ -1,4 +1,4 @@
-"""ListOffsets: the offset that a timestamp, or the earliest or latest position, stands for."""
+"""ListOffsets: the offset of a timestamp, or of the earliest or latest position."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EARLIEST_LOCAL_TIMESTAMP = -4
 
 @message
 class ListOffsetsPartitionResponse:
-    """``offset`` is -1 when no record is as young as the timestamp asked for."""
+    """``offset`` is -1 if no record is as recent as the requested timestamp."""
 
     partition_index: int = int32()
     error_code: int = int16()

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what the log dirs of one broker hold (KIP-113, KIP-827)."""
+"""DescribeLogDirs: the replicas in the log dirs of one broker (KIP-113, KIP-827)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNKNOWN_VOLUME_BYTES = -1
 
 @message
 class DescribeLogDirsPartition:
-    """``offset_lag`` is how far the replica is behind the high watermark (a future one: behind the current).
+    """``offset_lag`` is the replica's lag behind the high watermark (a future one: behind the current).
 
     ``partition_size`` is in bytes.
     """
@@ -40,7 +40,7 @@ class DescribeLogDirsTopic:
 
 @message
 class DescribeLogDirsResult:
-    """One log dir; ``total_bytes`` and ``usable_bytes`` are those of the volume that it lies on."""
+    """One log dir; ``total_bytes`` and ``usable_bytes`` are those of its volume."""
 
     error_code: int = int16()
     log_dir: str = string()

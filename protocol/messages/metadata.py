@@ -1,4 +1,4 @@
-"""Metadata: who the brokers are and who leads what."""
+"""Metadata: the brokers, and the leaders of partitions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MetadataBroker:
 
 @message
 class MetadataPartition:
-    """``leader_id`` is -1 while there is none; the error code then says LEADER_NOT_AVAILABLE."""
+    """Without a leader, ``leader_id`` is -1 and the error code LEADER_NOT_AVAILABLE."""
 
     error_code: int = int16()
     partition_index: int = int32()
@@ -65,7 +65,7 @@ class MetadataResponse:
 
 @message
 class MetadataRequestTopic:
-    """A topic by name, or by id when that is not all zero."""
+    """A topic by name, or by id if that is not all zero."""
 
     topic_id: uuid.UUID = topic_uuid(since=10, default=NO_TOPIC_ID)
     name: str | None = string(nullable_since=10)

@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: how far a group has read.
+"""OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of a group.
 
 Sources: KIP-320 (leader epochs), KIP-345 (instance ids), KIP-447 (``require_stable``), KIP-496
 (OffsetDelete), KIP-709 (several groups in one OffsetFetch).
@@ -62,7 +62,7 @@ class OffsetCommitRequestTopic:
 class OffsetCommitRequest(RequestOf[OffsetCommitResponse]):
     """Without a generation and a member id, a commit from outside the group's protocol.
 
-    ``retention_time_ms`` is -1 or how long to keep the offsets, where the version still says so (KIP-211).
+    ``retention_time_ms`` is the time to keep the offsets, in versions that still have it, or -1 (KIP-211).
     """
 
     group_id: str = string()
@@ -75,7 +75,7 @@ class OffsetCommitRequest(RequestOf[OffsetCommitResponse]):
 
 @message
 class OffsetFetchResponsePartition:
-    """``committed_offset`` is -1 when nothing was committed, or with an error."""
+    """``committed_offset`` is -1 if nothing was committed, or with an error."""
 
     partition_index: int = int32()
     committed_offset: int = int64(default=NO_OFFSET)
@@ -128,7 +128,7 @@ class OffsetFetchRequestGroup:
 class OffsetFetchRequest(RequestOf[OffsetFetchResponse]):
     """The native codec uses ``groups`` alone; ``group_id`` and ``topics`` are the older versions' form.
 
-    ``require_stable`` asks for UNSTABLE_OFFSET_COMMIT where a transaction's offsets are still pending.
+    ``require_stable`` requests UNSTABLE_OFFSET_COMMIT while offsets of a transaction are pending.
     """
 
     group_id: str = string(until=7, default="")

@@ -1,4 +1,4 @@
-"""CreatePartitions: add partitions to topics that exist (KIP-195)."""
+"""CreatePartitions: add partitions to existing topics (KIP-195)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class RecordError:
 
 @message
 class PartitionProduceResponse:
-    """``base_offset`` is the offset of the first record; -1 when nothing was written."""
+    """``base_offset`` is the offset of the first record; -1 if nothing was written."""
 
     index: int = int32()
     error_code: int = int16()

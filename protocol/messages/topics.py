@@ -21,7 +21,7 @@ from barnabas.protocol.schema import (
 )
 
 USE_DEFAULT = -1
-"""As a number of partitions or replicas: take the broker's default (KIP-464)."""
+"""As a number of partitions or replicas: the broker's default (KIP-464)."""
 
 
 @message
@@ -102,7 +102,7 @@ class DeleteTopicsResponse:
 
 @message
 class DeleteTopicState:
-    """A topic by name, or by id when that is not all zero."""
+    """A topic by name, or by id if that is not all zero."""
 
     name: str | None = string(since=6, nullable_since=6, default=None)
     topic_id: uuid.UUID = topic_uuid(since=6, default=NO_TOPIC_ID)

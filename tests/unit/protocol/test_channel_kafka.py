@@ -173,7 +173,7 @@ async def test_an_api_that_the_peer_lacks_is_named_and_nothing_is_sent(
     channel = channel_to(max_in_flight=1)
     for _ in range(2):
         text = await refusal(channel, FetchRequest(max_wait_ms=0, min_bytes=0, topics=[]))
-    assert "FETCH cannot be asked" in text
+    assert "FETCH cannot be sent" in text
     assert "which does not have it at all; we have versions 4 to 13" in text
     assert channel.in_flight == 0
     await channel.request(ASK)
@@ -258,7 +258,7 @@ async def test_a_peer_that_knows_no_version_that_we_do_is_given_up(
 ) -> None:
     server.api_versions = (7, 9)
     channel = channel_to()
-    with pytest.raises(ConnectionClosed, match="does not tell its versions: UNSUPPORTED_VERSION"):
+    with pytest.raises(ConnectionClosed, match="did not send its versions: UNSUPPORTED_VERSION"):
         await channel.request(ASK)
     assert len(server.greetings) == 2
     assert not channel.is_connected
