@@ -30,6 +30,7 @@ from barnabas.broker.coordinators.offsets_appends import OffsetsAppends, in_batc
 from barnabas.broker.purgatory import DelayedOperation, Reaper
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
+from barnabas.protocol.invariants import InvariantViolation
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +194,7 @@ class GroupShard:
         with self._lock:
             closed, self._groups = list(self._groups.values()), {}
         for hosted in closed:
-            self._happen(hosted, lambda group, now: group.unload(now))
+            self._happen_contained(hosted, lambda group, now: group.unload(now))
 
     # What happens to groups.
 
@@ -231,7 +232,7 @@ class GroupShard:
         with self._lock:
             hosted_groups = list(self._groups.values())
         for hosted in hosted_groups:
-            self._happen(hosted, event)
+            self._happen_contained(hosted, event)
 
     def _find(self, group_id: str, create: bool) -> HostedGroup | None:
         self.check_serving()
@@ -250,6 +251,15 @@ class GroupShard:
                 hosted = HostedGroup(Group(group_id, self._limits, self._now()))
                 self._groups[group_id] = hosted
             return hosted
+
+    def _happen_contained(self, hosted: HostedGroup, event: Event) -> None:
+        """`_happen` for one of many groups: an unforeseen error must not keep the event from the others."""
+        try:
+            self._happen(hosted, event)
+        except InvariantViolation:
+            raise
+        except Exception:
+            logger.critical("group %r failed by an unforeseen error", hosted.group.group_id, exc_info=True)
 
     def _happen(self, hosted: HostedGroup, event: Event, removed: Removed | None = None) -> bool:
         """Let an event happen and carry out what follows; False when the group has gone."""

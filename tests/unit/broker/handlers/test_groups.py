@@ -1122,3 +1122,40 @@ def test_everything_survives_a_restart(tmp_path: Path) -> None:
     assert fetched(second) == {("topic", 0): 7}
     assert second.call(DescribeGroupsRequest(groups=["g"])).groups[0].group_state == "Stable"
     second.close()
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, name: str, group_id: str = "g") -> None:
+    """A bug in one group."""
+    sound = getattr(Group, name)
+
+    def buggy(self: Group, *arguments: Any) -> Any:
+        if self.group_id == group_id:
+            raise ZeroDivisionError("a bug")
+        return sound(self, *arguments)
+
+    monkeypatch.setattr(Group, name, buggy)
+
+
+def test_a_group_that_cannot_be_closed_keeps_no_other_from_being_answered(
+    hosting: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for group in ("g", "h"):
+        first = hosting.call(join(group))
+        waiting = hosting.send(join(group, first.member_id))
+    assert not waiting.is_answered
+    spoil(monkeypatch, "unload")
+    lead(hosting, leader=2, epoch=9)
+    work(hosting)
+    assert waiting.response.error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_group_whose_offsets_cannot_expire_keeps_no_other_from_it(
+    hosting: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for group in ("g", "h"):
+        assert code_of(hosting.send(commit(group=group))) == NONE
+    hosting.wall_ms += 365 * 24 * 3_600_000
+    spoil(monkeypatch, "expire_offsets")
+    hosting.groups.expire_offsets()
+    assert fetched(hosting, "g") == {("topic", 0): 5}
+    assert fetched(hosting, "h") == {}
