@@ -22,6 +22,7 @@ from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import DeliveryTimedOut
 from barnabas.client.producer_batch import BatchState, ProducerBatch, now
 from barnabas.client.producer_identity import IdentitySource
+from barnabas.protocol.backoff import doubled
 from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.produce import (
@@ -344,8 +345,8 @@ class Sender:
 
     def _backoff_ms(self, batch: ProducerBatch) -> float:
         config = self._config
-        backoff_ms = config.retry_backoff_ms * 2.0 ** min(batch.attempts, 30)
-        return min(config.retry_backoff_max_ms, backoff_ms) * random.uniform(0.8, 1.2)
+        backoff_ms = doubled(config.retry_backoff_ms, batch.attempts, config.retry_backoff_max_ms)
+        return backoff_ms * random.uniform(0.8, 1.2)
 
     def _out_of_order(self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError) -> None:
         """The broker lacks an earlier batch, which is still to be sent again, or there is a gap.

@@ -25,6 +25,7 @@ from barnabas.controller.link_queue import ControllerRequest, LinkQueue
 from barnabas.controller.peer_lives import PeerLives, Sign
 from barnabas.controller.peer_probe import look
 from barnabas.controller.request_batch import BrokerBatch
+from barnabas.protocol.backoff import doubled
 from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import (
     ConnectionClosed,
@@ -291,7 +292,7 @@ class _BrokerLink:
         self._owner._report(self._queue.failed())
 
     def _next_rest_s(self) -> float:
-        rest_s = min(_RETRY_S * 2.0**self._failures, _LONGEST_REST_S)
+        rest_s = doubled(_RETRY_S, self._failures, _LONGEST_REST_S)
         self._failures += 1
         return rest_s
 

@@ -30,6 +30,7 @@ from barnabas.controller.store import ClusterStore
 from barnabas.controller.threads import Threads
 from barnabas.controller.znodes import ControllerNode, MalformedZnode
 from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
+from barnabas.protocol.backoff import doubled
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch
 
@@ -235,7 +236,7 @@ class Controller:
         now_s = self._threads.now_s()
         if now_s - self._failed_at_s > _FORGET_FAILURES_S:
             self._failures = 0
-        rest_s: float = min(_RETRY_S * 2.0**self._failures, _LONGEST_REST_S)
+        rest_s = doubled(_RETRY_S, self._failures, _LONGEST_REST_S)
         self._failures += 1
         self._failed_at_s, self._rests_until_s = now_s, now_s + rest_s
         return rest_s

@@ -11,6 +11,12 @@ JITTER = (0.8, 1.2)
 """The bounds of the factor that spreads the reconnects to a restarted broker over time."""
 
 
+def doubled(first: float, failures: int, longest: float) -> float:
+    """The pause after that many failures before: the first one, doubled each time, up to the longest."""
+    # The exponent is bounded, because a float overflows after a thousand failures.
+    return min(first * 2.0 ** min(failures, 30), longest)
+
+
 class Backoff:
     """The wait after each failure in a row: ``first_ms``, then doubled up to ``max_ms``, times the jitter.
 
@@ -28,8 +34,7 @@ class Backoff:
 
     def failed(self, now: float) -> None:
         """An attempt has failed."""
-        # Bound the exponent, for a peer that is away for days.
-        wait_ms = min(self._max_ms, self._first_ms << min(self._failures, 20))
+        wait_ms = doubled(self._first_ms, self._failures, self._max_ms)
         self._failures += 1
         self._retry_at = now + wait_ms * self._uniform(*JITTER) / 1000
 

@@ -27,6 +27,7 @@ from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.followed import Followed
 from barnabas.broker.replication.leader_fetches import Fail, FetcherSettings, LeaderFetches
 from barnabas.broker.replication.partition import Partition
+from barnabas.protocol.backoff import doubled
 from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import ApiError, LocalError
 from barnabas.protocol.frames import BufferPool
@@ -313,7 +314,7 @@ class LeaderFetcher:
             except InvariantViolation:
                 raise
             except Exception:
-                rest_s = min(_FIRST_REST_S * 2.0**failures, _LONGEST_REST_S)
+                rest_s = doubled(_FIRST_REST_S, failures, _LONGEST_REST_S)
                 failures += 1
                 logger.critical(
                     "fetching from broker %d failed by an unforeseen error; retrying in %.1f s",

@@ -359,6 +359,12 @@ def test_the_pause_after_metadata_that_was_not_applied_grows(rig: Rig) -> None:
         assert time.monotonic() - since >= channels._RETRY_S * 2**number - 0.01
 
 
+def test_a_link_pauses_for_a_bounded_time_however_often_it_fails(rig: Rig) -> None:
+    link = rig.channels._links[ONE]
+    link._failures = 5_000
+    assert link._next_rest_s() == channels._LONGEST_REST_S
+
+
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is told because it takes too long."""

@@ -331,6 +331,15 @@ def test_an_unforeseen_error_ends_the_reign_and_not_the_broker(desk: Desk) -> No
     assert desk.fatal == []
 
 
+def test_an_error_after_a_thousand_others_does_not_end_the_broker(desk: Desk) -> None:
+    desk.look()
+    desk.controller._failures, desk.controller._failed_at_s = 5_000, desk.clock.time_s
+    desk.store.trouble = KeyError("a bug")
+    desk.look()
+    assert not desk.controller.is_active
+    assert desk.fatal == []
+
+
 def test_events_in_between_do_not_end_the_retries(desk: Desk) -> None:
     desk.look()
     desk.store.trouble = ZooKeeperUnavailable("away")
