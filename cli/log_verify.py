@@ -1,7 +1,7 @@
 """`barnabas log verify`: reads all files of a stopped broker's log dir and reports damage.
 
-Exit code 0: whole; 1: damaged; 2: a broker uses the dir, or it is not a log dir. A tail torn by a crash is
-reported, but not as damage, because the next start truncates it.
+Exit code 0: whole; 1: damaged; 2: a broker uses the dir, or it is not a log dir. A tail torn by a crash,
+which the next start truncates, and files that it rebuilds are reported, but not as damage.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def describe(finding: Finding) -> str:
     """One line for a person."""
     at = "" if finding.position is None else f" at byte {finding.position}"
     offset = "" if finding.offset is None else f", offset {finding.offset}"
-    kind = "damaged" if finding.is_damage else "torn by a crash, to be cut at the next start,"
+    is_torn = finding.position is not None
+    mended = "torn by a crash, to be cut at the next start," if is_torn else "to be rebuilt at the next start"
+    kind = "damaged" if finding.is_damage else mended
     return f"{finding.path}: {kind}{at}{offset}: {finding.reason}"
 
 

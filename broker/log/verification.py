@@ -1,8 +1,9 @@
 """Reads all files of a log dir that no broker has open, and reports damage. Changes nothing.
 
 Damage is an error that the next start does not repair: below the recovery point, or anywhere in a log that
-was closed cleanly. A tail torn by a crash is reported, but not as damage, because the next start truncates
-it. Files are read by `pread`, so an unreadable sector is reported too.
+was closed cleanly. Reported, but not as damage, are a tail torn by a crash, which the next start truncates,
+and files that it rebuilds from the segments: indexes, snapshots and the epoch checkpoint if they are not of
+their format. Files are read by `pread`, so an unreadable sector is reported too.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ Progress = Callable[[int], None]
 
 
 class Finding(NamedTuple):
-    """What is wrong with a file; position and offset if the fault lies among the records."""
+    """What is wrong with a file; position and offset if the fault lies among the records.
+
+    Without ``is_damage`` the next start mends it.
+    """
 
     path: Path
     reason: str
@@ -118,7 +122,7 @@ def verify_log(log: ScannedLog, progress: Progress) -> LogVerdict:
     findings += _check_epochs(log, epochs, end)
     for path in sorted(log.folder.iterdir()):
         if snapshot_offset(path.name) is not None:
-            findings += _failed(path, partial(_read_snapshot, path))
+            findings += _failed(path, partial(_read_snapshot, path), is_rebuilt=True)
     size = sum(path.stat().st_size for path in segments.values())
     return LogVerdict(log.key, log.folder, len(bases), size, end, findings)
 
@@ -133,11 +137,13 @@ def _finding(log: ScannedLog, path: Path, reason: str, position: int, offset: in
     return Finding(path, reason, position, offset, is_damage)
 
 
-def _failed(path: Path, read: Callable[[], object]) -> list[Finding]:
-    """A finding if a file cannot be read."""
+def _failed(path: Path, read: Callable[[], object], *, is_rebuilt: bool = False) -> list[Finding]:
+    """A finding if a file cannot be read. ``is_rebuilt``: the next start replaces one that is unsound."""
     try:
         read()
-    except (ApiError, CheckpointDamaged, OSError) as error:
+    except CheckpointDamaged as error:
+        return [Finding(path, str(error), is_damage=not is_rebuilt)]
+    except (ApiError, OSError) as error:
         return [Finding(path, str(error))]
     return []
 
@@ -222,14 +228,14 @@ class _Walk:
         """Entries that name no batch, or are out of order. Only for a whole segment."""
         index = self._path.with_suffix(OFFSET_INDEX_SUFFIX)
         if self._index is None:
-            yield Finding(index, "its length is not a multiple of 8")
+            yield Finding(index, "its length is not a multiple of 8", is_damage=False)
         for position, offset in self._unseen.items():
             offset += self._base_offset
             yield Finding(index, f"an entry names a batch that is not there: offset {offset} at {position}")
             break
         times = self._path.with_suffix(TIME_INDEX_SUFFIX)
         if self._times is None:
-            yield Finding(times, "its length is not a multiple of 12")
+            yield Finding(times, "its length is not a multiple of 12", is_damage=False)
         for before, after in pairwise(self._times or ()):
             if after <= before or after[1] < before[1]:
                 yield Finding(times, f"the entry {after} does not rise above {before}")
@@ -255,7 +261,7 @@ def _check_epochs(log: ScannedLog, batches: list[tuple[int, int]], end: int) -> 
     try:
         cache = EpochCache.load(log.folder)
     except (CheckpointDamaged, ApiError) as error:
-        yield Finding(log.folder, str(error))
+        yield Finding(log.folder, str(error), is_damage=not isinstance(error, CheckpointDamaged))
         return
     believed_to = end if log.is_clean else min(end, log.recovery_point)
     for (epoch, start), (_, following) in pairwise([*batches, (_NO_EPOCH, end)]):

@@ -116,16 +116,12 @@ Spoil = Callable[[Path], object]
         (lambda folder: file_of(folder, ".log", 1).unlink(), "the segment before ends at"),
         (lambda folder: file_of(folder, ".log", -1).unlink(), "its recovery point is 20"),
         (lambda folder: change(file_of(folder, ".index"), 7), "names a batch that is not there"),
-        (lambda folder: cut(file_of(folder, ".index"), 9), "not a multiple of 8"),
-        (lambda folder: cut(file_of(folder, ".timeindex"), 13), "not a multiple of 12"),
         (
             lambda folder: file_of(folder, ".timeindex").write_bytes(struct.pack(">qI", 1 << 50, 0)),
             "names no batch",
         ),
-        (lambda folder: change(file_of(folder, ".snapshot", -1), 20), "CRC"),
         (lambda folder: change(folder / "partition.metadata", 12), "topic id|topic_id|version"),
         (lambda folder: (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n"), "is of epoch 1"),
-        (lambda folder: (folder / "leader-epoch-checkpoint").write_text("0\n9\n0 0\n"), "count"),
         (lambda folder: (folder.parent / "recovery-point-offset-checkpoint").write_text("x"), "checkpoint"),
         (
             lambda folder: (folder.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 91\n"),
@@ -141,6 +137,34 @@ def test_every_kind_of_damage_is_found(
     reasons = [finding["reason"] for finding in found["findings"] if finding["is_damage"]]
     assert any(word in text for text in reasons for word in reason.split("|")), reasons
     assert "t-1" not in found["damaged_partitions"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda folder: cut(file_of(folder, ".index"), 9), "not a multiple of 8"),
+        (lambda folder: cut(file_of(folder, ".timeindex"), 13), "not a multiple of 12"),
+        (lambda folder: change(file_of(folder, ".snapshot", -1), 20), "CRC"),
+        (lambda folder: (folder / "leader-epoch-checkpoint").write_text("0\n9\n0 0\n"), "count"),
+    ],
+)
+def test_what_the_next_start_rebuilds_is_reported_and_no_reason_to_set_a_log_aside(
+    log_dir: Path, capsys: pytest.CaptureFixture[str], spoil: Spoil, reason: str
+) -> None:
+    spoil(log_dir / "t-0")
+    (finding,) = verify(log_dir, capsys, exit_codes.OK)["findings"]
+    assert not finding["is_damage"]
+    assert reason in finding["reason"]
+    assert main(["log", "verify", str(log_dir)]) == exit_codes.OK
+    assert "to be rebuilt at the next start" in capsys.readouterr().out
+    assert main([*REPAIR, str(log_dir), "--accept-data-loss"]) == exit_codes.OK
+    assert sorted(path.name for path in log_dir.glob("t-*")) == ["t-0", "t-1"]
+    manager = open_dir(log_dir)
+    log = manager.get(KEYS[0])
+    assert log is not None
+    assert log.log_end_offset == 20
+    manager.close(0)
+    assert verify(log_dir, capsys, exit_codes.OK)["findings"] == []
 
 
 def test_a_torn_tail_is_reported_and_no_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
