@@ -153,12 +153,7 @@ def an_expansion_written_after_the_rebirth() -> None:
 
 def a_lost_expansion_and_a_rebirth() -> None:
     """The expansion is written, its answer is lost, and the new member dies: that is no refusal."""
-    world = World(3, min_insync_replicas=1)
-    world.produce(A)
-    world.settle()
-    put_out_of_isr(world, C)
-    replicate(world, C)
-    replicate(world, C)
+    world = joining()
     world.doors[A] = Door.MUTE
     world.work_off(A)
     assert set(world.state.isr) == {A, B, C}
