@@ -37,6 +37,11 @@ class Admin:
         self._thread = LoopThread("barnabas-admin")
         start_on(self._thread, self._admin.start)
 
+    def __del__(self) -> None:
+        thread: LoopThread | None = getattr(self, "_thread", None)
+        if thread is not None:
+            thread.end_unclosed(self, self._admin.close)
+
     def __enter__(self) -> Self:
         return self
 

@@ -13,6 +13,7 @@ import queue
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -33,6 +34,8 @@ T = TypeVar("T")
 Partition = TopicPartition | tuple[str, int]
 
 _ITERATION_POLL_MS = 1_000
+_DROPPED_TIMEOUT_MS = 5_000
+"""The time limit for leaving the group when a consumer is dropped: no thread calls its listener."""
 _Call = Callable[[], object]
 
 
@@ -51,6 +54,13 @@ class Consumer:
         self._has_listener = False
         self._raised: BaseException | None = None
         """The error of the last poll on this thread; an interrupted poll ends later, on the loop's thread."""
+
+    def __del__(self) -> None:
+        thread: LoopThread | None = getattr(self, "_thread", None)
+        consumer: _consumer.Consumer | None = getattr(self, "_consumer", None)
+        if thread is not None and consumer is not None:
+            # Otherwise it would stay a member of its group until max_poll_interval_ms has passed.
+            thread.end_unclosed(self, partial(consumer.close, commits=False, timeout_ms=_DROPPED_TIMEOUT_MS))
 
     async def _make(self) -> _consumer.Consumer:
         return _consumer.Consumer(self.config)

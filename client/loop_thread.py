@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, TypeVar
@@ -36,6 +38,7 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self.loop = _new_event_loop()
         self.closed_reason: str | None = None
+        self._ending: asyncio.Task[None] | None = None
         # Held while a call is handed over, so that none comes after the end of the loop and waits for ever.
         self._handing_over = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -91,6 +94,26 @@ class LoopThread:
         finally:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(_STOP_TIMEOUT_S)
+
+    def end_unclosed(self, owner: object, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """For the finalizer of a client: if it was not closed, warn, and close it without blocking."""
+        # At exit nothing runs on the loop any more.
+        if self.closed_reason is not None or sys.is_finalizing():
+            return
+        self.closed_reason = "the client was dropped"
+        self.loop.call_soon_threadsafe(self._begin_to_end, close)
+        text = f"unclosed barnabas.client.blocking.{type(owner).__name__}"
+        warnings.warn(text, ResourceWarning, stacklevel=1, source=owner)
+
+    def _begin_to_end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._ending = self.loop.create_task(self._end(close))
+
+    async def _end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await close()
+            await _cancel_others()
+        finally:
+            self.loop.stop()
 
 
 class Handover(Generic[T]):

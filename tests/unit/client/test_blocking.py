@@ -314,6 +314,21 @@ def test_a_producer_that_is_dropped_unclosed_warns_and_loses_nothing(cluster: Th
     )
 
 
+@pytest.mark.parametrize("kind", [blocking.Admin, blocking.Consumer])
+def test_a_client_that_is_dropped_unclosed_warns_and_ends_its_thread(
+    cluster: ThreadedCluster, kind: type[blocking.Admin] | type[blocking.Consumer]
+) -> None:
+    client = kind(bootstrap_servers=cluster.bootstrap)
+    thread = client._thread._thread
+    with pytest.warns(ResourceWarning, match=f"unclosed barnabas.client.blocking.{kind.__name__}"):
+        del client
+    wait_for(lambda: not thread.is_alive(), "the end of the client's thread")
+    wait_for(
+        lambda: not any(broker.connections for broker in cluster.fake.brokers.values()),
+        "the end of the client's connections",
+    )
+
+
 def test_producers_that_are_open_at_the_end_are_closed_side_by_side(
     cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from barnabas.client import blocking
 from barnabas.client.consumer import RebalanceListener
 from barnabas.client.errors import LocalError
 from barnabas.protocol.ids import TopicPartition
-from tests.waiting import DEADLINE_S
+from tests.waiting import DEADLINE_S, wait_for
 
 from .fake_coordinator import FakeCoordinator
 from .test_blocking import ThreadedCluster
@@ -86,6 +86,18 @@ def test_closing_commits_what_was_handed_out_and_leaves(group: Group) -> None:
         assert [next(consumer).offset for _ in range(5)] == [0, 1, 2, 3, 4]
     assert group.committed() == 5
     assert group.coordinator.group("g").members == {}
+
+
+@pytest.mark.filterwarnings("ignore:unclosed barnabas.client.blocking.Consumer:ResourceWarning")
+def test_a_consumer_that_is_dropped_unclosed_leaves_its_group_and_commits_nothing(group: Group) -> None:
+    group.fill(0, 30)
+    consumer = group.consumer()
+    consumer.subscribe("t")
+    assert next(consumer).offset == 0
+    assert group.coordinator.group("g").members
+    del consumer
+    wait_for(lambda: not group.coordinator.group("g").members, "the member's departure")
+    assert group.committed() == -1
 
 
 def test_the_outcome_of_a_commit_is_told_in_the_thread_of_the_user(group: Group) -> None:
