@@ -120,8 +120,11 @@ class ApiRequest:
 
     def _failed(self, error: Exception) -> None:
         logger.critical("%s cannot be answered", self, exc_info=error)
-        if not self._request.answered:
-            self._request.close_connection(f"its answer failed: {error!r}")
+        self.fail(f"its answer failed: {error!r}")
+
+    def fail(self, reason: str) -> None:
+        """End the request after an unforeseen error; see `Request.fail`."""
+        self._request.fail(reason)
 
     def respond_with(self, buffers: list[Buffer]) -> None:
         """Answer with the result of `encoded` for another request of the same Kafka protocol version."""

@@ -14,7 +14,7 @@ def submit(services: Services, request: ApiRequest, work: Callable[..., None], *
     """Do the work later; if it fails, the client is told by closing its connection."""
 
     def failed(error: Exception) -> None:
-        request.close_connection(f"{request} failed: {error!r}")
+        request.fail(f"{request} failed: {error!r}")
 
     try:
         services.slow_work.submit(failed, work, *args)

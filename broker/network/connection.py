@@ -364,6 +364,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def answer(self, request: Request, buffers: Buffers) -> None:
         with self._lock:
+            if request.failed:
+                return
             invariant(not request.answered, "a request of %s was answered twice", self.id)
             request.answered = True
             if self._closed:
@@ -377,17 +379,30 @@ class Connection(asyncio.BufferedProtocol):
 
     def answer_with_close(self, request: Request, reason: str) -> None:
         with self._lock:
-            invariant(not request.answered, "a request of %s was answered twice", self.id)
-            request.answered = True
-            if self._closed:
+            if request.failed:
                 return
-            if self._closing_request is None:
-                self._closing_request, self._wanted_close = request, reason
-            is_next = self._slots[0] is request
+            invariant(not request.answered, "a request of %s was answered twice", self.id)
+            is_next = self._close_after(request, reason)
+        if is_next:
+            self._owner.wake_for(self)
+
+    def fail(self, request: Request, reason: str) -> None:
+        with self._lock:
+            request.failed = True
+            is_next = not request.answered and self._close_after(request, reason)
         if is_next:
             self._owner.wake_for(self)
 
     # ---- with the lock held
+
+    def _close_after(self, request: Request, reason: str) -> bool:
+        """Answer a request by closing the connection; whether its turn has come."""
+        request.answered = True
+        if self._closed:
+            return False
+        if self._closing_request is None:
+            self._closing_request, self._wanted_close = request, reason
+        return self._slots[0] is request
 
     def _may_run(self) -> bool:
         """Whether the next pending request may be run; one that only has to be dropped always may."""

@@ -2,8 +2,8 @@
 
 A request is answered exactly once: by `respond`, `respond_nothing` (acks=0) or `close_connection`, from any
 thread; a second answer is a bug and raises `InvariantViolation`. An answer for a connection that is gone
-meanwhile is dropped. Made by the connection's network thread, handed to one IO worker, and answered by that
-worker or, later, by whoever completes it in the purgatory.
+meanwhile is dropped, and so is one after `fail`. Made by the connection's network thread, handed to one IO
+worker, and answered by that worker or, later, by whoever completes it in the purgatory.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ class Answering(Protocol):
     def answer_with_close(self, request: Request, reason: str) -> None:
         """Close the connection."""
 
+    @abstractmethod
+    def fail(self, request: Request, reason: str) -> None:
+        """Close the connection unless the request is answered, and drop later answers."""
+
 
 class Request:
     """One frame and where it came from. `received_ns` is of ``time.monotonic_ns()``."""
@@ -63,6 +67,7 @@ class Request:
         "_connection",
         "answered",
         "buffers",
+        "failed",
         "frame",
         "lane",
         "must_be_short",
@@ -79,8 +84,9 @@ class Request:
         """Whether it runs on a network thread, where it may raise `NotShort`."""
         self.lane: Lane | None = None
         """None until `RequestRunner.lane_of` has decided."""
-        # Both belong to the connection and are guarded by its lock.
+        # These belong to the connection and are guarded by its lock.
         self.answered = False
+        self.failed = False
         self.buffers: Buffers = ()
 
     @property
@@ -114,6 +120,13 @@ class Request:
     def close_connection(self, reason: str) -> None:
         """Answer by closing the connection, for a logged reason; what is not yet sent on it is lost."""
         self._connection.answer_with_close(self, reason)
+
+    def fail(self, reason: str) -> None:
+        """End the request after an unforeseen error: close the connection if it is not answered.
+
+        The failed code may have left an answer with the purgatory, so a later answer is dropped.
+        """
+        self._connection.fail(self, reason)
 
     def release_frame(self) -> None:
         """Give the frame's memory back. Idempotent; no view of the frame may be used afterwards."""

@@ -70,5 +70,4 @@ class RequestRunner:
                 request.listener_name,
                 request.size_bytes,
             )
-            if not request.answered:
-                request.close_connection(f"its request failed: {error!r}")
+            request.fail(f"its request failed: {error!r}")

@@ -60,6 +60,10 @@ class Connection:
         self._once()
         self.closed = reason
 
+    def fail(self, request: Request, reason: str) -> None:
+        if not self.is_answered:
+            self.closed = reason
+
     def _once(self) -> None:
         assert not self.answers
         assert self.closed is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.handlers import delete_records, fetch, groups, offsets, produce
+from barnabas.broker.handlers import delete_records, fetch, groups, offsets, produce, topics
 from barnabas.broker.replication import replica_manager
 from barnabas.broker.replication.fetching import FetchResult
 from barnabas.broker.replication.partition import Partition
@@ -22,6 +22,7 @@ from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, Fetch
 from barnabas.protocol.messages.groups import DescribeGroupsRequest
 from barnabas.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.protocol.messages.topics import DeleteTopicsRequest
 from tests.unit.broker.handlers.serving import INTERNAL, Serving, batch
 from tests.unit.broker.replication.building import TP, TWO, state
 
@@ -106,6 +107,20 @@ def test_appended_records_are_not_acknowledged_by_a_deadline_that_fails(
     leading.managed.pass_time(100_000)
     [answer] = connection.response.responses[0].partition_responses
     assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_slow_work_that_fails_after_its_answer_is_answered_once(
+    leading: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_when = topics._answer_when
+
+    def buggy(*arguments: Any) -> None:
+        answer_when(*arguments)
+        raise OSError("a bug")
+
+    monkeypatch.setattr(topics, "_answer_when", buggy)
+    connection = leading.send(DeleteTopicsRequest(topics=[], timeout_ms=1_000))
+    assert connection.response.responses == []
 
 
 def test_a_fetch_of_cold_records_whose_answer_fails_closes_the_connection(

@@ -392,6 +392,26 @@ def test_a_failing_handler_closes_only_its_connection(serve: Serve, caplog: pyte
     wait_for(lambda: served.server.connection_count == 5, "the closed ones to be gone")
 
 
+@pytest.mark.parametrize("end", ["respond", "close"])
+def test_a_late_answer_of_a_handler_that_failed_is_dropped(serve: Serve, end: str) -> None:
+    held: list[Request] = []
+
+    def process(request: Request) -> None:
+        # Something else will answer it, for instance the purgatory.
+        held.append(request)
+        raise KeyError("no such thing")
+
+    served = serve(process)
+    client = served.client()
+    client.send(b"x")
+    assert client.is_closed_by_server()
+    if end == "respond":
+        held[0].respond((frame(b"late"),))
+    else:
+        held[0].close_connection("late")
+    assert not served.fatal
+
+
 def test_a_handler_may_close_the_connection(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     client = serve(lambda request: request.close_connection("spoke out of turn")).client()
