@@ -293,8 +293,12 @@ class SegmentFile:
             raise api_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.path.name} has been deleted")
 
     def _too_short(self, end: int) -> ApiError:
-        """The error for a file that somebody shortened; a read that failed otherwise raises its own error."""
+        """The error for a file that somebody shortened, or that a truncation made shorter during the read."""
         self._check_there()
+        if end > self.size:
+            return api_error(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.path.name} was truncated during the read"
+            )
         short = OSError(errno.EIO, f"the file is shorter than the {end} bytes written")
         return storage_error(self.path, short, Operation.READ)
 

@@ -155,6 +155,34 @@ def test_no_single_read_of_the_disk_is_long(open_log: OpenLog, monkeypatch: pyte
     assert max(sizes) <= 128 * 1024
 
 
+def test_a_read_that_a_truncation_overtakes_is_no_damaged_disk(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long read waits for the disk several times; meanwhile a follower may truncate and roll."""
+    config = LogConfig(segment_bytes=600_000)
+    log = open_log(config)
+    for _ in range(20):
+        log.append_as_leader(build_batch([(None, b"v" * 20_000)]), 0, 0)
+    log.close(0)
+    again = open_log(config, is_clean=True)
+    real = os.preadv
+
+    def preadv(descriptor: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
+        count = real(descriptor, buffers, position, flags)
+        if count == 128 * 1024:
+            monkeypatch.setattr(open_files, "preadv", real)
+            again.truncate_to(1)
+            again.append_as_leader(build_batch([(None, b"v" * 590_000)]), 1, 0)
+        return count
+
+    monkeypatch.setattr(open_files, "preadv", preadv)
+    with pytest.raises(ApiError) as caught:
+        again.read(0, 1 << 20)
+    assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert len(again.segments) == 2
+    assert again.read(0, 1 << 20).next_offset == 1
+
+
 @pytest.mark.parametrize("error_number", [errno.EOPNOTSUPP])
 def test_a_file_system_that_cannot_tell_counts_as_cold(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, error_number: int
