@@ -226,9 +226,10 @@ class IndexFile:
         return found, len(found) // self.entry.size
 
     def _read(self, first: int, end: int, *, may_wait: bool, keeps_open: bool = True) -> bytes | bytearray:
-        """The entries from `first` to before `end` in the file; nothing if the index is gone.
+        """The entries from `first` to before `end` in the file; nothing if the index is gone, or was cut
+        since the caller looked at its size.
 
-        A reader that still holds a deleted segment scans it without the index.
+        A reader that still holds such a segment scans it without the index.
         """
         size = self.entry.size
         buffer = bytearray((end - first) * size)
@@ -239,7 +240,7 @@ class IndexFile:
             if count < len(buffer):
                 raise OSError(errno.EIO, f"the index is shorter than its {self._count} entries")
         except OSError as error:
-            if self._is_gone:
+            if self._is_gone or self._state is not None or self._count < end:
                 return b""
             raise storage_error(self.path, error, Operation.READ) from error
         return buffer

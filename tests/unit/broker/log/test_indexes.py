@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from barnabas.broker.log import index_file
 from barnabas.broker.log.offset_index import OffsetIndex
+from barnabas.broker.log.open_files import Descriptor
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.log.time_index import TimeIndex
 from barnabas.protocol.invariants import InvariantViolation
@@ -166,3 +168,30 @@ def test_an_index_that_became_shorter_than_it_was_is_a_damaged_disk(tmp_path: Pa
     os.truncate(path, 8)
     with pytest.raises(LogDirFailure):
         index.lookup(5)
+
+
+@pytest.mark.parametrize("left", [0, 1, 3])
+@pytest.mark.parametrize("is_sealed_again", [False, True])
+def test_a_lookup_that_a_truncation_overtakes_is_no_damaged_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int, is_sealed_again: bool
+) -> None:
+    """A reader may wait for the disk while a follower truncates its log and rolls a segment."""
+    index = OffsetIndex(tmp_path / "x.index", 0, is_new=True)
+    for number in range(9):
+        index.append(number, 100 * number)
+    index.seal()
+    read_into = Descriptor.read_into
+
+    def overtaken(descriptor: Descriptor, *arguments: Any, **options: Any) -> int:
+        monkeypatch.setattr(Descriptor, "read_into", read_into)
+        index.truncate(100 * left)
+        if is_sealed_again:
+            index.seal()
+        # As if the reader had opened the file only now.
+        path = index.path if index.path.exists() else tmp_path / "gone"
+        return Descriptor(os.open(path, os.O_RDONLY)).read_into(*arguments, **options)
+
+    monkeypatch.setattr(Descriptor, "read_into", overtaken)
+    assert index.lookup(8).position <= 800
+    assert index.count == left
+    assert index.lookup(8).position == max(0, 100 * (left - 1))
