@@ -126,7 +126,7 @@ def latencies_ms(address: tuple[str, int], request: bytes, is_over: Callable[[],
 
     def send() -> None:
         while not sent[1]:
-            # Decided before the last request is sent: its answer is the last thing that is waited for.
+            # Decided before the last request is sent, because nothing is read after its answer.
             is_last = is_over()
             ahead = started + sent[0] / _PER_SECOND - time.perf_counter()
             if ahead > 0:
@@ -173,10 +173,10 @@ def drop_from_cache(paths: list[Path]) -> None:
 
 
 def _make_cold(paths: list[Path], size_bytes: int, filler: Path | None) -> None:
-    """Drop these files from the page cache, and wait until nothing comes of it any more.
+    """Drop these files from the page cache, and wait until that has no more effects.
 
-    Pages that stay free are given back to a hypervisor (free page reporting), which stops all cores for tens
-    of milliseconds at a time: the producers wait up to half a second, also beside a reader of hot data.
+    Pages that stay free are returned to a hypervisor (free page reporting), which stops all cores for tens of
+    milliseconds at a time; the producers wait up to half a second, also beside a reader of hot data.
     """
     drop_from_cache(paths)
     if filler is None:

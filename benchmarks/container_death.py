@@ -3,7 +3,7 @@
 ZooKeeper, three brokers and the producer have an address each on one bridge, and know the others by name, as
 in a network of containers. A container that dies takes its process, its address and its name with it: its
 connections are reset, and from then on nothing refuses, nothing answers, and the name does not resolve. That
-is the worst case of an engine; most often a port refuses for some milliseconds more, and is seen to.
+is the worst case of an engine; most often a port refuses for some milliseconds more, which brokers detect.
 
 6 partitions, RF 3, min.insync.replicas 2, acks=all, idempotent, 300 records/s; the time-outs are those of the
 compose file. A figure is the longest time without an acknowledgement for a partition, in the worst round: of
@@ -105,7 +105,7 @@ def _set_name(node: str, *, is_there: bool) -> None:
 
 @contextmanager
 def _namespaces() -> Iterator[None]:
-    """The bridge and all nodes; raises SystemExit where that cannot be."""
+    """The bridge and all nodes; raises SystemExit if they cannot be made."""
     if os.geteuid() != 0 or any(shutil.which(tool) is None for tool in ("ip", "iptables")):
         raise SystemExit("needs root, `ip` (iproute2) and `iptables`, for network namespaces")
     _remove_namespaces()
@@ -177,7 +177,7 @@ class _Cluster:
         self._running[node] = ManagedProcess.spawn(node, _in_node(node, *command), log_file=log_file)
 
     def strike(self, case: _Case, broker: int) -> None:
-        """Let it happen to a broker."""
+        """Inject the fault into a broker."""
         node = f"broker-{broker}"
         if case is _UNPLUGGED:
             _ip("-n", _HUB, "link", "set", f"v-{node}", "down")
@@ -189,7 +189,7 @@ class _Cluster:
         _ip("-n", _netns(node), "link", "delete", "eth0")
 
     def mend(self, case: _Case, broker: int) -> None:
-        """Undo what `strike` did."""
+        """Undo the fault of `strike`."""
         node = f"broker-{broker}"
         if case is _UNPLUGGED:
             _ip("-n", _HUB, "link", "set", f"v-{node}", "up")
@@ -263,7 +263,7 @@ async def _create(admin: Admin, topic: str) -> list[PartitionInfo]:
 
 
 async def _round(cluster: _Cluster, case: _Case, topic: str, *, of_controller: bool) -> tuple[float, float]:
-    """The seconds without acknowledgement: of what the victim led, and of all else."""
+    """The seconds without acknowledgement of the partitions that the victim led, and of the others."""
     async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         partitions = await _create(admin, topic)
         controller = (await admin.describe_cluster()).controller_id
@@ -321,7 +321,7 @@ def measure(options: Options) -> list[Figure]:
 
 
 def _run_in_namespaces() -> int:
-    """Run this program again as the client's node: the producer must see the network that the brokers see."""
+    """Run this program again as the client's node, because the producer must use the brokers' network."""
     clean_up_on_signals()
     words = _in_node("client", sys.executable, "-m", "benchmarks.container_death", *sys.argv[1:])
     with _namespaces(), subprocess.Popen(words, env={**os.environ, _IN_NAMESPACE: "1"}) as child:
