@@ -30,7 +30,7 @@ def mark_retried(config: pytest.Config, items: list[pytest.Item], tests: Path = 
 
 
 def show_flaky(reporter: pytest.TerminalReporter) -> None:
-    """Print the first failure of every retried test, whatever its second outcome."""
+    """Print the first failure of every retried test, also if it passed the second time."""
     first_failures = reporter.stats.get("rerun", [])
     if not first_failures:
         return

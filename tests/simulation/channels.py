@@ -1,6 +1,6 @@
-"""The requests of one controller to the brokers, on their way through the simulated network.
+"""The requests of one controller to the brokers, in flight through the simulated network.
 
-The real `LinkQueue` decides what is sent next and what an answer means; a request without an answer is sent
+The real `LinkQueue` chooses the next request and interprets answers; a request without an answer is sent
 again. So a broker may receive a request twice, or late, and the requests of two links in any order.
 """
 
@@ -81,7 +81,7 @@ class SimChannels:
         done()
 
     def stop(self) -> None:
-        """Messages that are on their way may still arrive."""
+        """Messages in flight may still arrive."""
         self.links.clear()
         if self in self._world.channels:
             self._world.channels.remove(self)

@@ -46,7 +46,7 @@ def a_restart_is_not_noticed(setattr_: SetAttr) -> None:
 
 
 def the_isr_is_written_from_memory(setattr_: SetAttr) -> None:
-    """A leaving broker is removed from the remembered ISR, whatever the leader has written since."""
+    """A leaving broker is removed from the remembered ISR, although the leader may have changed it since."""
     update = ControllerWriter.update_partition_states
 
     def overwriting(self: ControllerWriter, states: dict[TopicPartition, LeadershipState]) -> StateUpdates:
@@ -127,7 +127,7 @@ def registrations_are_watched_once(setattr_: SetAttr) -> None:
 
 
 def an_expiry_is_heard_and_that_is_all(setattr_: SetAttr) -> None:
-    """Found in this code: a controller elected again in its next session resigned, and none was left."""
+    """Found in this code: a controller elected again in its next session resigned, and there was no other."""
     handle = Controller._handle
 
     def hearing(self: Controller, event: events.Event) -> None:

@@ -87,7 +87,7 @@ class DiskChaos:
             self.world.depose_controller()
 
     def rebirth(self) -> None:
-        """A broker that has lost data restarts at once, while its earlier messages are still on their way."""
+        """A broker that has lost data restarts at once, while its earlier messages are still in flight."""
         world = self.world
         joining = [broker.id for broker in world.brokers.values() if self._is_joining(broker)]
         broker = world.brokers[self.random.choice(joining)] if joining else self._any()
@@ -101,7 +101,7 @@ class DiskChaos:
                 world.messages = [message for message in world.messages if message.source != broker.id]
 
     def _is_joining(self, broker: SimBroker) -> bool:
-        """Whether the broker is outside an ISR and has a message on its way."""
+        """Whether the broker is outside an ISR and has a message in flight."""
         world = self.world
         has_message = any(message.source == broker.id for message in world.messages)
         return (

@@ -1,4 +1,4 @@
-"""Profiles of random histories: some steps happen more often, so that rare coincidences of a kind come soon.
+"""Profiles of random histories: some steps happen more often, so that rare coincidences occur sooner.
 
 A profile only changes the weights of steps; it checks nothing itself.
 """
@@ -66,7 +66,7 @@ REBIRTHS: Final = Profile(
         "time_out_control": 0.2,
     },
 )
-"""Brokers lose their disks and restart unnoticed, while messages from before are still on their way."""
+"""Brokers lose their disks and restart unnoticed, while earlier messages are still in flight."""
 
 DOORS: Final = Profile(
     name="doors",

@@ -97,7 +97,7 @@ class TopicChaos:
             self._ask(name, lambda admin: admin.delete_topics([DeleteTopicState(name=name)]))
 
     def let_be(self) -> None:
-        """All processes do their ordinary work for a while."""
+        """Let all processes do their ordinary work for a while."""
         for _ in range(self.random.randint(1, 3)):
             self.world.take_turns(self._may_shrink)
 

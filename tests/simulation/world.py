@@ -210,7 +210,7 @@ class SimBroker:
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """A message on its way to one process; `act` is its arrival."""
+    """A message in flight to one process; `act` is its arrival."""
 
     source: BrokerId
     target: BrokerId

@@ -66,7 +66,7 @@ class Joined(NamedTuple):
 
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[Joined]:
-    """A member that is registered, and soon tries again what fails."""
+    """A registered member with short pauses before retries."""
     monkeypatch.setattr(membership, "_RETRY_S", 0.001)
     store: Any = Store()
     replicas: Any = Replicas()

@@ -1,4 +1,4 @@
-"""Asking brokers until one answers: when the second is asked, and what happens to the others."""
+"""Asking brokers until one answers: the delay before the second, and the fate of the others."""
 
 from __future__ import annotations
 

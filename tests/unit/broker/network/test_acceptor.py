@@ -48,7 +48,7 @@ def test_connections_leave_descriptors_for_the_logs() -> None:
     quota = ConnectionQuota(9, 9, 2)
     assert quota.enter("a") == quota.enter("b") == ""
     assert "ulimit -n" in quota.enter("c")
-    # Whatever the settings allow; but the brokers are let in.
+    # Regardless of the settings; but the brokers are accepted.
     quota.set_limits(99, 99)
     assert "ulimit -n" in quota.enter("c")
     assert quota.enter("c", is_protected=True) == ""

@@ -152,7 +152,7 @@ def test_a_follower_that_fails_is_followed_no_longer_unless_its_epoch_has_passed
 
 
 class Notified(NoStore):
-    """Counts what it is told about lost replicas."""
+    """Counts the reports about lost replicas."""
 
     def __init__(self) -> None:
         self.count = 0
