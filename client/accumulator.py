@@ -190,7 +190,7 @@ class Accumulator:
         return known
 
     def queue_for(self, topic: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue:
-        """Where a record goes. Raises InvalidConfiguration for a partition that does not exist."""
+        """The queue for a record. Raises InvalidConfiguration for a partition that does not exist."""
         if partition is not None:
             return topic.by_partition[check_partition(partition, topic.partition_count, topic.name)]
         if self._partitioner is not None:

@@ -267,7 +267,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         return Offset(known) if known >= 0 else None
 
     def lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
-        """How many offsets the position is behind the high watermark of the last fetch; None before it."""
+        """The position's lag behind the high watermark of the last fetch; None before it."""
         state = self._state(partition)
         if state.high_watermark < 0 or state.position is None:
             return None

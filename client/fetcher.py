@@ -386,7 +386,7 @@ class Fetcher:
         asked: list[Q],
         work: Callable[[Flight, list[Q]], Coroutine[Any, Any, None]],
     ) -> None:
-        """Have a leader asked about positions; no partition waits for the answer of another leader."""
+        """Ask one leader about positions, so that no partition waits for the answer of another leader."""
         flight = Flight(node_id, 0)
         self._questions.add(flight)
         for one in asked:

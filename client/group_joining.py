@@ -56,7 +56,7 @@ class Joined:
     topics: frozenset[str]
     partitions: frozenset[TopicPartition]
     offsets: dict[TopicPartition, OffsetAndMetadata | None] | None
-    """Of the partitions that were not owned before; None if they were not available in time."""
+    """The offsets of newly assigned partitions; None if they were not available in time."""
 
 
 @dataclass(slots=True)

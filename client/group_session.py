@@ -81,7 +81,7 @@ class GroupSession:
         self._topics = TopicSearch(cluster, config)
         self._fault: LocalError | None = None
         self.attention_at = -_NEVER
-        """When `upkeep` is due; `-inf` is at once."""
+        """The time at which `upkeep` is due; `-inf` is at once."""
         self._turns = asyncio.Lock()
         self._in_turn: asyncio.Task[Any] | None = None
         cluster.add_listener(self._metadata_changed)
