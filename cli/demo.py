@@ -338,7 +338,7 @@ async def _await_full_isr(admin: Admin, timeout_s: float) -> TopicInfo:
 
 
 def _in_sync(topic: TopicInfo) -> list[int]:
-    """How many replicas are in sync, by partition."""
+    """The number of in-sync replicas, by partition."""
     return [len(partition.isr) for partition in topic.partitions]
 
 
