@@ -21,7 +21,7 @@ from barnabas.spark_connector.nearest import did_you_mean
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-"""How Spark's JSON offsets write the two ends of a partition."""
+"""The two ends of a partition in Spark's JSON offsets."""
 
 _SERVERS: Final = "bootstrap.servers"
 _KAFKA_SERVERS: Final = "kafka.bootstrap.servers"
