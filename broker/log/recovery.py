@@ -3,9 +3,9 @@
 After a clean stop only names, sizes and the tail of the last segment are looked at. After an unclean one
 every segment that reaches beyond the recovery point is read batch by batch: CRC, and that each continues the
 one before. The log is cut at the first that fails; the sparse tail of a segment (zeros) ends it in the same
-way. A failure *below* the recovery point is damage to what was safe: `CorruptLog`, and nothing is changed.
-Below that point, the leader epoch of a batch, which no CRC covers, must match the checkpoint; otherwise
-followers would refuse the batch.
+way. A failure *below* the recovery point, or anywhere after a clean stop, is damage to what was safe:
+`CorruptLog`, and nothing is changed. Below that point, the leader epoch of a batch, which no CRC covers, must
+match the checkpoint; otherwise followers would refuse the batch.
 
 Runs on one thread, before any other thread uses the log.
 """
@@ -155,10 +155,9 @@ def _recover_segments(
             continue
         walk = _walk(segment, recovery_point, epochs)
         fault = _fault_of(segment, walk, following)
-        if fault is not None and walk.next_offset < recovery_point:
-            raise CorruptLog(
-                segment.file.path, walk.size, walk.next_offset, recovery_point, str(fault)
-            ) from fault
+        if fault is not None and (is_clean or walk.next_offset < recovery_point):
+            safe = None if is_clean else recovery_point
+            raise CorruptLog(segment.file.path, walk.size, walk.next_offset, safe, str(fault)) from fault
         _cut(segment, walk, segments[index + 1 :], fault)
         kept.append(segment)
         scanned += walk.epochs

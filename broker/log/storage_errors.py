@@ -68,11 +68,14 @@ class CorruptLog(ApiError):
     code: ClassVar[ErrorCode] = ErrorCode.KAFKA_STORAGE_ERROR
     retriable = True
 
-    def __init__(self, path: Path, position: int, offset: int, recovery_point: int, reason: str) -> None:
-        super().__init__(
-            f"{path} is damaged at byte {position}, offset {offset}, below the recovery point "
-            f"{recovery_point}: {reason}"
+    def __init__(
+        self, path: Path, position: int, offset: int, recovery_point: int | None, reason: str
+    ) -> None:
+        """``recovery_point`` is None in a log that was closed cleanly."""
+        where = (
+            "after a clean stop" if recovery_point is None else f"below the recovery point {recovery_point}"
         )
+        super().__init__(f"{path} is damaged at byte {position}, offset {offset}, {where}: {reason}")
         self.path = path
         self.position = position
         self.offset = offset

@@ -285,12 +285,17 @@ def test_leftovers_of_interrupted_work_are_removed(open_log: OpenLog) -> None:
     assert again.log_end_offset == 10
 
 
-def test_a_tail_damaged_in_spite_of_a_clean_stop_is_found(open_log: OpenLog) -> None:
+@pytest.mark.parametrize("recovery_point", [0, 10])
+def test_a_tail_damaged_in_spite_of_a_clean_stop_is_found(open_log: OpenLog, recovery_point: int) -> None:
+    """A log that was set aside is reopened without its recovery point."""
     log = filled(open_log)
     open_log(CONFIG).close(0)
     path = log_files(log)[-1]
     path.write_bytes(path.read_bytes()[:-1])
-    assert open_log(CONFIG, is_clean=True).log_end_offset == 9
+    before = path.read_bytes()
+    with pytest.raises(CorruptLog, match="offset 9, after a clean stop"):
+        open_log(CONFIG, is_clean=True, recovery_point=recovery_point)
+    assert path.read_bytes() == before
 
 
 def test_a_log_start_behind_all_that_is_left_begins_afresh_there(open_log: OpenLog) -> None:
