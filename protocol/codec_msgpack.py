@@ -12,9 +12,9 @@ passes on the buffers that it was given, and the receiver gets views of the fram
 
 Structures are arrays by position. A shorter array takes the defaults of the fields that it lacks, the surplus
 of a longer one is ignored, so that old and new peers understand each other. For the same reason bytes behind
-the last records field are ignored (a newer peer may have appended one); only surplus bytes within the head
-are rejected. Encoders and decoders are compiled once per class into straight Python; decoders check every
-type and range and raise `MalformedFrame` naming the field, for any malformed bytes.
+the last records field are ignored (a newer peer may have appended one); bytes that follow the array within
+the head are rejected. Encoders and decoders are compiled once per class into straight Python; decoders check
+every type and range and raise `MalformedFrame` naming the field, for any malformed bytes.
 
 A head has a bound of its own beside its frame's (`MAX_HEAD_BYTES`, `MAX_ARRAY_LENGTH`), because a parsed byte
 may become many, and a parser allocates an array before its elements have arrived.
