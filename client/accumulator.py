@@ -112,9 +112,9 @@ class TopicQueues:
         self.take(info, make_queue)
 
     def take(self, info: TopicInfo, make_queue: Callable[[TopicPartition], PartitionQueue]) -> None:
-        """Have as many partitions as the topic now has.
+        """Extend or shrink to the topic's present number of partitions.
 
-        Those that a recreated topic lacks keep their queues, for records that wait there, and take no others.
+        Partitions that a recreated topic lacks keep their queues, for waiting records, but take no new ones.
         """
         self.topic_id = info.topic_id
         self.partition_count = len(info.partitions)
