@@ -27,7 +27,7 @@ from barnabas.controller.request_batch import RequestBatch
 from barnabas.controller.topic_deletion import TopicDeletion
 from barnabas.controller.topic_loading import TopicLoader
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, TopicId, TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Endpoint, TopicId, TopicPartition
 
 log = logging.getLogger("barnabas.controller")
 state_change_log = logging.getLogger("barnabas.state_change")
@@ -405,6 +405,9 @@ class Reign:
         gone: list[Replica] = []
         failed: list[Replica] = []
         for topic in event.request.topic_states:
+            if topic.topic_id != self.context.topic_ids.get(topic.topic_name, NO_TOPIC_ID):
+                # A request that was sent twice, about an earlier topic of this name.
+                continue
             for stopped in topic.partition_states:
                 if not stopped.delete_partition:
                     continue

@@ -404,6 +404,26 @@ def test_a_topic_is_gone_when_every_replica_has_said_so() -> None:
     assert cluster.reign.context.replica_states == {}
 
 
+def test_a_late_answer_about_an_earlier_topic_of_the_name_deletes_nothing() -> None:
+    cluster = cluster_with_topic()
+    cluster.channels.forget()
+    request_deletion(cluster, "t")
+    (earlier,) = cluster.channels.stops(3)
+    answer_stops(cluster, 1, 2, 3)
+    cluster.zookeeper.add_topic("t", {0: (1, 2, 3)})
+    cluster.reign.handle(events.TopicChange())
+    cluster.channels.forget()
+    request_deletion(cluster, "t")
+    answer_stops(cluster, 1, 2)
+    # Sent twice after a failed link, it is answered twice.
+    registration = (cluster.writer.epoch, BrokerId(3), cluster.epoch_of(3))
+    answer = StopReplicaResponse(error_code=0)
+    cluster.reign.handle(events.StopReplicaAnswered(*registration, earlier, answer))
+    assert "t" in cluster.zookeeper.assignments
+    answer_stops(cluster, 3)
+    assert "t" not in cluster.zookeeper.assignments
+
+
 def test_a_deletion_waits_for_a_broker_that_is_down() -> None:
     cluster = cluster_with_topic()
     die(cluster, 3)
