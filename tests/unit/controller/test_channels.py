@@ -48,6 +48,8 @@ class Rig:
 
     def connected(self) -> Rig:
         wait_until(lambda: self.broker.connections_made)
+        # Only then the link has heard of it: a broker that was never reached cannot die.
+        wait_until(lambda: self.lives.address(ONE, BrokerEpoch(77)))
         return self
 
     def partitions_told(self) -> list[int]:
