@@ -361,6 +361,8 @@ class Log:
                     self._snapshots.has_removed = False
                 if not self.producers.cut(end):
                     now_ms = max(state.last_append_ms for state in self.producers)
+                    # Reading the log may fail, and what was truncated must be a duplicate of nothing.
+                    self.producers = ProducerStates()
                     self.producers = load_producers(self._snapshots, self._segments, now_ms)
             self._bounds.check()
             return True

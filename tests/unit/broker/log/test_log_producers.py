@@ -335,6 +335,23 @@ def test_who_wrote_what_retention_deleted_is_still_known_also_after_a_crash(open
     assert append(again, 8, producer_id=8) == 14
 
 
+def test_after_a_truncation_no_batch_that_it_took_is_a_duplicate_although_the_log_cannot_be_read(
+    open_log: OpenLog,
+) -> None:
+    """Its producer would take the answer for an acknowledgement of records that are gone."""
+    log = filled(open_log, 30)
+    path = log.segments[3].file.path
+    assert log.segments[3].base_offset == 12
+    data = bytearray(path.read_bytes())
+    data[8:12] = bytes(4)
+    path.write_bytes(data)
+    with pytest.raises(ApiError) as caught:
+        log.truncate_to(14)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert log.log_end_offset == 14
+    assert append(log, 29) == 14
+
+
 def test_a_log_start_behind_everything_that_is_left_forgets_everybody(open_log: OpenLog) -> None:
     filled(open_log, 6).close(0)
     again = open_log(SMALL, log_start_offset=50)
