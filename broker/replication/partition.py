@@ -488,10 +488,12 @@ class Partition:
             with self.log.lock:
                 self.log.epoch_cache.truncate_from_end(self.log.log_end_offset)
             return
-        self.log.truncate_to(Offset(max(offset, self.log.log_start_offset)))
-        # The order is kept by cutting the high watermark with the log; what lies above it was never committed
-        # by a leader whose history this replica shares.
-        self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
+        try:
+            self.log.truncate_to(Offset(max(offset, self.log.log_start_offset)))
+        finally:
+            # The order is kept by cutting the high watermark with the log, also if a later step failed; what
+            # lies above it was never committed by a leader whose history this replica shares.
+            self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
         invariant(self.log.log_end_offset <= max(offset, self.log.log_start_offset), "truncation went astray")
 
     def set_offline(self, refusal: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:

@@ -12,7 +12,7 @@ from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.replication.following import apply_answer
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.batch_builder import RecordBatchBuilder
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset
 from barnabas.protocol.messages.fetch import EpochEndOffset, FetchPartitionResponse
 from tests.unit.broker.replication.building import (
@@ -111,6 +111,24 @@ def test_it_cuts_where_the_histories_part_and_its_high_watermark_with_it() -> No
     partition.make_follower(state(leader=3, epoch=2))
     found = partition.truncate_for(LeaderEpoch(2), EpochEnd(LeaderEpoch(0), Offset(3)))
     assert found == (3, True)
+    assert (partition.log_end_offset, partition.high_watermark) == (3, 3)
+
+
+def test_a_truncation_that_fails_late_leaves_no_high_watermark_beyond_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partition = follower_of()
+    follow(partition, 0, 5, mark=4)
+    partition.make_follower(state(leader=3, epoch=2))
+    truncate_to = partition.log.truncate_to
+
+    def fail_late(offset: int) -> bool:
+        truncate_to(offset)
+        raise api_error(ErrorCode.CORRUPT_MESSAGE, "the producers cannot be read")
+
+    monkeypatch.setattr(partition.log, "truncate_to", fail_late)
+    with pytest.raises(ApiError):
+        partition.truncate_for(LeaderEpoch(2), EpochEnd(LeaderEpoch(0), Offset(3)))
     assert (partition.log_end_offset, partition.high_watermark) == (3, 3)
 
 
