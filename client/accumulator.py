@@ -93,9 +93,9 @@ class PartitionQueue:
 
     def close_open(self) -> None:
         if self.open is not None:
-            self.open.close()
-            self.open = None
-            self.append = _refuse
+            # First: if a Ctrl-C interrupts the encoding, `take` closes the batch, which gets no more records.
+            closing, self.open, self.append = self.open, None, _refuse
+            closing.close()
 
 
 class TopicQueues:
@@ -235,22 +235,23 @@ class Accumulator:
         invariant(first == 0, "the first record of a batch got index %s", first)
         self._check_size(queue.tp, builder.size_bytes)
         reserved = max(self.config.batch_size, builder.size_bytes)
+        # Before memory is reserved: compression takes long enough for a Ctrl-C.
+        queue.close_open()
         if not self._reserve(reserved):
             return reserved
-        queue.close_open()
         batch = ProducerBatch(queue.tp, builder, reserved_bytes=reserved, created_at=now())
-        queue.open = batch
-        queue.append = builder.append
+        # First: after a Ctrl-C in between, no record must join a batch that is in no queue.
         self._enqueue(queue, batch)
+        queue.open, queue.append = batch, builder.append
         return batch, 0
 
     def add_encoded(self, queue: PartitionQueue, encoded: Buffer) -> ProducerBatch | int:
         """Queue a batch that was encoded elsewhere; returns it or the bytes of memory that are missing."""
         self._check_open()
         self._check_size(queue.tp, len(encoded))
+        queue.close_open()
         if not self._reserve(len(encoded)):
             return len(encoded)
-        queue.close_open()
         batch = ProducerBatch(
             queue.tp,
             None,
@@ -298,8 +299,8 @@ class Accumulator:
 
     def _enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         self.topics[queue.tp.topic].used_at = batch.created_at
-        queue.batches.append(batch)
         self.active[queue.tp] = queue
+        queue.batches.append(batch)
         self.incomplete.add(batch)
         self._wake_sender()
 
@@ -392,6 +393,7 @@ class Accumulator:
         batch = queue.batches.popleft()
         if batch is queue.open:
             queue.close_open()
+        batch.close()
         queue.pipeline.add(batch)
         return batch
 

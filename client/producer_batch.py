@@ -145,11 +145,11 @@ class ProducerBatch:
     def close(self) -> None:
         """Take no more records, and encode the batch."""
         if self.state is BatchState.OPEN:
-            self.move(BatchState.CLOSED)
             if self.builder is not None:
-                self.record_count = self.builder.record_count
-                self.encoded = self.builder.build()
-                self.builder = None
+                encoded = self.builder.build()
+                # A Ctrl-C in the compression leaves the batch as it was, to be closed again.
+                self.record_count, self.encoded, self.builder = self.builder.record_count, encoded, None
+            self.move(BatchState.CLOSED)
 
     def number(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         """Give the closed batch its place in a producer's sequence."""

@@ -109,10 +109,11 @@ class RecordBatchBuilder:
         size = self.size_bytes + length + len(prefix)
         if size > self.max_bytes and count:
             return None
-        self._parts += (prefix, body)
-        self.size_bytes = size
         if head is not self._head or not count:
             self._note_timestamp(timestamp_ms, head)
+        # Without a call in between: a Ctrl-C must not leave half a record.
+        self._parts += (prefix, body)
+        self.size_bytes = size
         self.record_count = count + 1
         return count
 

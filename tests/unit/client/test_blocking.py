@@ -19,7 +19,7 @@ from barnabas.client.consumer import Consumer
 from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed, NoBrokerReachable
 from barnabas.client.loop_thread import LoopThread
 from barnabas.client.producer import Producer
-from barnabas.protocol.batch_builder import build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.schema import ApiKey
@@ -327,6 +327,44 @@ def test_a_client_that_is_dropped_unclosed_warns_and_ends_its_thread(
         lambda: not any(broker.connections for broker in cluster.fake.brokers.values()),
         "the end of the client's connections",
     )
+
+
+@pytest.mark.parametrize(
+    ("step", "value"),
+    [
+        pytest.param("build", bytes(90), id="closing a batch"),
+        pytest.param("_note_timestamp", b"", id="adding"),
+    ],
+)
+def test_ctrl_c_within_send_leaves_a_producer_that_delivers(
+    cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch, step: str, value: bytes
+) -> None:
+    cluster.do(lambda: cluster.fake.add_topic("t"))
+    original = getattr(RecordBatchBuilder, step)
+    interrupts = 0
+
+    def interrupted(self: RecordBatchBuilder, *args: Any, **settings: Any) -> Any:
+        nonlocal interrupts
+        if threading.current_thread() is threading.main_thread() and self.record_count == 2:
+            interrupts += 1
+            raise KeyboardInterrupt
+        return original(self, *args, **settings)
+
+    settings = {"batch_size": 300, "linger_ms": 60_000}
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
+        futures = [producer.send("t", b"%d" % n + bytes(90), timestamp_ms=n) for n in range(2)]
+        monkeypatch.setattr(RecordBatchBuilder, step, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.send("t", value, timestamp_ms=2)
+        monkeypatch.undo()
+        futures += [producer.send("t", b"%d" % n + bytes(90), timestamp_ms=n) for n in range(3, 6)]
+        producer.flush(DEADLINE_S)
+        accumulator = producer._accumulator
+        assert accumulator.available_bytes == producer.config.buffer_memory
+    assert interrupts == 1
+    assert [future.result().offset for future in futures] == list(range(5))
+    values = cluster.do(lambda: cluster.fake.partition("t").values())
+    assert [value[:1] for value in values] == [b"0", b"1", b"3", b"4", b"5"]
 
 
 def test_producers_that_are_open_at_the_end_are_closed_side_by_side(
