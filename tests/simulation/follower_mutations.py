@@ -76,7 +76,7 @@ def a_torn_tail_is_kept(setattr_: SetAttr) -> None:
 
 
 def old_epochs_outlive_a_power_cut(setattr_: SetAttr) -> None:
-    """Recovery trusts the epoch checkpoint, which may be older than the log."""
+    """Recovery trusts the epoch checkpoint, which may be older than the log, or gone."""
     recover = recovery._recover_segments
 
     def forgetful(*arguments: Any) -> Any:
@@ -84,6 +84,7 @@ def old_epochs_outlive_a_power_cut(setattr_: SetAttr) -> None:
         return kept, []
 
     setattr_(recovery, "_recover_segments", forgetful)
+    setattr_(recovery, "_lack_the_start", lambda *_: False)
 
 
 def truncation_leaves_the_epochs(setattr_: SetAttr) -> None:
