@@ -433,6 +433,9 @@ class Log:
                 high_watermark=high_watermark,
                 log_start_offset=self._bounds.start,
             )
+            if count == len(segments) and segments[-1].file.is_held_beyond_size():
+                # The active segment waits for a later pass.
+                count -= 1
             if not count:
                 return 0
             if count == len(segments):

@@ -137,26 +137,33 @@ class Segment(SegmentReader):
         """Whether these batches belong into a new segment: size, offset range, a full index, or age.
 
         Age counts, as in Kafka, from the timestamp of the first batch to that of the new one, and by the
-        clock where there are no timestamps.
+        clock where there are no timestamps. Size and age wait while the file is held beyond its size, so a
+        segment may exceed its size by one batch.
         """
         size = self.size
+        if last_offset - self.base_offset > _MAX_RELATIVE_OFFSET:
+            return True
         if not size:
-            return last_offset - self.base_offset > _MAX_RELATIVE_OFFSET
+            return False
+        if (
+            self.offset_index.size_bytes + self.offset_index.entry.size > config.segment_index_bytes
+            or self.time_index.size_bytes + self.time_index.entry.size > config.segment_index_bytes
+        ):
+            return True
+        is_due = (
+            size + added_bytes > config.segment_bytes
+            or self._age_ms(timestamp_ms, now_ms) > config.segment_ms
+        )
+        return is_due and not self.file.is_held_beyond_size()
+
+    def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
         if self._first_timestamp is None:
             self._first_timestamp = self._read_first_timestamp()
         if self._first_timestamp is None:
-            age_ms = 0
-        elif self._first_timestamp >= 0 and timestamp_ms >= 0:
-            age_ms = timestamp_ms - self._first_timestamp
-        else:
-            age_ms = now_ms - self.created_ms
-        return (
-            size + added_bytes > config.segment_bytes
-            or last_offset - self.base_offset > _MAX_RELATIVE_OFFSET
-            or self.offset_index.size_bytes + self.offset_index.entry.size > config.segment_index_bytes
-            or self.time_index.size_bytes + self.time_index.entry.size > config.segment_index_bytes
-            or age_ms > config.segment_ms
-        )
+            return 0
+        if self._first_timestamp >= 0 and timestamp_ms >= 0:
+            return timestamp_ms - self._first_timestamp
+        return now_ms - self.created_ms
 
     def append(self, data: memoryview, batches: Iterable[tuple[int, BatchHeader]], size_limit: int) -> None:
         """Write batches in one go; `batches` are (position within data, header with its final offsets).

@@ -7,8 +7,9 @@ What holds:
 - Only bytes that this process wrote lately (`is_hot`) are mapped: they are in the page cache, where followers
   and most consumers read. Everything else is read by `preadv` into leased memory: an unreadable sector or a
   shortened file is then an OSError instead of a SIGBUS, and a wait for the disk holds no lock.
-- A page that a reader may hold is never cut off while the file lives: `truncate` overwrites with zeros. Views
-  keep their mapping, and with it the file's pages, alive after the file is closed or deleted.
+- A page that a reader may hold is not cut off while the file lives: `truncate` overwrites with zeros, and a
+  segment is not sealed while `is_held_beyond_size`. Views keep their mapping, and with it the file's pages,
+  alive after the file is closed or deleted.
 - A failed append leaves `size` as it was, and nothing behind it that could be taken for records later.
 
 One writer at a time (the log's lock); any number of readers without a lock. Descriptor and mapping stay open
@@ -22,6 +23,8 @@ import errno
 import logging
 import mmap
 import os
+import threading
+import weakref
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -44,6 +47,8 @@ _LONGEST_READ_BYTES: Final = 128 * 1024
 """A kernel without preemption does not give the core to another thread until the call returns."""
 HOT_TAIL_BYTES: Final = 16 * 1024 * 1024
 """How much of the latest writes is read through a mapping."""
+_MAPPINGS_LOCK: Final = threading.Lock()
+"""Guards the lists of mappings; held for moments, when a file is mapped anew."""
 
 
 class Gone(Enum):
@@ -63,7 +68,9 @@ class SegmentFile:
         "_gone",
         "_hot_from",
         "_map",
+        "_mappings",
         "_open_files",
+        "_seen_end",
         "is_used",
         "path",
         "size",
@@ -84,6 +91,10 @@ class SegmentFile:
         """The file's length; 0 before the first write."""
         self._descriptor: Descriptor | None = None
         self._map: mmap.mmap | None = None
+        self._mappings: tuple[weakref.ref[mmap.mmap], ...] = ()
+        """All mappings that readers may still use, also those that a longer one has replaced."""
+        self._seen_end = 0
+        """The end of the bytes that readers may have seen and that were truncated since."""
         self._gone: Gone | None = None
         self._hot_from = size
         """Bytes before it were not written by this process, or not since the segment was sealed."""
@@ -109,6 +120,18 @@ class SegmentFile:
         """Whether the bytes from `position` are read through `mapping`."""
         return position >= self._hot_from and position >= self.size - HOT_TAIL_BYTES
 
+    def is_held_beyond_size(self) -> bool:
+        """Whether a reader may hold pages that a truncation has emptied and no write has filled again.
+
+        Only under the log's lock. A reader that maps the file later finds its end beyond `size`.
+        """
+        if self._seen_end <= self.size:
+            return False
+        self._map = None
+        self._count_kept()
+        held = [mapping() for mapping in self._mappings]
+        return any(mapping is not None and len(mapping) > self.size for mapping in held)
+
     def mapping(self, end: int) -> mmap.mmap:
         """A mapping of at least the first `end` bytes, `end` being above 0 and at most a published `size`.
 
@@ -132,8 +155,11 @@ class SegmentFile:
                 raise storage_error(self.path, error, Operation.READ) from error
             if len(mapped) < end:
                 break
+            self._keep_mappings(mapped)
             self._map = mapped
             self._count_kept()
+            if end > self.size:
+                break
             return mapped
         raise self._too_short(end)
 
@@ -217,6 +243,7 @@ class SegmentFile:
         before = self.size
         if size >= before:
             return
+        self._seen_end = max(self._seen_end, before)
         self.size = size
         self._hot_from = min(self._hot_from, size)
         try:
@@ -242,7 +269,7 @@ class SegmentFile:
         self.sync_state.note_change()
 
     def cut_tail(self) -> None:
-        """Cut the file to its size; only bytes that no reader ever saw go away. Raises LogDirFailure."""
+        """Cut the file to its size, unless `is_held_beyond_size`. Raises LogDirFailure."""
         if self._capacity > self.size:
             descriptor = self._descriptor
             is_open = descriptor is not None and descriptor.is_writable
@@ -260,6 +287,7 @@ class SegmentFile:
         self._capacity = 0
         self._hot_from = self.size
         self.close()
+        self._keep_mappings()
 
     def let_go(self) -> None:
         """Close descriptor and mapping until the next use; views that were handed out stay valid."""
@@ -306,6 +334,11 @@ class SegmentFile:
         descriptor = self._descriptor or Descriptor(os.open(self.path, os.O_RDONLY))
         length = os.fstat(descriptor.number).st_size
         return mmap.mmap(descriptor.number, length, access=mmap.ACCESS_READ)
+
+    def _keep_mappings(self, *fresh: mmap.mmap) -> None:
+        with _MAPPINGS_LOCK:
+            used = [mapping for mapping in self._mappings if mapping() is not None]
+            self._mappings = (*used, *map(weakref.ref, fresh))
 
     def _open_to_read(self) -> Descriptor:
         self._check_there()

@@ -183,6 +183,32 @@ def test_a_read_that_a_truncation_overtakes_is_no_damaged_disk(
     assert again.read(0, 1 << 20).next_offset == 1
 
 
+@pytest.mark.parametrize("how", ["size", "age", "retention"])
+def test_no_roll_cuts_off_truncated_pages_that_a_reader_holds(open_log: OpenLog, how: str) -> None:
+    """Python code that looks at such a page would end the broker by SIGBUS."""
+    log = open_log(LogConfig(segment_bytes=600_000, segment_ms=1_000, retention_bytes=0))
+    for _ in range(20):
+        log.append_as_leader(build_batch([(None, b"v" * 20_000)], timestamp_ms=0), 0, 0)
+    read = log.read(0, 1 << 20)
+    end = read.position + len(read.records)
+    log.truncate_to(1)
+    path = log.segments[0].file.path
+
+    def roll() -> None:
+        if how == "retention":
+            log.delete_old_segments(0, log.log_end_offset)
+        else:
+            size, timestamp_ms = (599_000, 0) if how == "size" else (10, 2_000)
+            log.append_as_leader(build_batch([(None, b"v" * size)], timestamp_ms=timestamp_ms), 1, 0)
+
+    roll()
+    assert path.stat().st_size >= end
+    assert [segment.file.path for segment in log.segments] == [path]
+    del read
+    roll()
+    assert path != log.segments[-1].file.path, "the roll was only put off"
+
+
 @pytest.mark.parametrize("error_number", [errno.EOPNOTSUPP])
 def test_a_file_system_that_cannot_tell_counts_as_cold(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, error_number: int
