@@ -8,6 +8,7 @@ read by any thread without a lock, see `SegmentReader`.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -20,10 +21,11 @@ from barnabas.broker.log.offset_index import OffsetIndex
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.retention import SegmentAge
 from barnabas.broker.log.segment_file import SegmentFile
-from barnabas.broker.log.segment_reader import NO_HINT, SegmentReader
+from barnabas.broker.log.segment_reader import NO_HINT, REBUILD_LOCK, SegmentReader
 from barnabas.broker.log.segment_scan import find_batch_in, iter_headers
 from barnabas.broker.log.storage_errors import disk_work
 from barnabas.broker.log.time_index import TimeIndex
+from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import (
     HEADER_BYTES,
@@ -32,13 +34,21 @@ from barnabas.protocol.record_batch import (
     parse_header,
 )
 
+logger = logging.getLogger(__name__)
+
 _MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 
 
 class Segment(SegmentReader):
     """The batches from a base offset on."""
 
-    __slots__ = ("_bytes_since_entry", "_first_timestamp", "_first_was_asked_for", "created_ms")
+    __slots__ = (
+        "_bytes_since_entry",
+        "_first_timestamp",
+        "_first_was_asked_for",
+        "_is_age_checked",
+        "created_ms",
+    )
 
     def __init__(
         self,
@@ -67,6 +77,7 @@ class Segment(SegmentReader):
         self._bytes_since_entry = 0
         self._first_timestamp: int | None = None
         self._first_was_asked_for = False
+        self._is_age_checked = is_new
 
     @classmethod
     def create(
@@ -120,16 +131,53 @@ class Segment(SegmentReader):
         return self.file.is_written or self.offset_index.is_dirty or self.time_index.is_dirty
 
     def age(self) -> SegmentAge:
-        """What retention goes by; where no record has a timestamp, the time of the last write does.
+        """What retention goes by; the time of the last write where no record has a timestamp, or none can be
+        read because the segment is damaged.
 
         Raises LogDirFailure.
         """
         size, next_offset = self._end
-        timestamp_ms = self.max_timestamp
+        try:
+            self._check_max_timestamp()
+            timestamp_ms = self.max_timestamp
+        except ApiError as error:
+            if error.code is not ErrorCode.CORRUPT_MESSAGE:
+                raise
+            logger.error("the age of %s is that of its last write: %s", self.file.path, error)
+            timestamp_ms = NO_TIMESTAMP
         if timestamp_ms < 0 < size:
             with disk_work(self.file.path, Operation.READ):
                 timestamp_ms = self.file.path.stat().st_mtime_ns // 1_000_000
         return SegmentAge(next_offset, size, timestamp_ms)
+
+    def _check_max_timestamp(self) -> None:
+        """Compare the largest timestamp, which a start takes from the time index, with batches.
+
+        Retention deletes by it, so a damaged index must not make a segment look old. The last entry has to
+        agree with its batch, and no later batch may be younger: those behind the last entry of both indexes
+        are read. Under the log's lock.
+        """
+        size, next_offset = self._end
+        if self._is_age_checked or not size:
+            return
+        tail = iter_headers(self.file, self.position_before(next_offset - 1), size)
+        if max(header.max_timestamp for _, header in tail) > self.max_timestamp or not self._has_batch_of(
+            self.max_timestamp, self.offset_of_max_timestamp
+        ):
+            logger.warning("%s does not fit its segment and is rebuilt", self.time_index.path)
+            with REBUILD_LOCK:
+                self._rebuild_indexes()
+        self._is_age_checked = True
+
+    def _has_batch_of(self, timestamp_ms: int, last_offset: int) -> bool:
+        size, next_offset = self._end
+        if timestamp_ms == NO_TIMESTAMP:
+            return True
+        if not self.base_offset <= last_offset < next_offset:
+            return False
+        position, _ = find_batch_in(self.file, self.position_before(last_offset), size, last_offset)
+        _, header = next(iter(iter_headers(self.file, position, size)))
+        return (header.max_timestamp, header.last_offset) == (timestamp_ms, last_offset)
 
     def must_roll(
         self, added_bytes: int, last_offset: int, timestamp_ms: int, now_ms: int, config: LogConfig
@@ -203,7 +251,7 @@ class Segment(SegmentReader):
         self._has_checked_indexes = True
 
     def _rebuild_indexes(self) -> None:
-        """Replace the index files of a sealed segment; readers may continue meanwhile."""
+        """Replace the index files; readers may continue meanwhile."""
         new = copy.copy(self)
         new.offset_index = self.offset_index.emptied()
         new.time_index = self.time_index.emptied()
@@ -214,6 +262,7 @@ class Segment(SegmentReader):
         new.offset_index.seal()
         new.time_index.seal()
         self.offset_index, self.time_index = new.offset_index, new.time_index
+        self._max_timestamp, self._offset_of_max_timestamp = new.max_timestamp, new.offset_of_max_timestamp
 
     def _read_first_timestamp(self) -> int | None:
         """The first batch's; None while it is not in the page cache, into which the system now loads it."""

@@ -41,7 +41,7 @@ _BASE_OFFSET: Final = struct.Struct(">q")
 _BATCH_LENGTH: Final = struct.Struct(">8xi")
 _LEAST_READ_BYTES: Final = 16 * 1024
 """A shorter read costs the same."""
-_REBUILD_LOCK: Final = threading.Lock()
+REBUILD_LOCK: Final = threading.Lock()
 """Keeps two readers that find the same damage from writing the same files. One lock, since it is rare."""
 _MOST_COPIED_BYTES: Final = 64 * 1024
 """Bounds the copying of a caller that may not wait: 1 MB takes up to half a millisecond."""
@@ -356,7 +356,7 @@ class SegmentReader:
         if not self.offset_index.is_sane(self.size, may_wait=may_wait):
             if not may_wait:
                 raise NotCached
-            with _REBUILD_LOCK:
+            with REBUILD_LOCK:
                 if not self._has_checked_indexes:
                     logger.warning("%s does not fit its segment and is rebuilt", self.offset_index.path)
                     self._rebuild_indexes()
@@ -365,4 +365,4 @@ class SegmentReader:
 
     @abstractmethod
     def _rebuild_indexes(self) -> None:
-        """Replace the index files of a sealed segment; readers may continue meanwhile."""
+        """Replace the index files; readers may continue meanwhile."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,50 @@ def test_damaged_indexes_are_rebuilt_also_after_a_clean_stop(
         assert found is not None
         assert found.offset == timestamp
         assert again.read(timestamp, 1).start_offset == timestamp
+
+
+@pytest.mark.parametrize("damage", ["zeros", "last is zero", "last is cut", "too early", "not here", "empty"])
+def test_a_damaged_time_index_lets_retention_delete_nothing(
+    open_log: OpenLog, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = replace(CONFIG, retention_ms=1_000)
+    log = open_log(config)
+    for index in range(10):
+        log.append_as_leader(batch(timestamp_ms=100_000 + index), 0, 0)
+    log.close(0)
+    entries = {path: path.read_bytes() for path in log.folder.glob("*.timeindex")}
+    for path, before in entries.items():
+        last = before[-12:]
+        after = {
+            "zeros": bytes(len(before)),
+            "last is zero": before[:-12] + bytes(12),
+            "last is cut": before[:-12],
+            "too early": before[:-12] + bytes(8) + last[8:],
+            "not here": before[:-12] + last[:8] + b"\x00\x00\xff\xff",
+            "empty": b"",
+        }[damage]
+        path.write_bytes(after)
+    again = open_log(config, is_clean=True)
+    assert again.delete_old_segments(101_003, 10) == 0
+    caplog.clear()
+    assert again.delete_old_segments(101_006, 10) == 1, "the first segment is due, the second is not"
+    assert again.log_start_offset == 4
+    assert again.delete_old_segments(200_000, 10) == 2
+    assert not any(record.levelno >= logging.ERROR for record in caplog.records)
+
+
+def test_a_segment_whose_batches_cannot_be_read_is_as_old_as_its_last_write(open_log: OpenLog) -> None:
+    config = replace(CONFIG, retention_ms=1_000)
+    log = open_log(config)
+    for index in range(10):
+        log.append_as_leader(batch(timestamp_ms=index), 0, 0)
+    log.close(0)
+    path = log_files(log)[0]
+    path.write_bytes(path.read_bytes()[: 3 * SIZE] + bytes(SIZE))
+    written_ms = path.stat().st_mtime_ns // 1_000_000
+    again = open_log(config, is_clean=True)
+    assert again.delete_old_segments(written_ms, 10) == 0
+    assert again.delete_old_segments(written_ms + 1_001, 10) == 3
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
