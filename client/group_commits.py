@@ -51,7 +51,7 @@ class GroupCommits:
         self._tasks: set[asyncio.Task[None]] = set()
         self._automatic: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
-        """The exception of a callback, for the next poll."""
+        """The exception of a callback, or a bug of ours in the background, for the next poll."""
         self.due_at = self._after_interval(time.monotonic())
 
     def stop_automatic(self) -> None:
@@ -92,6 +92,11 @@ class GroupCommits:
         except asyncio.CancelledError:
             self._tell(done, offsets, LocalError("given up before the outcome was known"))
             raise
+        except Exception as bug:  # noqa: BLE001 - a bug of ours, reported here and raised by the next poll
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "committing offsets failed", "exception": bug}
+            )
+            error = self.failure = LocalError(f"{type(bug).__name__}: {bug}")
         self._tell(done, offsets, error)
         self._noticed()
 
@@ -111,7 +116,7 @@ class GroupCommits:
             self.failure = raised
 
     def raise_failure(self) -> None:
-        """Raise the exception of a callback, once."""
+        """Raise the failure, once."""
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure

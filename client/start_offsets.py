@@ -11,13 +11,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from typing import Final
 
 from barnabas.client.committed_offsets import OffsetAndMetadata
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.fetched import PartitionState
 from barnabas.client.fetcher import reset_of
-from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class StartOffsets:
         generations = {state: state.generation for state in states}
         task = asyncio.get_running_loop().create_task(self._find(generations, fetch))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._done, generations))
 
     def cancel(self) -> None:
         for task in self._tasks:
@@ -72,6 +73,11 @@ class StartOffsets:
                     continue
                 failure = error
             break
+        self._settle(generations, offsets, failure)
+
+    def _settle(
+        self, generations: dict[PartitionState, int], offsets: Committed, failure: BarnabasError | None
+    ) -> None:
         for state, known in generations.items():
             if state.generation != known:
                 continue
@@ -81,3 +87,13 @@ class StartOffsets:
                 state.seek(None, reset_of(self._config))
                 state.error = failure
         self._arrived()
+
+    def _done(self, generations: dict[PartitionState, int], task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            # A bug of ours: the user's next poll must raise it rather than wait for ever.
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "finding the start offsets failed", "exception": error}
+            )
+            self._settle(generations, {}, LocalError(f"{type(error).__name__}: {error}"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.client.committed_offsets import CommittedOffsets
 from barnabas.client.consumer import Consumer, RebalanceListener
 from barnabas.client.errors import ApiError, BarnabasError, ClientClosed, ErrorCode, LocalError
 from barnabas.client.group_membership import MemberState
@@ -286,6 +287,27 @@ async def test_what_a_callback_of_a_commit_raises_comes_out_of_the_next_poll(
             await consumer.getone()
         assert await consumer.poll(0) == []
     assert coordinator.group("g").offsets["t", 0][0] == 3
+
+
+async def test_a_bug_in_a_commit_in_the_background_is_raised_by_the_next_poll(
+    coordinator: FakeCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(self: CommittedOffsets, *_: Any, **settings: Any) -> None:
+        raise KeyError("a bug")
+
+    outcomes: list[Any] = []
+    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
+        consumer.subscribe("t")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        with monkeypatch.context() as patch:
+            patch.setattr(CommittedOffsets, "commit", broken)
+            await consumer.commit_nowait({P[0]: 3}, lambda offsets, error: outcomes.append(error))
+        assert [type(error) for error in outcomes] == [LocalError]
+        with pytest.raises(LocalError, match="KeyError: 'a bug'"):
+            await consumer.getone()
+        assert await consumer.poll(0) == []
+        await consumer.commit({P[0]: 4})
+    assert coordinator.group("g").offsets["t", 0][0] == 4
 
 
 async def test_automatic_commits_do_not_pile_up_while_one_is_not_answered(

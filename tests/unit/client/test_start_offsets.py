@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from typing import Any
 
-from barnabas.client.committed_offsets import OffsetAndMetadata
+import pytest
+
+from barnabas.client.committed_offsets import CommittedOffsets, OffsetAndMetadata
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.errors import RequestTimedOutLocally
+from barnabas.client.consumer import Consumer
+from barnabas.client.errors import BarnabasError, RequestTimedOutLocally
 from barnabas.client.fetched import PartitionState
 from barnabas.client.start_offsets import StartOffsets
 from barnabas.protocol.ids import TopicPartition
+from tests.waiting import DEADLINE_S
+
+from .fake_broker import FakeCluster
+from .fake_coordinator import FakeCoordinator
+from .test_consumer import fill
+
+T0 = TopicPartition("t", 0)
 
 
 async def test_a_request_that_fails_at_once_is_retried_after_a_pause() -> None:
@@ -32,3 +43,24 @@ async def test_a_request_that_fails_at_once_is_retried_after_a_pause() -> None:
         await asyncio.sleep(0)
     starts.cancel()
     assert asked == [1]
+
+
+async def test_a_bug_in_finding_the_starts_is_raised_by_the_poll_that_waits_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def broken(self: CommittedOffsets, *_: Any) -> Any:
+        raise KeyError("a bug")
+
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 0, 1)
+        coordinator = FakeCoordinator(cluster)
+        async with Consumer(bootstrap_servers=cluster.bootstrap, group_id="g") as consumer:
+            with monkeypatch.context() as patch:
+                patch.setattr(CommittedOffsets, "fetch", broken)
+                consumer.assign([T0])
+                with pytest.raises(BarnabasError, match="KeyError: 'a bug'"):
+                    await consumer.poll(int(DEADLINE_S * 1000))
+            consumer.seek(T0, 0)
+            assert [record.offset for record in await consumer.poll(int(DEADLINE_S * 1000))] == [0]
+        await coordinator.stop()
