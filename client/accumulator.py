@@ -13,6 +13,7 @@ for everything else.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import threading
 from collections import deque
@@ -33,6 +34,8 @@ from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.records import decode_fields
 from barnabas.protocol.schema import Buffer
+
+log = logging.getLogger(__name__)
 
 Headers = Iterable[tuple[str, bytes | None]]
 Append = Callable[[bytes | None, bytes | None, Headers | None, int], int | None]
@@ -92,10 +95,19 @@ class PartitionQueue:
         return self.pipeline.oldest or (self.batches[0] if self.batches else None)
 
     def close_open(self) -> None:
-        if self.open is not None:
-            # First: if a Ctrl-C interrupts the encoding, `take` closes the batch, which gets no more records.
-            closing, self.open, self.append = self.open, None, _refuse
-            closing.close()
+        """Encode the open batch. If that fails, `take` tries again, and the sender fails the batch."""
+        closing = self.open
+        if closing is not None:
+            # First: after a Ctrl-C in the encoding the batch must get no more records.
+            self.let_go()
+            try:
+                closing.close()
+            except Exception:
+                log.exception("%s: a batch could not be encoded", self.tp)
+
+    def let_go(self) -> None:
+        """Let the open batch get no more records."""
+        self.open, self.append = None, _refuse
 
 
 class TopicQueues:
@@ -389,12 +401,13 @@ class Accumulator:
     # The sender's side, under the lock
 
     def take(self, queue: PartitionQueue) -> ProducerBatch:
-        """Let the first batch of a queue join its pipeline."""
-        batch = queue.batches.popleft()
+        """Let the first batch of a queue join its pipeline; it stays where it is if it cannot be encoded."""
+        batch = queue.batches[0]
         if batch is queue.open:
-            queue.close_open()
+            queue.let_go()
         batch.close()
         queue.pipeline.add(batch)
+        queue.batches.popleft()
         return batch
 
     def put_back(self, queue: PartitionQueue, batch: ProducerBatch, retry_at: float) -> None:
@@ -415,12 +428,22 @@ class Accumulator:
         if not was_sent:
             queue.batches.remove(batch)
             if queue.open is batch:
-                queue.open = None
-                queue.append = _refuse
+                queue.let_go()
         batch.fail(error)
         if was_sent:
             queue.pipeline.gave_up(batch, may_be_written=may_be_written)
         self._finished(queue, batch)
+
+    def abandon(self, queue: PartitionQueue, error: BarnabasError) -> None:
+        """Fail all unfinished batches of a partition, whatever state it is in."""
+        batches = [*queue.pipeline.batches, *queue.batches]
+        queue.let_go()
+        queue.batches.clear()
+        queue.pipeline = queue.pipeline.successor()
+        for batch in batches:
+            if not batch.is_done:
+                batch.fail(error)
+            self._finished(queue, batch)
 
     def split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Replace a batch that the broker finds too large by its halves, which take its place and numbers.
@@ -442,13 +465,13 @@ class Accumulator:
             builders.append(builder)
         parts = []
         for builder in builders:
-            reserved, batch.reserved_bytes = batch.reserved_bytes, 0
-            part = ProducerBatch(queue.tp, builder, reserved_bytes=reserved, created_at=batch.created_at)
+            part = ProducerBatch(queue.tp, builder, reserved_bytes=0, created_at=batch.created_at)
             part.attempts, part.flight = batch.attempts, batch.flight
             part.may_be_written = batch.may_be_written
             part.close()
             parts.append(part)
         queue.pipeline.replace(batch, parts)
+        parts[0].reserved_bytes, batch.reserved_bytes = batch.reserved_bytes, 0
         self.incomplete.update(parts)
         batch.split_into(parts)
         self._finished(queue, batch)

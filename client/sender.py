@@ -3,7 +3,8 @@
 It is driven by events, not by a loop that polls: a new batch, an answer, fresh metadata or a timer schedules
 one round, and a round sends all batches that may be sent. Guarantees: every batch ends delivered or failed,
 within `delivery_timeout_ms` of its first record; a batch is sent again only after a retriable error. The
-partition's pipeline (`sequences`) decides the order and the sequence numbers.
+partition's pipeline (`sequences`) decides the order and the sequence numbers. A bug of ours fails the batch
+that could not be encoded, or else the batches of its partition, its request or its round; the others go on.
 
 It runs on the producer's event loop alone, and changes queues under the accumulator's lock.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -24,12 +26,11 @@ from barnabas.client.producer_batch import BatchState, ProducerBatch, now
 from barnabas.client.producer_identity import IdentitySource
 from barnabas.protocol.backoff import doubled
 from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, api_error
-from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
-    ProduceResponse,
     TopicProduceData,
 )
 
@@ -128,8 +129,12 @@ class Sender:
     def _round(self) -> None:
         self.is_scheduled = False
         present = now()
-        with self._accumulator.lock:
-            requests, next_at = self._collect(present)
+        try:
+            with self._accumulator.lock:
+                requests, next_at = self._collect(present)
+        except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
+            self.fail_all(self._report(bug))
+            return
         for node_id, sent in requests:
             self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
             task = self.loop.create_task(self._produce(node_id, sent))
@@ -161,39 +166,54 @@ class Sender:
         next_at = float("inf")
         needs_metadata = False
         for queue in list(accumulator.active.values()):
-            leader = self._cluster.leader_for(queue.tp)
-            if leader is not None:
-                self._reclaim(queue, leader.node_id)
-            next_at = min(next_at, self._expire(queue, present))
-            batch, ready_at = self._candidate(queue, lingers=lingers)
-            if batch is None or ready_at > present:
-                next_at = min(next_at, ready_at)
-                continue
-            if leader is None:
-                needs_metadata = True
-                continue
-            node_id = leader.node_id
-            sent, size = filling.get(node_id, ([], 0))
-            if not sent or size + batch.size_bytes > config.max_request_size:
-                under_way = self._in_flight.get(node_id, 0) + sum(
-                    1 for other, _ in requests if other == node_id
-                )
-                if under_way >= config.max_in_flight_requests_per_connection:
+            try:
+                leader = self._cluster.leader_for(queue.tp)
+                if leader is not None:
+                    self._reclaim(queue, leader.node_id)
+                next_at = min(next_at, self._expire(queue, present))
+                batch, ready_at = self._candidate(queue, lingers=lingers)
+                if batch is None or ready_at > present:
+                    next_at = min(next_at, ready_at)
                     continue
-                sent, size = [], 0
-                requests.append((node_id, sent))
-            if not batch.flight:
-                accumulator.take(queue)
-            queue.pipeline.launch(batch, node_id)
-            if queue.batches and queue.pipeline.takes_new:
-                # A request holds one batch of a partition: the next one goes in the next round.
-                next_at = present
-            sent.append(_Sent(queue, batch, batch.flight))
-            filling[node_id] = (sent, size + batch.size_bytes)
+                if leader is None:
+                    needs_metadata = True
+                    continue
+                node_id = leader.node_id
+                sent, size = filling.get(node_id, ([], 0))
+                if not sent or size + batch.size_bytes > config.max_request_size:
+                    under_way = self._in_flight.get(node_id, 0) + sum(
+                        1 for other, _ in requests if other == node_id
+                    )
+                    if under_way >= config.max_in_flight_requests_per_connection:
+                        continue
+                    sent, size = [], 0
+                if not batch.flight and not self._take(queue, batch):
+                    next_at = present
+                    continue
+                queue.pipeline.launch(batch, node_id)
+                if queue.batches and queue.pipeline.takes_new:
+                    # A request holds one batch of a partition: the next one goes in the next round.
+                    next_at = present
+                if not sent:
+                    requests.append((node_id, sent))
+                sent.append(_Sent(queue, batch, batch.flight))
+                filling[node_id] = (sent, size + batch.size_bytes)
+            except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
+                self._abandon(queue, self._report(bug))
         self.identities.failure = None
         if needs_metadata:
             self._cluster.request_refresh()
         return requests, next_at
+
+    def _take(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+        """Encode and number a batch that was never sent; False if a bug of ours has ended it."""
+        try:
+            self._accumulator.take(queue)
+        except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
+            # It has no number yet, so that the next batch leaves no gap.
+            self._fail(queue, batch, self._report(bug), may_be_written=False)
+            return False
+        return True
 
     def _candidate(self, queue: PartitionQueue, *, lingers: bool) -> tuple[ProducerBatch | None, float]:
         """The next batch of a partition, or None, and the time from which it may be sent."""
@@ -259,19 +279,17 @@ class Sender:
             else:
                 response = await self._cluster.request(node_id, request)
         except BarnabasError as error:
-            with self._accumulator.lock:
-                for one in sent:
-                    if one.is_awaited:
-                        one.batch.may_be_written = True
-                        self._retry_or_fail(one.queue, one.batch, error, 0.0)
+            self._settle(sent, partial(self._unanswered, error))
             return
-        with self._accumulator.lock:
-            if response is None:
-                for one in sent:
-                    if one.is_awaited:
-                        self._accumulator.delivered(one.queue, one.batch, -1, -1)
-            else:
-                self._settle(node_id, sent, response)
+        if response is None:
+            self._settle(sent, self._sent_oneway)
+        else:
+            answers = {
+                TopicPartition(topic.name, answer.index): answer
+                for topic in response.responses
+                for answer in topic.partition_responses
+            }
+            self._settle(sent, partial(self._answered, node_id, answers))
 
     def _leaving(self, sent: list[_Sent]) -> list[_Sent]:
         """The batches that may still be sent, now that the request is written to the connection.
@@ -300,26 +318,40 @@ class Sender:
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
         )
 
-    def _settle(self, node_id: BrokerId, sent: list[_Sent], response: ProduceResponse) -> None:
-        answers = {
-            (topic.name, answer.index): answer
-            for topic in response.responses
-            for answer in topic.partition_responses
-        }
-        for one in sent:
-            queue, batch = one.queue, one.batch
-            answer = answers.get(queue.tp)
-            if not one.is_awaited:
-                if batch in queue.pipeline.ghosts and answer and answer.error_code == ErrorCode.NONE:
-                    queue.pipeline.acknowledged(batch, answer.base_offset)
-            elif answer is None:
-                text = f"broker {node_id} did not answer for {queue.tp}"
-                error = api_error(ErrorCode.UNKNOWN_SERVER_ERROR, text)
-                self._fail(queue, batch, error, may_be_written=True)
-            elif answer.error_code == ErrorCode.NONE:
-                self._accumulator.delivered(queue, batch, answer.base_offset, answer.log_append_time_ms)
-            else:
-                self._refused(queue, batch, answer)
+    def _settle(self, sent: list[_Sent], settle: Callable[[_Sent], None]) -> None:
+        """Settle the batches of a request one by one, so that a bug of ours keeps no outcome from others."""
+        with self._accumulator.lock:
+            for one in sent:
+                try:
+                    settle(one)
+                except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
+                    self._abandon(one.queue, self._report(bug))
+
+    def _unanswered(self, error: BarnabasError, one: _Sent) -> None:
+        if one.is_awaited:
+            one.batch.may_be_written = True
+            self._retry_or_fail(one.queue, one.batch, error, 0.0)
+
+    def _sent_oneway(self, one: _Sent) -> None:
+        if one.is_awaited:
+            self._accumulator.delivered(one.queue, one.batch, -1, -1)
+
+    def _answered(
+        self, node_id: BrokerId, answers: Mapping[TopicPartition, PartitionProduceResponse], one: _Sent
+    ) -> None:
+        queue, batch = one.queue, one.batch
+        answer = answers.get(queue.tp)
+        if not one.is_awaited:
+            if batch in queue.pipeline.ghosts and answer and answer.error_code == ErrorCode.NONE:
+                queue.pipeline.acknowledged(batch, answer.base_offset)
+        elif answer is None:
+            text = f"broker {node_id} did not answer for {queue.tp}"
+            error = api_error(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+            self._fail(queue, batch, error, may_be_written=True)
+        elif answer.error_code == ErrorCode.NONE:
+            self._accumulator.delivered(queue, batch, answer.base_offset, answer.log_append_time_ms)
+        else:
+            self._refused(queue, batch, answer)
 
     def _refused(self, queue: PartitionQueue, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
         code = answer.error_code
@@ -334,7 +366,10 @@ class Sender:
             return
         if code in _TOO_LARGE and batch.may_split and batch.record_count > 1:
             log.info("%s: a batch of %d records is too large and is halved", queue.tp, batch.record_count)
-            self._accumulator.split(queue, batch)
+            try:
+                self._accumulator.split(queue, batch)
+            except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
+                self._fail(queue, batch, self._report(bug), may_be_written=batch.may_be_written)
             return
         backoff_ms = 0.0
         if code in _LEADERSHIP:
@@ -395,16 +430,28 @@ class Sender:
     def _fail(
         self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError, *, may_be_written: bool
     ) -> None:
-        count = batch.record_count or (batch.builder.record_count if batch.builder is not None else 0)
-        log.warning("%d records for %s were not delivered: %s", count, queue.tp, error)
+        _log_failed(queue, [batch], error)
         self._accumulator.failed(queue, batch, error, may_be_written=may_be_written)
 
+    def _abandon(self, queue: PartitionQueue, error: BarnabasError) -> None:
+        """Fail all unfinished batches of a partition, whatever state it is in."""
+        _log_failed(queue, [*queue.pipeline.batches, *queue.batches], error)
+        self._accumulator.abandon(queue, error)
+
     def fail_all(self, error: BarnabasError) -> None:
-        """Fail all unfinished batches, for a close that does not wait any longer."""
+        """Fail all unfinished batches, for a close that does not wait any longer, or after a bug of ours."""
         with self._accumulator.lock:
             for queue in list(self._accumulator.active.values()):
-                while (batch := queue.oldest) is not None:
-                    self._fail(queue, batch, error, may_be_written=True)
+                self._abandon(queue, error)
+
+    def _report(self, bug: BaseException) -> BarnabasError:
+        """Report a bug of ours; returns the error for the records that it has ended."""
+        self.loop.call_exception_handler({"message": "sending records failed", "exception": bug})
+        return bug if isinstance(bug, BarnabasError) else LocalError(f"{type(bug).__name__}: {bug}")
+
+    def _gave_up(self, error: BarnabasError, one: _Sent) -> None:
+        if one.is_awaited:
+            self._fail(one.queue, one.batch, error, may_be_written=True)
 
     def _produced(self, node_id: BrokerId, sent: list[_Sent], task: asyncio.Task[None]) -> None:
         """Settle a request after any end; a bug of ours must not leave its records without an outcome."""
@@ -412,10 +459,13 @@ class Sender:
         self._in_flight[node_id] -= 1
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self.loop.call_exception_handler({"message": "sending records failed", "exception": error})
-            with self._accumulator.lock:
-                for one in sent:
-                    if one.is_awaited:
-                        failure = LocalError(f"{type(error).__name__}: {error}")
-                        self._fail(one.queue, one.batch, failure, may_be_written=True)
+            failure = self._report(error)
+            self._settle(sent, partial(self._gave_up, failure))
         self.wake()
+
+
+def _log_failed(queue: PartitionQueue, batches: Iterable[ProducerBatch], error: BarnabasError) -> None:
+    for batch in batches:
+        if not batch.is_done:
+            count = batch.record_count or (batch.builder.record_count if batch.builder is not None else 0)
+            log.warning("%d records for %s were not delivered: %s", count, queue.tp, error)

@@ -141,9 +141,9 @@ class Pipeline:
     def add(self, batch: ProducerBatch) -> None:
         """Add a new batch; the caller has checked `takes_new`, and that there is an identity."""
         invariant(self.takes_new, "%s: no batch may follow now", batch.tp)
-        self.batches.append(batch)
         if self.is_numbered:
             self._number(batch)
+        self.batches.append(batch)
 
     def launch(self, batch: ProducerBatch, node_id: int) -> None:
         """Put a batch in flight to a broker."""
@@ -198,12 +198,12 @@ class Pipeline:
     def replace(self, batch: ProducerBatch, parts: list[ProducerBatch]) -> None:
         """Replace a split batch by its parts, under its numbers."""
         position = self.batches.index(batch)
-        self.batches[position : position + 1] = parts
         if self.is_numbered and self.identity is not None:
             sequence = batch.base_sequence
             for part in parts:
                 part.number(*self.identity, sequence)
                 sequence = sequence_after(sequence, part.record_count)
+        self.batches[position : position + 1] = parts
         self._restart_if_landed()
 
     def restart(self) -> None:
@@ -216,6 +216,14 @@ class Pipeline:
         self.identity = identity
         if self.phase is Phase.RESTARTING:
             self._restart_if_landed()
+
+    def successor(self) -> Pipeline:
+        """An empty pipeline after this one was given up; a new epoch fences its requests in flight."""
+        following = Pipeline(self._limit, is_numbered=self.is_numbered)
+        following.identity, following.worn_out = self.identity, self.worn_out
+        if self.is_numbered:
+            following.restart()
+        return following
 
     def _restart_if_landed(self) -> None:
         if self.phase is Phase.IN_DOUBT and self.is_idle:
