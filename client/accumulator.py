@@ -249,11 +249,12 @@ class Accumulator:
         reserved = max(self.config.batch_size, builder.size_bytes)
         # Before memory is reserved: compression takes long enough for a Ctrl-C.
         queue.close_open()
-        if not self._reserve(reserved):
+        if not self._has_room(reserved):
             return reserved
-        batch = ProducerBatch(queue.tp, builder, reserved_bytes=reserved, created_at=now())
-        # First: after a Ctrl-C in between, no record must join a batch that is in no queue.
+        batch = ProducerBatch(queue.tp, builder, reserved_bytes=0, created_at=now())
+        # First: after a Ctrl-C in between, no batch that is in no queue must have memory or get records.
         self._enqueue(queue, batch)
+        self._reserve(batch, reserved)
         queue.open, queue.append = batch, builder.append
         return batch, 0
 
@@ -262,17 +263,18 @@ class Accumulator:
         self._check_open()
         self._check_size(queue.tp, len(encoded))
         queue.close_open()
-        if not self._reserve(len(encoded)):
+        if not self._has_room(len(encoded)):
             return len(encoded)
         batch = ProducerBatch(
             queue.tp,
             None,
-            reserved_bytes=len(encoded),
+            reserved_bytes=0,
             created_at=now(),
             encoded=encoded,
             record_count=parse_header(encoded).record_count,
         )
         self._enqueue(queue, batch)
+        self._reserve(batch, len(encoded))
         return batch
 
     def _append_grown(
@@ -292,9 +294,9 @@ class Accumulator:
             builder.max_bytes * 2, self.config.batch_size * _GROWTH_LIMIT, self.config.max_request_size
         )
         more = limit - builder.max_bytes
-        if more <= 0 or not self._reserve(more):
+        if more <= 0 or not self._has_room(more):
             return None
-        batch.reserved_bytes += more
+        self._reserve(batch, more)
         builder.max_bytes = limit
         batch.is_full = False
         return builder.append(key, value, headers, timestamp_ms)
@@ -322,13 +324,20 @@ class Accumulator:
 
     # Memory
 
-    def _reserve(self, size: int) -> bool:
+    def _has_room(self, size: int) -> bool:
         missing = size - self._granted
-        if missing > 0 and (self._waiters or missing > self.available_bytes):
-            return False
-        self._granted = max(0, -missing)
-        self.available_bytes -= max(0, missing)
-        return True
+        return missing <= 0 or (not self._waiters and missing <= self.available_bytes)
+
+    def _reserve(self, batch: ProducerBatch, size: int) -> None:
+        """Reserve memory for a batch, after `_has_room`."""
+        missing = size - self._granted
+        # Without a call in between: a Ctrl-C must not leave bytes that belong to no batch.
+        if missing > 0:
+            self._granted = 0
+            self.available_bytes -= missing
+        else:
+            self._granted = -missing
+        batch.reserved_bytes += size
 
     @contextmanager
     def redeeming(self, granted: int) -> Iterator[None]:

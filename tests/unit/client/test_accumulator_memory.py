@@ -159,3 +159,14 @@ async def test_waiters_get_an_error_when_the_producer_closes() -> None:
         sending.accumulator.close("closed by the test")
     with pytest.raises(ClientClosed, match="closed by the test"):
         await waiting
+
+
+async def test_ctrl_c_before_a_batch_is_queued_keeps_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Accumulator, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        raise KeyboardInterrupt
+
+    sending = Sending()
+    monkeypatch.setattr(Accumulator, "_enqueue", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        await sending.send(100)
+    assert sending.accumulator.available_bytes == _BUFFER_MEMORY
