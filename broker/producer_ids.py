@@ -2,7 +2,7 @@
 
 A block is claimed when most of the one before is given, on the slow-work thread, so that requests do not
 wait; those that find nothing left (the first ones after a start) wait for the claim that is under way,
-bounded in number. When ZooKeeper cannot be asked they are told to come again. Ids that were claimed and not
+bounded in number. While ZooKeeper is unreachable they get a retriable error. Ids that were claimed and not
 given when a broker stops are lost, which does no harm: there are 2^63.
 
 Any thread may ask; answers come on the asker's thread or on the slow-work thread, without locks.

@@ -444,7 +444,7 @@ class Accumulator:
         self._finished(queue, batch)
 
     def abandon(self, queue: PartitionQueue, error: BarnabasError) -> None:
-        """Fail all unfinished batches of a partition, whatever state it is in."""
+        """Fail all unfinished batches of a partition; its state may be wrong after a bug."""
         batches = [*queue.pipeline.batches, *queue.batches]
         queue.let_go()
         queue.batches.clear()

@@ -434,7 +434,7 @@ class Sender:
         self._accumulator.failed(queue, batch, error, may_be_written=may_be_written)
 
     def _abandon(self, queue: PartitionQueue, error: BarnabasError) -> None:
-        """Fail all unfinished batches of a partition, whatever state it is in."""
+        """Fail all unfinished batches of a partition; its state may be wrong after a bug."""
         _log_failed(queue, [*queue.pipeline.batches, *queue.batches], error)
         self._accumulator.abandon(queue, error)
 

@@ -118,8 +118,8 @@ class Channel:
         # Every entry holds one of the slots and releases it when it is settled.
         self._in_flight: dict[int, _InFlight] = {}
         self._places = asyncio.Semaphore(max_in_flight)
-        # One timer for all deadlines, set for the earliest or before it. Its time is kept here, because
-        # uvloop's timers do not have it if it had passed already.
+        # One timer serves all deadlines and fires at the earliest or before it. The channel stores its time,
+        # because a timer of uvloop has none if the time was already over.
         self._deadline_timer: asyncio.Handle | None = None
         self._deadline_watched = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None

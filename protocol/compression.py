@@ -164,7 +164,7 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
             piece = view[position : position + piece_bytes]
             if not piece:
                 raise zlib.error("the gzip stream is cut short")
-            # One byte more than allowed distinguishes a bomb from a batch of exactly the largest size.
+            # Read one byte more than the limit: a batch of exactly the limit is allowed, a longer one is not.
             part = worker.decompress(piece, left + 1)
             if len(part) > left:
                 raise _too_large(max_bytes)

@@ -169,7 +169,7 @@ class OffsetsAppends:
             failed = outcome.error != ErrorCode.NONE
             for settled, first in batch.written:
                 _report(settled, outcome.error, -1 if failed else outcome.base_offset + first)
-            # Only now: what the settling brings forth is written by the loop in `flush`, not from within.
+            # Only now: the loop in `flush` writes the records that the outcomes have caused.
             with self._lock:
                 self._is_busy = False
             # Where it is answered while it is written, that loop goes on by itself.

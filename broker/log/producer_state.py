@@ -1,4 +1,4 @@
-"""What a log knows of its idempotent producers, and which of their batches it takes (KIP-98, KIP-360).
+"""The state of a log's idempotent producers, and the rules that accept their batches (KIP-98, KIP-360).
 
 Every batch of such a producer carries its id, an epoch and the sequence number of its first record. The rules
 are Kafka 3.9's:

@@ -102,7 +102,7 @@ def recover_log(
     ):
         logger.info("%s: the leader epochs are read from all batches", folder)
         epochs = epochs or EpochCache(folder, files)
-        # Read the epochs of all batches, also of those that recovery did not read.
+        # Read the epochs from the headers of all batches; recovery may have skipped some segments.
         scanned = [start for segment in kept for start in _epoch_starts(segment)]
     epochs.correct(scanned, end if kept else None)
     if is_clean:

@@ -131,8 +131,8 @@ class Segment(SegmentReader):
         return self.file.is_written or self.offset_index.is_dirty or self.time_index.is_dirty
 
     def age(self) -> SegmentAge:
-        """What retention goes by; the time of the last write where no record has a timestamp, or none can be
-        read because the segment is damaged.
+        """The size and age by which retention decides. The age is that of the last write if no record has a
+        timestamp, or if the segment is damaged and cannot be read.
 
         Raises LogDirFailure.
         """
@@ -295,7 +295,7 @@ class Segment(SegmentReader):
         return offset
 
     def load_tail(self, least_next_offset: int) -> None:
-        """Find out, from the last index entry on, what else is known only in memory: next offset, timestamps.
+        """Read the batches after the last index entry, and restore the next offset and the timestamps.
 
         Raises CORRUPT_MESSAGE when the bytes there are no batches.
         """
@@ -324,7 +324,7 @@ class Segment(SegmentReader):
         self._bytes_since_entry = 0
 
     def finish_rebuild(self, size: int, next_offset: int) -> None:
-        """What was noted ends here; bytes behind, which nobody can have seen yet, are cut off.
+        """Set the end of the noted batches, and cut off the bytes after it, which no reader has seen.
 
         Raises LogDirFailure.
         """

@@ -43,7 +43,7 @@ Progress = Callable[[int], None]
 
 
 class Finding(NamedTuple):
-    """What is wrong with a file; position and offset if the fault lies among the records.
+    """A fault of a file; with position and offset if the fault lies among the records.
 
     Without ``is_damage`` the next start mends it.
     """

@@ -46,7 +46,7 @@ class Page:
         with self._lock:
             text = self._text
             if text is None or self._now_ms() - self._made_ms >= FRESH_MS:
-                # By when it began: what is told is never older than that.
+                # The time when the collection began: the values on the page are not older.
                 made_ms = self._now_ms()
                 text = generate_latest(self._registry)
                 self._text, self._made_ms = text, made_ms

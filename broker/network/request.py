@@ -3,7 +3,7 @@
 A request is answered exactly once: by `respond`, `respond_nothing` (acks=0) or `close_connection`, from any
 thread; a second answer is a bug and raises `InvariantViolation`. An answer for a connection that is gone
 meanwhile is dropped, and so is one after `fail`. Made by the connection's network thread, handed to one IO
-worker, and answered by that worker or, later, by whoever completes it in the purgatory.
+worker, and answered by that worker or, later, by the thread that completes it in the purgatory.
 """
 
 from __future__ import annotations

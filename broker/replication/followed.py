@@ -22,7 +22,7 @@ from barnabas.protocol.messages.fetch import FetchPartition, FetchTopic, Forgott
 _FIRST_RETRY_MS: Final = 10.0
 
 Named = tuple[LeaderEpoch, Offset, LeaderEpoch, Offset, TopicId]
-"""What a fetch says: the leader's epoch, and the log's end, last epoch, start and topic id."""
+"""The fields of a fetch: the leader's epoch, and the log's end, last epoch, start and topic id."""
 
 
 class Followed:

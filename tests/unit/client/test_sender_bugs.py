@@ -131,7 +131,7 @@ async def test_a_bug_in_a_partitions_state_ends_its_records_and_a_new_epoch_fenc
             assert await outcomes(futures) == [BUG] * 20
             next_ones = [await producer.send("t", b"next", partition=0) for _ in range(6)]
             gate.set()
-            # What was in flight may have been written, as for any record with an error.
+            # The batches in flight may have been written: an error never says that a record was not.
             await producer.flush()
             offsets = [(await future).offset for future in next_ones]
             assert (await later).offset == 1

@@ -346,7 +346,7 @@ def test_a_broker_that_never_applies_metadata_still_gets_its_roles(
     refuse_metadata(rig)
     for partition in range(3):
         rig.channels.send(ONE, batch_of(partition))
-        wait_until(lambda: len(rig.broker.of(UpdateMetadataRequest)) == partition + 1)  # noqa: B023 - at once
+        wait_until(lambda: len(rig.broker.of(UpdateMetadataRequest)) == partition + 1)  # noqa: B023 - called in this turn
     assert rig.partitions_told() == [0, 1, 2]
     assert failures_of(rig) == []
 
@@ -356,7 +356,7 @@ def test_the_pause_after_metadata_that_was_not_applied_grows(rig: Rig) -> None:
     for number in range(3):
         since = time.monotonic()
         rig.channels.send(ONE, batch_of(0))
-        wait_until(lambda: len(failures_of(rig)) == number + 1)  # noqa: B023 - at once
+        wait_until(lambda: len(failures_of(rig)) == number + 1)  # noqa: B023 - called in this turn
         # A loop's clock may be late by a millisecond.
         assert time.monotonic() - since >= channels._RETRY_S * 2**number - 0.01
 

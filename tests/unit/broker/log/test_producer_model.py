@@ -1,4 +1,4 @@
-"""What a log knows of its producers against a model that remembers every batch ever written.
+"""The state of a log's producers against a model that remembers every batch ever written.
 
 Each run writes as several producers with epochs, repeats, gaps and batches of many sizes, as leader and as
 follower; truncates, rolls, deletes old segments, and stops cleanly or by a crash. After every step the log

@@ -186,7 +186,7 @@ def test_the_least_recent_writers_above_the_limit_are_evicted() -> None:
     for number in range(33):
         states.note(written(number, 0, producer_id=number), 100 - number if number < 5 else 1_000 + number)
     assert states.bound(33) == 0
-    # One over the limit, and a 16th more, so that the next few need no search.
+    # It evicts a 16th of the limit at once, so that the next few producers need no search.
     assert states.bound(32) == 3
     assert {state.producer_id for state in states} == {0, 1} | set(range(5, 33))
 
