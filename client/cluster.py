@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from barnabas.client.bugs import report_bug
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientClosed, NoBrokerReachable
 from barnabas.client.hedge_delay import HedgeDelay, first_answer
@@ -400,9 +401,7 @@ class Cluster:
         if error is not None:
             log.warning("metadata could not be refreshed: %s", error)
             if not isinstance(error, BarnabasError):
-                asyncio.get_running_loop().call_exception_handler(
-                    {"message": "the metadata refresh failed", "exception": error}
-                )
+                report_bug("the metadata refresh failed", error)
         if self._age_timer is not None:
             self._age_timer.cancel()
         self._age_timer = asyncio.get_running_loop().call_later(

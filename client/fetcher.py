@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from barnabas.client.bugs import report_bug
 from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.errors import LogTruncated, OffsetUnknown
@@ -249,9 +250,9 @@ class Fetcher:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             # A bug of ours: the user's next poll must raise it rather than wait for ever.
-            self._loop.call_exception_handler({"message": "fetching failed", "exception": error})
+            failure = report_bug("fetching failed", error)
             for state in self._states.values():
-                self._fail(state, LocalError(f"{type(error).__name__}: {error}"))
+                self._fail(state, failure)
         self.wake()
 
     def _arm(self, delay: float) -> None:

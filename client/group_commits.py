@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from barnabas.client.bugs import report_bug
 from barnabas.client.committed_offsets import CommittedOffsets, OffsetAndMetadata
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.group_membership import Membership
@@ -93,10 +94,7 @@ class GroupCommits:
             self._tell(done, offsets, LocalError("given up before the outcome was known"))
             raise
         except Exception as bug:  # noqa: BLE001 - a bug of ours, reported here and raised by the next poll
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "committing offsets failed", "exception": bug}
-            )
-            error = self.failure = LocalError(f"{type(bug).__name__}: {bug}")
+            error = self.failure = report_bug("committing offsets failed", bug)
         self._tell(done, offsets, error)
         self._noticed()
 

@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from barnabas.client.assignors import is_cooperative
+from barnabas.client.bugs import report_bug
 from barnabas.client.cluster import Cluster
 from barnabas.client.committed_offsets import CommittedOffsets
 from barnabas.client.config import ConsumerConfig
@@ -79,7 +80,7 @@ class GroupSession:
         self._stirred = asyncio.Event()
         """Set to wake the background before its time."""
         self._topics = TopicSearch(cluster, config)
-        self._fault: LocalError | None = None
+        self._fault: BarnabasError | None = None
         self.attention_at = -_NEVER
         """The time at which `upkeep` is due; `-inf` is at once."""
         self._turns = asyncio.Lock()
@@ -489,8 +490,5 @@ class GroupSession:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, BarnabasError):
             # A bug of ours, or of a commit's callback: the next poll must raise it.
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "the work for the group failed", "exception": error}
-            )
-            self._fault = LocalError(f"{type(error).__name__}: {error}")
+            self._fault = report_bug("the work for the group failed", error)
             self._attend()

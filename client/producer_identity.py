@@ -11,9 +11,10 @@ import logging
 import time
 from collections.abc import Callable
 
+from barnabas.client.bugs import report_bug
 from barnabas.client.cluster import Cluster
 from barnabas.client.sequences import ProducerIdentity
-from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, api_error
+from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest
 
 log = logging.getLogger(__name__)
@@ -77,8 +78,5 @@ class IdentitySource:
             self.failure = error
         elif error is not None:
             # A bug of ours must not leave the records without an outcome.
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "asking for a producer id failed", "exception": error}
-            )
-            self.failure = LocalError(f"{type(error).__name__}: {error}")
+            self.failure = report_bug("asking for a producer id failed", error)
         self._changed()

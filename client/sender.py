@@ -19,13 +19,14 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from barnabas.client.accumulator import Accumulator, PartitionQueue
+from barnabas.client.bugs import report_bug
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import DeliveryTimedOut
 from barnabas.client.producer_batch import BatchState, ProducerBatch, now
 from barnabas.client.producer_identity import IdentitySource
 from barnabas.protocol.backoff import doubled
-from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, api_error
+from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.produce import (
     PartitionProduceData,
@@ -78,6 +79,8 @@ _GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNO
 """Codes that mean, for the oldest batch, that its numbers do not follow the broker's last ones."""
 _GATHER_S: Final = 0.05
 """The time that the open batch collects records while others of its partition are in flight."""
+
+_BUG: Final = "sending records failed"
 
 
 class _Sent(NamedTuple):
@@ -133,7 +136,7 @@ class Sender:
             with self._accumulator.lock:
                 requests, next_at = self._collect(present)
         except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
-            self.fail_all(self._report(bug))
+            self.fail_all(report_bug(_BUG, bug))
             return
         for node_id, sent in requests:
             self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
@@ -199,7 +202,7 @@ class Sender:
                 sent.append(_Sent(queue, batch, batch.flight))
                 filling[node_id] = (sent, size + batch.size_bytes)
             except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
-                self._abandon(queue, self._report(bug))
+                self._abandon(queue, report_bug(_BUG, bug))
         self.identities.failure = None
         if needs_metadata:
             self._cluster.request_refresh()
@@ -211,7 +214,7 @@ class Sender:
             self._accumulator.take(queue)
         except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
             # It has no number yet, so that the next batch leaves no gap.
-            self._fail(queue, batch, self._report(bug), may_be_written=False)
+            self._fail(queue, batch, report_bug(_BUG, bug), may_be_written=False)
             return False
         return True
 
@@ -325,7 +328,7 @@ class Sender:
                 try:
                     settle(one)
                 except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
-                    self._abandon(one.queue, self._report(bug))
+                    self._abandon(one.queue, report_bug(_BUG, bug))
 
     def _unanswered(self, error: BarnabasError, one: _Sent) -> None:
         if one.is_awaited:
@@ -369,7 +372,7 @@ class Sender:
             try:
                 self._accumulator.split(queue, batch)
             except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
-                self._fail(queue, batch, self._report(bug), may_be_written=batch.may_be_written)
+                self._fail(queue, batch, report_bug(_BUG, bug), may_be_written=batch.may_be_written)
             return
         backoff_ms = 0.0
         if code in _LEADERSHIP:
@@ -444,11 +447,6 @@ class Sender:
             for queue in list(self._accumulator.active.values()):
                 self._abandon(queue, error)
 
-    def _report(self, bug: BaseException) -> BarnabasError:
-        """Report a bug of ours; returns the error for the records that it has ended."""
-        self.loop.call_exception_handler({"message": "sending records failed", "exception": bug})
-        return bug if isinstance(bug, BarnabasError) else LocalError(f"{type(bug).__name__}: {bug}")
-
     def _gave_up(self, error: BarnabasError, one: _Sent) -> None:
         if one.is_awaited:
             self._fail(one.queue, one.batch, error, may_be_written=True)
@@ -459,7 +457,7 @@ class Sender:
         self._in_flight[node_id] -= 1
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            failure = self._report(error)
+            failure = report_bug(_BUG, error)
             self._settle(sent, partial(self._gave_up, failure))
         self.wake()
 

@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Final
 
+from barnabas.client.bugs import report_bug
 from barnabas.client.committed_offsets import OffsetAndMetadata
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.fetched import PartitionState
 from barnabas.client.fetcher import reset_of
-from barnabas.protocol.errors import BarnabasError, LocalError
+from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,4 @@ class StartOffsets:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             # A bug of ours: the user's next poll must raise it rather than wait for ever.
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "finding the start offsets failed", "exception": error}
-            )
-            self._settle(generations, {}, LocalError(f"{type(error).__name__}: {error}"))
+            self._settle(generations, {}, report_bug("finding the start offsets failed", error))
