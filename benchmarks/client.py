@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import uvloop
 
 from barnabas.client import blocking
-from barnabas.client.admin import Admin, NewTopic
-from barnabas.client.consumer import Consumer
-from barnabas.client.producer import Producer
+from barnabas.client.admin.admin import Admin, NewTopic
+from barnabas.client.consumer.consumer import Consumer
+from barnabas.client.producer.producer import Producer
 
 VALUE_BYTES = 100
 

@@ -25,10 +25,10 @@ from typing import Final, NamedTuple
 
 import uvloop
 
-from barnabas.client.admin import Admin, NewTopic
+from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.metadata import PartitionInfo
-from barnabas.client.producer import Producer
-from barnabas.client.producer_batch import RecordMetadata
+from barnabas.client.producer.batch import RecordMetadata
+from barnabas.client.producer.producer import Producer
 from barnabas.deploy.local_broker import broker_command, to_properties
 from barnabas.deploy.probe import wait_ready
 from barnabas.deploy.process import DeployError, ManagedProcess, tail

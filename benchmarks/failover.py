@@ -16,10 +16,10 @@ from collections.abc import Collection
 
 import uvloop
 
-from barnabas.client.admin import Admin, NewTopic
+from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.metadata import PartitionInfo
-from barnabas.client.producer import Producer
-from barnabas.client.producer_batch import DeliveryCallback, RecordMetadata
+from barnabas.client.producer.batch import DeliveryCallback, RecordMetadata
+from barnabas.client.producer.producer import Producer
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ApiError, BarnabasError
 from benchmarks.support import Figure, Options, run, running_cluster, tell

@@ -26,11 +26,11 @@ from barnabas.broker.coordinators.group_log import OffsetAndMetadata, OffsetReco
 from barnabas.broker.coordinators.group_records import to_bytes
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.cli.demo_member import SESSION_TIMEOUT_MS
-from barnabas.client.admin import Admin, NewTopic
+from barnabas.cli.demo.member import SESSION_TIMEOUT_MS
+from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.consumer import Consumer
+from barnabas.client.consumer.consumer import Consumer
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, raise_for
@@ -108,7 +108,7 @@ async def _members(bootstrap: str, group: str, members: int) -> float:
 
 async def _mended(bootstrap: str, group: str) -> float:
     """The seconds from the SIGKILL of one of three members until the others have its partitions."""
-    words = [sys.executable, "-m", "barnabas.cli.demo_member", bootstrap, _SMALL, group]
+    words = [sys.executable, "-m", "barnabas.cli.demo.member", bootstrap, _SMALL, group]
     settings: dict[str, Any] = {"session_timeout_ms": SESSION_TIMEOUT_MS, "heartbeat_interval_ms": 300}
     async with (
         Consumer(bootstrap_servers=bootstrap, group_id=group, **settings) as first,

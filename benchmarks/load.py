@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
 
-from barnabas.client.admin import Admin, NewTopic
-from barnabas.client.producer import Producer
+from barnabas.client.admin.admin import Admin, NewTopic
+from barnabas.client.producer.producer import Producer
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import api_error

@@ -15,7 +15,7 @@ from typing import Final
 
 import uvloop
 
-from barnabas.client.admin import Admin
+from barnabas.client.admin.admin import Admin
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -19,8 +19,10 @@ from typing import Final
 from barnabas.broker.auto_topics import AutoTopicCreation
 from barnabas.broker.background_work import BackgroundWork
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
-from barnabas.broker.config import BrokerConfig, validate_topic_config
-from barnabas.broker.config_layers import ConfigLayers
+from barnabas.broker.config.broker_config import BrokerConfig, validate_topic_config
+from barnabas.broker.config.layers import ConfigLayers
+from barnabas.broker.config.live_settings import LiveSettings
+from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.controlled_shutdown import request_controlled_shutdown
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Moment
@@ -28,7 +30,6 @@ from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.dispatcher import Dispatcher, is_short, lane_of
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.live_settings import LiveSettings
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.membership import Membership
 from barnabas.broker.metadata_cache import MetadataCache
@@ -40,7 +41,6 @@ from barnabas.broker.replication.fetcher import FetcherManager
 from barnabas.broker.replication.leader_fetches import FetcherSettings
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.slow_work import SlowWork
-from barnabas.broker.topic_settings import TopicSettingsTable
 from barnabas.broker.zookeeper_adapters import (
     ZooKeeperConfigWork,
     ZooKeeperIsrStore,
@@ -50,20 +50,20 @@ from barnabas.broker.zookeeper_adapters import (
     settings_taker,
     topic_maker,
 )
-from barnabas.controller.config_changes import ConfigChanges
 from barnabas.controller.controller import Controller
 from barnabas.controller.reign import ControllerSettings
-from barnabas.controller.store import ClusterStore
 from barnabas.controller.topics import TopicAdmin
 from barnabas.controller.topics import TopicSettings as TopicAdminSettings
-from barnabas.controller.znodes import AdvertisedListener, BrokerRegistration
-from barnabas.controller.zookeeper import SessionEvent
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import (
     LEAVING_BROKER_EPOCH,
     BrokerEpoch,
     Endpoint,
 )
+from barnabas.zookeeper.config_changes import ConfigChanges
+from barnabas.zookeeper.session import SessionEvent
+from barnabas.zookeeper.store import ClusterStore
+from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration
 
 logger = logging.getLogger(__name__)
 

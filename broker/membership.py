@@ -16,11 +16,11 @@ from functools import partial
 from typing import Final
 
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.controller.paths import broker_id
-from barnabas.controller.store import ClusterStore
-from barnabas.controller.znodes import BrokerRegistration, MalformedZnode
-from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.ids import NO_BROKER_EPOCH, NO_CONTROLLER_EPOCH, BrokerEpoch, ControllerEpoch
+from barnabas.zookeeper.paths import broker_id
+from barnabas.zookeeper.session import SessionEvent, SessionLost, ZooKeeperUnavailable
+from barnabas.zookeeper.store import ClusterStore
+from barnabas.zookeeper.znodes import BrokerRegistration, MalformedZnode
 
 logger = logging.getLogger(__name__)
 

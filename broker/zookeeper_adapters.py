@@ -11,18 +11,13 @@ from contextlib import contextmanager
 from typing import Final
 
 from barnabas.broker.auto_topics import Create, create_through
-from barnabas.broker.config import BrokerConfig
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.live_settings import LiveSettings, Written
 from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC, new_offsets_topic
 from barnabas.broker.handlers.services import ALL_BROKERS, ConfigResource, GrownTopic
-from barnabas.broker.live_settings import LiveSettings, Written
 from barnabas.broker.producer_ids import ProducerIdsUnavailable
 from barnabas.broker.replication.isr_changes import IneligibleReplica, IsrConflict, IsrStoreUnavailable
-from barnabas.controller.config_store import ConfigStore, Entity, EntityKind
-from barnabas.controller.producer_id_blocks import claim_producer_ids
-from barnabas.controller.store import ClusterStore, PartitionStateConflict, ReplicaNotRegistered
 from barnabas.controller.topics import TopicAdmin, TopicResult
-from barnabas.controller.znodes import MalformedZnode, StoredConfig
-from barnabas.controller.zookeeper import SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
     NO_TOPIC_ID,
@@ -42,6 +37,11 @@ from barnabas.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicState,
 )
+from barnabas.zookeeper.config_store import ConfigStore, Entity, EntityKind
+from barnabas.zookeeper.producer_id_blocks import claim_producer_ids
+from barnabas.zookeeper.session import SessionLost, ZooKeeperUnavailable
+from barnabas.zookeeper.store import ClusterStore, PartitionStateConflict, ReplicaNotRegistered
+from barnabas.zookeeper.znodes import MalformedZnode, StoredConfig
 
 _CHANGE_ROUNDS: Final = 10
 

@@ -11,7 +11,7 @@ from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, ru
 from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.output import print_json, print_table
 from barnabas.cli.settings_arguments import key_values
-from barnabas.client.admin import Admin, Append, ConfigChange, ConfigEntry, ConfigResource, Subtract
+from barnabas.client.admin.admin import Admin, Append, ConfigChange, ConfigEntry, ConfigResource, Subtract
 from barnabas.protocol.messages.configs import ConfigResourceType, ConfigSource
 
 _SOURCES = {

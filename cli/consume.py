@@ -21,10 +21,10 @@ from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, ru
 from barnabas.cli.exit_codes import NOT_FOUND, OK, TERMINATED, USAGE, CommandError
 from barnabas.cli.output import field, iso_time, text
 from barnabas.cli.settings_arguments import add_settings_argument, admin_settings, client_settings
-from barnabas.client.admin import Admin
+from barnabas.client.admin.admin import Admin
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.consumer import Consumer
-from barnabas.client.fetched import ConsumerRecord
+from barnabas.client.consumer.consumer import Consumer
+from barnabas.client.consumer.fetched import ConsumerRecord
 from barnabas.protocol.ids import TopicPartition
 
 _POLL_MS: Final = 1_000

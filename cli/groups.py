@@ -19,9 +19,9 @@ from barnabas.cli.offset_resets import (
     within,
 )
 from barnabas.cli.output import count, print_json, print_table
-from barnabas.client.admin import Admin, GroupDescription, MemberDescription
-from barnabas.client.admin_groups import for_each
-from barnabas.client.committed_offsets import OffsetAndMetadata
+from barnabas.client.admin.admin import Admin, GroupDescription, MemberDescription
+from barnabas.client.admin.groups import for_each
+from barnabas.client.consumer.committed_offsets import OffsetAndMetadata
 from barnabas.client.errors import GroupErrors
 from barnabas.client.metadata import TopicInfo
 from barnabas.client.offsets import EARLIEST, LATEST, ListedOffset

@@ -32,7 +32,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "consume": ("consume", "print the records of a topic"),
     "broker": ("broker", "run one broker in the foreground"),
     "log": ("log", "dump, verify and repair the files of a log"),
-    "demo": ("demo", "the main job on real data, start to end"),
+    "demo": ("demo.demo", "the main job on real data, start to end"),
     "perf": ("perf", "measure how fast a cluster writes and reads records"),
 }
 """Subcommand → (module of barnabas.cli, help). A module has ``add_arguments(parser, name)`` and ``run``."""

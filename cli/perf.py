@@ -17,11 +17,11 @@ from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, ru
 from barnabas.cli.exit_codes import OK, USAGE, CommandError
 from barnabas.cli.output import print_json
 from barnabas.cli.settings_arguments import add_settings_argument, admin_settings, client_settings
-from barnabas.client.admin import Admin, NewTopic
+from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.config import ConsumerConfig, ProducerConfig
-from barnabas.client.consumer import Consumer
-from barnabas.client.producer import Producer
-from barnabas.client.producer_batch import RecordMetadata
+from barnabas.client.consumer.consumer import Consumer
+from barnabas.client.producer.batch import RecordMetadata
+from barnabas.client.producer.producer import Producer
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 

@@ -17,10 +17,10 @@ from barnabas.cli.exit_codes import OK, USAGE, CommandError, exit_code_of
 from barnabas.cli.line_source import read_lines
 from barnabas.cli.output import count, print_json
 from barnabas.cli.settings_arguments import add_settings_argument, admin_settings, client_settings
-from barnabas.client.admin import Admin
+from barnabas.client.admin.admin import Admin
 from barnabas.client.config import ProducerConfig
-from barnabas.client.producer import Producer
-from barnabas.client.producer_batch import RecordMetadata
+from barnabas.client.producer.batch import RecordMetadata
+from barnabas.client.producer.producer import Producer
 from barnabas.protocol.errors import BarnabasError
 
 

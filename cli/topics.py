@@ -10,7 +10,7 @@ from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, ru
 from barnabas.cli.exit_codes import OK, USAGE, CommandError
 from barnabas.cli.output import print_json, print_table
 from barnabas.cli.settings_arguments import key_values
-from barnabas.client.admin import Admin, ConfigResource, NewPartitions, NewTopic
+from barnabas.client.admin.admin import Admin, ConfigResource, NewPartitions, NewTopic
 from barnabas.client.metadata import PartitionInfo, TopicInfo
 from barnabas.protocol.errors import ApiError, ErrorCode
 

@@ -9,13 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from barnabas.client.admin import Admin, ConfigResource, NewPartitions, NewTopic
-    from barnabas.client.committed_offsets import OffsetAndMetadata
+    from barnabas.client.admin.admin import Admin, ConfigResource, NewPartitions, NewTopic
     from barnabas.client.config import AdminConfig, ConsumerConfig, ProducerConfig
-    from barnabas.client.consumer import Consumer, ConsumerRecord
-    from barnabas.client.producer import Producer
-    from barnabas.client.producer_batch import RecordFuture, RecordMetadata
-    from barnabas.client.subscription import RebalanceListener
+    from barnabas.client.consumer.committed_offsets import OffsetAndMetadata
+    from barnabas.client.consumer.consumer import Consumer, ConsumerRecord
+    from barnabas.client.consumer.subscription import RebalanceListener
+    from barnabas.client.producer.batch import RecordFuture, RecordMetadata
+    from barnabas.client.producer.producer import Producer
     from barnabas.protocol.ids import TopicPartition
 
 __all__ = [
@@ -37,20 +37,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Admin": "barnabas.client.admin",
+    "Admin": "barnabas.client.admin.admin",
     "AdminConfig": "barnabas.client.config",
-    "ConfigResource": "barnabas.client.admin",
-    "Consumer": "barnabas.client.consumer",
+    "ConfigResource": "barnabas.client.admin.admin",
+    "Consumer": "barnabas.client.consumer.consumer",
     "ConsumerConfig": "barnabas.client.config",
-    "ConsumerRecord": "barnabas.client.consumer",
-    "NewPartitions": "barnabas.client.admin",
-    "NewTopic": "barnabas.client.admin",
-    "OffsetAndMetadata": "barnabas.client.committed_offsets",
-    "Producer": "barnabas.client.producer",
+    "ConsumerRecord": "barnabas.client.consumer.consumer",
+    "NewPartitions": "barnabas.client.admin.admin",
+    "NewTopic": "barnabas.client.admin.admin",
+    "OffsetAndMetadata": "barnabas.client.consumer.committed_offsets",
+    "Producer": "barnabas.client.producer.producer",
     "ProducerConfig": "barnabas.client.config",
-    "RebalanceListener": "barnabas.client.subscription",
-    "RecordFuture": "barnabas.client.producer_batch",
-    "RecordMetadata": "barnabas.client.producer_batch",
+    "RebalanceListener": "barnabas.client.consumer.subscription",
+    "RecordFuture": "barnabas.client.producer.batch",
+    "RecordMetadata": "barnabas.client.producer.batch",
     "TopicPartition": "barnabas.protocol.ids",
 }
 

@@ -12,17 +12,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from barnabas.client import admin as _admin
-from barnabas.client.blocking_consumer import Consumer
-from barnabas.client.blocking_producer import Producer, RecordFuture
+from barnabas.client.admin import admin as _admin
 from barnabas.client.cluster import Cluster
-from barnabas.client.committed_offsets import OffsetAndMetadata, OffsetToCommit
 from barnabas.client.config import AdminConfig, BootstrapServers, ClientConfig
+from barnabas.client.consumer.blocking import Consumer
+from barnabas.client.consumer.committed_offsets import OffsetAndMetadata, OffsetToCommit
+from barnabas.client.consumer.range_reader import DEFAULT_FETCH_BYTES, DEFAULT_STALL_TIMEOUT_MS
+from barnabas.client.consumer.range_reader import read_range as _read_range
 from barnabas.client.loop_thread import LoopThread, start_on
 from barnabas.client.metadata import TopicInfo
 from barnabas.client.offsets import ListedOffset, OffsetSpec
-from barnabas.client.range_reader import DEFAULT_FETCH_BYTES, DEFAULT_STALL_TIMEOUT_MS
-from barnabas.client.range_reader import read_range as _read_range
+from barnabas.client.producer.blocking import Producer, RecordFuture
 from barnabas.protocol.ids import TopicPartition
 
 __all__ = ["Admin", "Consumer", "Producer", "RecordFuture", "read_range"]
@@ -182,7 +182,7 @@ def read_range(
     reuse_buffers: bool = False,
     **client_config: Any,
 ) -> Iterator[memoryview]:
-    """As `barnabas.client.range_reader.read_range`, with a connection of its own, made at the first step."""
+    """As `range_reader.read_range`, with a connection of its own, made at the first step."""
     config = ClientConfig.of({"bootstrap_servers": bootstrap_servers, **client_config})
     thread = LoopThread("barnabas-range-reader")
     cluster: Cluster | None = None

@@ -112,7 +112,7 @@ def _check_idempotence(value: Any) -> bool | None:
 
 
 def _check_partitioner(value: Any) -> Any:
-    from barnabas.client.partitioners import PARTITIONERS
+    from barnabas.client.producer.partitioners import PARTITIONERS
 
     if not callable(value) and value not in PARTITIONERS:
         raise _Refused(f"one of {', '.join(PARTITIONERS)}, or a callable (key, partition_count) -> partition")
@@ -120,7 +120,7 @@ def _check_partitioner(value: Any) -> Any:
 
 
 def _check_strategies(value: Any) -> tuple[str, ...]:
-    from barnabas.client.assignors import ASSIGNORS
+    from barnabas.client.consumer.assignors import ASSIGNORS
 
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else ()
     if not names or any(name not in ASSIGNORS for name in names) or len(set(names)) != len(names):

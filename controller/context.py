@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from barnabas.controller.znodes import BrokerRegistration, LeadershipState, StoredConfig
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, TopicId, TopicPartition
+from barnabas.zookeeper.znodes import BrokerRegistration, LeadershipState, StoredConfig
 
 
 class PartitionState(Enum):

@@ -20,19 +20,19 @@ from kazoo.exceptions import KazooException
 
 from barnabas.controller import events
 from barnabas.controller.channels import BrokerChannels, ControllerChannels
-from barnabas.controller.controller_writer import ControllerMoved, ControllerWriter
 from barnabas.controller.event_queue import EventQueue, EventQueueFull
 from barnabas.controller.events import Event, ShutdownDone
 from barnabas.controller.peer_lives import PeerLives
 from barnabas.controller.reign import ControllerSettings, Reign
 from barnabas.controller.sentinel import ControllerSentinel, Target
-from barnabas.controller.store import ClusterStore
-from barnabas.controller.threads import Threads
-from barnabas.controller.znodes import ControllerNode, MalformedZnode
-from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.backoff import doubled
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch
+from barnabas.zookeeper.controller_writer import ControllerMoved, ControllerWriter
+from barnabas.zookeeper.session import SessionEvent, SessionLost, ZooKeeperUnavailable
+from barnabas.zookeeper.store import ClusterStore
+from barnabas.zookeeper.threads import Threads
+from barnabas.zookeeper.znodes import ControllerNode, MalformedZnode
 
 log = logging.getLogger("barnabas.controller")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from barnabas.controller.znodes import ControllerNode
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
@@ -18,6 +17,7 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
+from barnabas.zookeeper.znodes import ControllerNode
 
 ShutdownDone = Callable[[ErrorCode, list[TopicPartition]], None]
 """Called with the outcome and the partitions that the broker still leads; must not block."""

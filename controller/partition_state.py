@@ -14,7 +14,6 @@ from enum import Enum
 from typing import Final, Protocol
 
 from barnabas.controller.context import ControllerContext, IllegalTransition, PartitionState
-from barnabas.controller.controller_writer import ControllerMoved, StateUpdates
 from barnabas.controller.election import (
     Election,
     elect_for_controlled_shutdown,
@@ -22,8 +21,9 @@ from barnabas.controller.election import (
     elect_offline,
 )
 from barnabas.controller.request_batch import RequestBatch
-from barnabas.controller.znodes import LeadershipState
 from barnabas.protocol.ids import ControllerEpoch, LeaderEpoch, TopicPartition
+from barnabas.zookeeper.controller_writer import ControllerMoved, StateUpdates
+from barnabas.zookeeper.znodes import LeadershipState
 
 log = logging.getLogger("barnabas.controller")
 state_change_log = logging.getLogger("barnabas.state_change")

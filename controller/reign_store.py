@@ -10,8 +10,8 @@ from typing import Protocol
 
 from barnabas.controller.partition_state import StateReader, StateWriter
 from barnabas.controller.topic_deletion import TopicRemover
-from barnabas.controller.znodes import BrokerRegistration, MalformedZnode, StoredConfig, TopicAssignment
 from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.zookeeper.znodes import BrokerRegistration, MalformedZnode, StoredConfig, TopicAssignment
 
 Watch = Callable[[object], None]
 

@@ -12,12 +12,12 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from barnabas.controller.context import ControllerContext, IllegalTransition, Replica, ReplicaState
-from barnabas.controller.controller_writer import ControllerMoved
 from barnabas.controller.election import without_replicas
 from barnabas.controller.partition_state import StateReader, StateWriter
 from barnabas.controller.request_batch import RequestBatch
-from barnabas.controller.znodes import LeadershipState
 from barnabas.protocol.ids import NO_BROKER, BrokerId, TopicPartition
+from barnabas.zookeeper.controller_writer import ControllerMoved
+from barnabas.zookeeper.znodes import LeadershipState
 
 log = logging.getLogger("barnabas.controller")
 state_change_log = logging.getLogger("barnabas.state_change")

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from barnabas.controller.context import ControllerContext, Replica
-from barnabas.controller.znodes import LeadershipState, StoredConfig
 from barnabas.protocol.ids import (
     NO_BROKER,
     NO_LEADER_EPOCH,
@@ -43,6 +42,7 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
+from barnabas.zookeeper.znodes import LeadershipState, StoredConfig
 
 T = TypeVar("T")
 

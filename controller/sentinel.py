@@ -21,9 +21,9 @@ from typing import Final, NamedTuple
 
 from barnabas.controller.peer_lives import PeerLives, Sign
 from barnabas.controller.peer_probe import connect
-from barnabas.controller.threads import Threads
-from barnabas.controller.znodes import ControllerNode
 from barnabas.protocol.ids import BrokerEpoch, Endpoint
+from barnabas.zookeeper.threads import Threads
+from barnabas.zookeeper.znodes import ControllerNode
 
 log = logging.getLogger("barnabas.controller")
 

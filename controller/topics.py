@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from barnabas.controller.assignment import added_partitions, assign_replicas, check_assignment
-from barnabas.controller.controller_writer import ControllerMoved
-from barnabas.controller.znodes import MalformedZnode, TopicAssignment, random_uuid
-from barnabas.controller.zookeeper import SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId
 from barnabas.protocol.messages.partitions import CreatePartitionsTopic
 from barnabas.protocol.messages.topics import USE_DEFAULT, CreatableTopic, DeleteTopicState
 from barnabas.protocol.topic_names import metric_name, validate_topic_name
+from barnabas.zookeeper.controller_writer import ControllerMoved
+from barnabas.zookeeper.session import SessionLost, ZooKeeperUnavailable
+from barnabas.zookeeper.znodes import MalformedZnode, TopicAssignment, random_uuid
 
 log = logging.getLogger("barnabas.controller")
 

@@ -14,11 +14,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from barnabas.client.arrow import ArrowBuilder
-from barnabas.client.bulk_decode import BulkDecoder
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant
+from barnabas.spark_connector.columns.arrow import ArrowBuilder
+from barnabas.spark_connector.columns.decode import BulkDecoder
 from barnabas.spark_connector.log_view import LogView
 from barnabas.spark_connector.ranges import OffsetRange, data_loss
 

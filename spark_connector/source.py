@@ -71,7 +71,7 @@ class BarnabasReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return
         # Only in the workers: planning needs neither.
-        from barnabas.client.arrow import schema_of
+        from barnabas.spark_connector.columns.arrow import schema_of
         from barnabas.spark_connector.reader import read_range
 
         schema = schema_of(field.name for field in self._schema.fields)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
-from barnabas.broker.config import BrokerConfig
+from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Effects, GroupLimits, Moment
 from barnabas.broker.coordinators.group_loading import groups_of, last_records, without_collection

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from barnabas.broker.config import BrokerConfig
+from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.protocol.messages.topics import CreatableTopic, CreatableTopicConfig
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"

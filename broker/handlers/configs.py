@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from barnabas.broker import config_rules
-from barnabas.broker.config_layers import ConfigLayers
-from barnabas.broker.config_rules import Alteration
+from barnabas.broker.config import rules as config_rules
+from barnabas.broker.config.layers import ConfigLayers
+from barnabas.broker.config.rules import Alteration
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import ALL_BROKERS, ConfigResource, Services
 from barnabas.broker.handlers.slow import submit

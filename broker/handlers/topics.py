@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
-from barnabas.broker import config_rules
 from barnabas.broker.clocks import monotonic_ms
-from barnabas.broker.config_layers import ConfigLayers
+from barnabas.broker.config import rules as config_rules
+from barnabas.broker.config.layers import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import ALL_BROKERS, ConfigResource, GrownTopic, Services
 from barnabas.broker.handlers.slow import submit

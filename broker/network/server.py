@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from barnabas.broker.config_settings import BrokerConfig
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, most_connections
 from barnabas.broker.network.connection import Connection, ConnectionLimits
 from barnabas.broker.network.io_workers import IoWorkers

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
+from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.record_checks import RecordsRefused, is_quickly_prepared
 from barnabas.broker.metadata_cache import MetadataCache
@@ -49,7 +50,6 @@ from barnabas.broker.replication.partition_listeners import PartitionListener, P
 from barnabas.broker.replication.record_deletion import RecordDeletions
 from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.role_changes import RoleChanges
-from barnabas.broker.topic_settings import TopicSettingsTable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
     NO_CONTROLLER_EPOCH,

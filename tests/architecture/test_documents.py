@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.config_settings import KNOWN_NAMES, TOPIC_ROWS
+from barnabas.broker.config.settings import KNOWN_NAMES, TOPIC_ROWS
 from barnabas.cli.main import build_parser
 from barnabas.spark_connector.options import OPTIONS
 

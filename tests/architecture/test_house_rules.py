@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("protocol", "broker", "controller", "client", "spark_connector", "deploy", "cli")
+PACKAGES = ("protocol", "zookeeper", "broker", "controller", "client", "spark_connector", "deploy", "cli")
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 600
 

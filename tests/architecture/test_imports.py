@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ANY = frozenset({"protocol", "broker", "controller", "client", "spark_connector", "deploy", "cli"})
+ANY = frozenset({"protocol", "zookeeper", "broker", "controller", "client", "spark_connector", "deploy", "cli"})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "protocol": frozenset(),
-    "controller": frozenset({"protocol"}),
+    "zookeeper": frozenset({"protocol"}),
+    "controller": frozenset({"protocol", "zookeeper"}),
     "client": frozenset({"protocol"}),
-    "broker": frozenset({"protocol", "controller"}),
+    "broker": frozenset({"protocol", "zookeeper", "controller"}),
     "spark_connector": frozenset({"client", "protocol"}),
     "deploy": ANY - {"cli"},
     "cli": ANY,
@@ -127,7 +128,7 @@ def test_zookeeper_is_unknown_to(folder: str) -> None:
     assert problems == []
 
 
-@pytest.mark.parametrize("package", ["protocol", "broker", "controller"])
+@pytest.mark.parametrize("package", ["protocol", "zookeeper", "broker", "controller"])
 def test_the_brokers_side_imports_nothing_heavy(package: str) -> None:
     problems = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"

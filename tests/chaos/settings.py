@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from barnabas.client.admin import ConfigResource
+from barnabas.client.admin.admin import ConfigResource
 from barnabas.client.blocking import Admin
 from barnabas.protocol.errors import BarnabasError
 

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.client.admin import Admin
-from barnabas.client.assignors import ASSIGNORS
-from barnabas.client.consumer import Consumer
+from barnabas.client.admin.admin import Admin
+from barnabas.client.consumer.assignors import ASSIGNORS
+from barnabas.client.consumer.consumer import Consumer
+from barnabas.client.consumer.subscription import RebalanceListener
 from barnabas.client.errors import BarnabasError, CommitFailed
-from barnabas.client.producer import Producer
-from barnabas.client.producer_batch import RecordMetadata
-from barnabas.client.subscription import RebalanceListener
+from barnabas.client.producer.batch import RecordMetadata
+from barnabas.client.producer.producer import Producer
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import BrokerId, TopicPartition
 

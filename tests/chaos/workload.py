@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from barnabas.cli.log_dump import Damage, read_batches
 from barnabas.client.blocking import Consumer, Producer
-from barnabas.client.producer_batch import RecordMetadata
+from barnabas.client.producer.batch import RecordMetadata
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition

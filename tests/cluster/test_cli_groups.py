@@ -16,7 +16,7 @@ import pytest
 
 from barnabas.cli import exit_codes
 from barnabas.client import blocking
-from barnabas.client.admin import NewTopic
+from barnabas.client.admin.admin import NewTopic
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
 

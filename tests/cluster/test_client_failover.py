@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from barnabas.client.admin import Admin, NewTopic
-from barnabas.client.consumer import Consumer
-from barnabas.client.producer import Producer
-from barnabas.client.range_reader import read_range
+from barnabas.client.admin.admin import Admin, NewTopic
+from barnabas.client.consumer.consumer import Consumer
+from barnabas.client.consumer.range_reader import read_range
+from barnabas.client.producer.producer import Producer
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.record_batch import iter_batches

@@ -12,8 +12,8 @@ from barnabas.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from barnabas.client.blocking import Producer as BlockingProducer
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
+from barnabas.client.consumer.range_reader import read_range
 from barnabas.client.errors import ApiError, ErrorCode
-from barnabas.client.range_reader import read_range
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.record_batch import iter_batches
 from benchmarks.peers.apache_kafka import ApacheKafka, archives

@@ -10,13 +10,13 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 
 from barnabas.broker.clocks import wall_clock_ms
-from barnabas.controller import paths, znodes
-from barnabas.controller.config_changes import NOTICE_LIFETIME_MS, ConfigChanges
-from barnabas.controller.config_store import ALL_BROKERS, ConfigStore, Entity, EntityKind
-from barnabas.controller.store import ClusterStore
-from barnabas.controller.znodes import StoredConfig
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId
+from barnabas.zookeeper import paths, znodes
+from barnabas.zookeeper.config_changes import NOTICE_LIFETIME_MS, ConfigChanges
+from barnabas.zookeeper.config_store import ALL_BROKERS, ConfigStore, Entity, EntityKind
+from barnabas.zookeeper.store import ClusterStore
+from barnabas.zookeeper.znodes import StoredConfig
 
 from .tools import eventually, expire_session
 

@@ -9,20 +9,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from barnabas.controller import paths, znodes
 from barnabas.controller.controller import Controller
-from barnabas.controller.controller_writer import ControllerMoved
-from barnabas.controller.registration import BrokerIdTaken, Liveness, ZooKeeperWentBack, register_broker
 from barnabas.controller.reign import ControllerSettings
-from barnabas.controller.store import ClusterStore, PartitionStateConflict, ReplicaNotRegistered
 from barnabas.controller.topics import TopicAdmin, TopicSettings
-from barnabas.controller.znodes import (
-    AdvertisedListener,
-    BrokerRegistration,
-    LeadershipState,
-    TopicAssignment,
-)
-from barnabas.controller.zookeeper import Outcome, SessionEvent, SessionLost, Start, ZooKeeperUnavailable
 from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import (
@@ -42,6 +31,17 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
 )
 from barnabas.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, DeleteTopicState
+from barnabas.zookeeper import paths, znodes
+from barnabas.zookeeper.controller_writer import ControllerMoved
+from barnabas.zookeeper.registration import BrokerIdTaken, Liveness, ZooKeeperWentBack, register_broker
+from barnabas.zookeeper.session import Outcome, SessionEvent, SessionLost, Start, ZooKeeperUnavailable
+from barnabas.zookeeper.store import ClusterStore, PartitionStateConflict, ReplicaNotRegistered
+from barnabas.zookeeper.znodes import (
+    AdvertisedListener,
+    BrokerRegistration,
+    LeadershipState,
+    TopicAssignment,
+)
 from tests.unit.controller.controlled_broker import ControlledBroker, wait_until
 
 from .tools import expire_session

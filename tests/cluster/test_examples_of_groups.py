@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from barnabas.client import blocking
-from barnabas.client.admin import NewTopic
+from barnabas.client.admin.admin import NewTopic
 from barnabas.deploy.local import LocalCluster
 
 PARTITIONS = 4

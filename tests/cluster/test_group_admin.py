@@ -11,8 +11,8 @@ import pytest
 
 from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
 from barnabas.client import blocking
-from barnabas.client.admin import Admin, NewTopic
-from barnabas.client.consumer import Consumer
+from barnabas.client.admin.admin import Admin, NewTopic
+from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ApiError, ErrorCode
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition

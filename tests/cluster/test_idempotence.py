@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.producer_ids import COME_AGAIN
-from barnabas.controller import paths
-from barnabas.controller.producer_id_blocks import BLOCK_SIZE, claim_producer_ids
-from barnabas.controller.store import ClusterStore
-from barnabas.controller.znodes import MalformedZnode
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.protocol.record_batch import iter_batches
+from barnabas.zookeeper import paths
+from barnabas.zookeeper.producer_id_blocks import BLOCK_SIZE, claim_producer_ids
+from barnabas.zookeeper.store import ClusterStore
+from barnabas.zookeeper.znodes import MalformedZnode
 
 from ..unit.broker.log.producing import produced
 from .raw_client import RawClient, encoded, produce_request

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.client.admin import Admin, NewTopic
-from barnabas.client.consumer import Consumer
-from barnabas.client.producer import Producer
+from barnabas.client.admin.admin import Admin, NewTopic
+from barnabas.client.consumer.consumer import Consumer
+from barnabas.client.producer.producer import Producer
 from barnabas.deploy.health import main as health
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError, ProcessId, wait_until

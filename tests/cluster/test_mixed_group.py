@@ -19,8 +19,8 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from barnabas.client.consumer import Consumer
-from barnabas.client.producer import Producer
+from barnabas.client.consumer.consumer import Consumer
+from barnabas.client.producer.producer import Producer
 from barnabas.deploy.local import LocalCluster
 
 from .tools import ClusterView

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from barnabas.client import ConfigResource, NewTopic
-from barnabas.client.admin import Append, Subtract
+from barnabas.client.admin.admin import Append, Subtract
 from barnabas.client.blocking import Consumer, Producer
 from barnabas.client.errors import ErrorCode, TopicErrors
 from barnabas.deploy.local import LocalCluster

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 
-from barnabas.controller.zookeeper import ZooKeeperSession
 from barnabas.protocol.ids import Endpoint
+from barnabas.zookeeper.session import ZooKeeperSession
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:

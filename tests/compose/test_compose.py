@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from barnabas.broker.config import load_config
-from barnabas.client.admin import Admin, NewTopic
-from barnabas.client.producer import Producer
+from barnabas.broker.config.broker_config import load_config
+from barnabas.client.admin.admin import Admin, NewTopic
+from barnabas.client.producer.producer import Producer
 from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.probe import wait_ready_async
 from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition

@@ -9,11 +9,11 @@ from typing import Any, Final
 from barnabas.broker.request_order import RequestOrder
 from barnabas.controller import events, partition_state, replica_state
 from barnabas.controller.controller import Controller
-from barnabas.controller.controller_writer import ControllerWriter, StateUpdates
 from barnabas.controller.reign import Reign
 from barnabas.controller.replica_state import ReplicaStateMachine
-from barnabas.controller.znodes import LeadershipState
 from barnabas.protocol.ids import ControllerEpoch, TopicPartition
+from barnabas.zookeeper.controller_writer import ControllerWriter, StateUpdates
+from barnabas.zookeeper.znodes import LeadershipState
 
 SetAttr = Callable[[object, str, object], None]
 Mutation = Callable[[SetAttr], None]

@@ -15,10 +15,10 @@ from barnabas.broker.zookeeper_adapters import ZooKeeperIsrStore
 from barnabas.controller.controller import Controller
 from barnabas.controller.events import Event
 from barnabas.controller.reign import ControllerSettings
-from barnabas.controller.store import ClusterStore
-from barnabas.controller.threads import Threads
-from barnabas.controller.znodes import AdvertisedListener, BrokerRegistration
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
+from barnabas.zookeeper.store import ClusterStore
+from barnabas.zookeeper.threads import Threads
+from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration
 from tests.simulation.channels import SimChannels
 from tests.simulation.requests import LISTENER
 from tests.simulation.zookeeper_client import SimKazooClient

@@ -16,10 +16,11 @@ from barnabas.broker.replication.isr_changes import IsrChanges, IsrConflict
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.role_changes import RoleChanges
-from barnabas.controller import controller_writer, paths, replica_state, store, znodes
+from barnabas.controller import replica_state
 from barnabas.controller.context import ControllerContext
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_BROKER_EPOCH
+from barnabas.zookeeper import controller_writer, paths, store, znodes
 
 SetAttr = Callable[[object, str, object], None]
 Mutation = Callable[[SetAttr], None]

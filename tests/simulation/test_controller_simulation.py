@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from barnabas.controller import events
-from barnabas.controller.controller_writer import ControllerMoved, StateUpdates
-from barnabas.controller.znodes import LeadershipState, TopicAssignment
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_BROKER, BrokerId, TopicPartition
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, StopReplicaResponse
+from barnabas.zookeeper.controller_writer import ControllerMoved, StateUpdates
+from barnabas.zookeeper.znodes import LeadershipState, TopicAssignment
 from tests.unit.controller.fakes import Cluster, FakeWriter
 
 BROKERS = (1, 2, 3, 4)

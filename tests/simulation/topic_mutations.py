@@ -12,12 +12,12 @@ from barnabas.broker.log.stray_logs import StrayLogs
 from barnabas.broker.replication import fetching
 from barnabas.broker.replication.role_changes import RoleChanges
 from barnabas.controller import topics
-from barnabas.controller.controller_writer import ControllerWriter
 from barnabas.controller.reign import Reign
 from barnabas.controller.request_batch import BrokerBatch
 from barnabas.controller.topic_deletion import TopicDeletion
 from barnabas.controller.topic_loading import TopicLoader
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicPartition
+from barnabas.zookeeper.controller_writer import ControllerWriter
 from tests.simulation.mutations import Mutation, SetAttr
 
 

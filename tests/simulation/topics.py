@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from kazoo.protocol.states import EventType
 
-from barnabas.controller import paths, znodes
-from barnabas.controller.znodes import MalformedZnode, TopicAssignment
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.zookeeper import paths, znodes
+from barnabas.zookeeper.znodes import MalformedZnode, TopicAssignment
 from tests.simulation.truth import Truth, Violation
 from tests.simulation.zookeeper import Change, Kind, Node, Operation
 

@@ -15,7 +15,7 @@ from tests.simulation.disk import Entry, LogView
 
 if TYPE_CHECKING:
     from barnabas.broker.replication.partition import Partition
-    from barnabas.controller.znodes import LeadershipState
+    from barnabas.zookeeper.znodes import LeadershipState
     from tests.simulation.world import SimBroker, World
 
 

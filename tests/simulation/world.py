@@ -29,13 +29,13 @@ from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.controller import paths, znodes
 from barnabas.controller.controller import Controller
 from barnabas.controller.topics import TopicAdmin, TopicResult, TopicSettings
-from barnabas.controller.znodes import LeadershipState, TopicAssignment
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from barnabas.zookeeper import paths, znodes
+from barnabas.zookeeper.znodes import LeadershipState, TopicAssignment
 from tests.simulation.channels import HANDLERS, SimChannels
 from tests.simulation.disk import (
     SMALL_INDEX_BYTES,

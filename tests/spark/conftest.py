@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from barnabas.client.admin import NewTopic
+from barnabas.client.admin.admin import NewTopic
 from barnabas.client.blocking import Admin
 from barnabas.deploy.local import LocalCluster
 

@@ -8,10 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker import config_settings
-from barnabas.broker.config import BrokerConfig, Listener, config_from, load_config, validate_topic_config
-from barnabas.broker.config_settings import KNOWN_NAMES, ROWS, TOPIC_ROWS
-from barnabas.broker.config_table import Integer
+from barnabas.broker.config import settings as config_settings
+from barnabas.broker.config.broker_config import (
+    BrokerConfig,
+    Listener,
+    config_from,
+    load_config,
+    validate_topic_config,
+)
+from barnabas.broker.config.settings import KNOWN_NAMES, ROWS, TOPIC_ROWS
+from barnabas.broker.config.table import Integer
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.network.server import ServerSettings
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from barnabas.broker.config import config_from, validate_topic_config
-from barnabas.broker.config_layers import DYNAMIC_NAMES, ConfigLayers
-from barnabas.broker.config_rules import (
+from barnabas.broker.config.broker_config import config_from, validate_topic_config
+from barnabas.broker.config.layers import DYNAMIC_NAMES, ConfigLayers
+from barnabas.broker.config.rules import (
     Alteration,
     altered,
     describe_all_brokers,
@@ -18,9 +18,9 @@ from barnabas.broker.config_rules import (
     replacing,
     trimmed,
 )
-from barnabas.broker.config_settings import ROWS, TOPIC_ROWS
-from barnabas.broker.config_stored import STORED_TOPIC_ROWS
-from barnabas.broker.config_table import NoDefault
+from barnabas.broker.config.settings import ROWS, TOPIC_ROWS
+from barnabas.broker.config.stored import STORED_TOPIC_ROWS
+from barnabas.broker.config.table import NoDefault
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.messages.configs import (
     ConfigOperation,

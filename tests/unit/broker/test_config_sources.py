@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.config_sources import parse_properties
+from barnabas.broker.config.sources import parse_properties
 
 
 @pytest.mark.parametrize(

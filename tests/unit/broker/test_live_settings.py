@@ -6,10 +6,10 @@ from collections.abc import Collection
 
 import pytest
 
-from barnabas.broker.config import config_from
-from barnabas.broker.config_layers import ConfigLayers
-from barnabas.broker.live_settings import LiveSettings, Written
-from barnabas.broker.topic_settings import TopicSettingsTable
+from barnabas.broker.config.broker_config import config_from
+from barnabas.broker.config.layers import ConfigLayers
+from barnabas.broker.config.live_settings import LiveSettings, Written
+from barnabas.broker.config.topic_settings import TopicSettingsTable
 
 
 class Desk:

@@ -11,10 +11,10 @@ import pytest
 from barnabas.broker import membership
 from barnabas.broker.membership import Membership
 from barnabas.broker.replication.fence import Fence
-from barnabas.controller.threads import Threads
-from barnabas.controller.znodes import MalformedZnode
-from barnabas.controller.zookeeper import SessionEvent
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, ControllerEpoch
+from barnabas.zookeeper.session import SessionEvent
+from barnabas.zookeeper.threads import Threads
+from barnabas.zookeeper.znodes import MalformedZnode
 from tests.waiting import wait_for
 
 

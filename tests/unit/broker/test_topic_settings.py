@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.config import config_from
-from barnabas.broker.topic_settings import TopicSettingsTable
+from barnabas.broker.config.broker_config import config_from
+from barnabas.broker.config.topic_settings import TopicSettingsTable
 
 
 @pytest.fixture

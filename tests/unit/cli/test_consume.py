@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from barnabas.cli.consume import _seek
-from barnabas.client.consumer import Consumer
+from barnabas.client.consumer.consumer import Consumer
 from barnabas.protocol.ids import TopicPartition
 
 from ..client.fake_broker import FakeCluster

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from barnabas.cli import demo_flights
-from barnabas.cli.demo import _directory, _same_delays
-from barnabas.cli.demo_failover import Silences, busiest_leader
-from barnabas.cli.demo_flights import CarrierDelay
-from barnabas.cli.demo_group import GroupAudit
-from barnabas.cli.demo_ledger import Audit, Finding, Ledger, checksum_of
-from barnabas.cli.demo_screen import Screen
+from barnabas.cli.demo import flights as demo_flights
+from barnabas.cli.demo.demo import _directory, _same_delays
+from barnabas.cli.demo.failover import Silences, busiest_leader
+from barnabas.cli.demo.flights import CarrierDelay
+from barnabas.cli.demo.group import GroupAudit
+from barnabas.cli.demo.ledger import Audit, Finding, Ledger, checksum_of
+from barnabas.cli.demo.screen import Screen
 from barnabas.cli.exit_codes import CommandError
 from barnabas.client.metadata import PartitionInfo, TopicInfo
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicId

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from barnabas.client.accumulator import Accumulator, PartitionQueue
 from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import BufferExhausted, ClientClosed
 from barnabas.client.metadata import PartitionInfo, TopicInfo
-from barnabas.client.producer_batch import ProducerBatch, now
+from barnabas.client.producer.accumulator import Accumulator, PartitionQueue
+from barnabas.client.producer.batch import ProducerBatch, now
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ConnectionClosed
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.admin import Admin, Append, ConfigResource, NewPartitions, NewTopic, Subtract
+from barnabas.client.admin.admin import Admin, Append, ConfigResource, NewPartitions, NewTopic, Subtract
 from barnabas.client.errors import ApiError, ClientClosed, ErrorCode, RequestTimedOutLocally, TopicErrors
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.configs import ConfigResourceType, ConfigSource

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from barnabas.cli import groups as command
-from barnabas.client.admin import Admin
+from barnabas.client.admin.admin import Admin
 from barnabas.client.errors import ApiError, ErrorCode, GroupErrors
 from barnabas.protocol.messages.groups import (
     DeletableGroupResult,

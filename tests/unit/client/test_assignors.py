@@ -13,9 +13,15 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.client.assignors import ASSIGNORS, Assignments, Member, is_cooperative, subscription_for
-from barnabas.client.consumer_protocol import Subscription
-from barnabas.client.sticky_assignor import sticky_claim, sticky_user_data
+from barnabas.client.consumer.assignors import (
+    ASSIGNORS,
+    Assignments,
+    Member,
+    is_cooperative,
+    subscription_for,
+)
+from barnabas.client.consumer.consumer_protocol import Subscription
+from barnabas.client.consumer.sticky_assignor import sticky_claim, sticky_user_data
 from barnabas.protocol.ids import TopicPartition
 
 TOPICS = ("a", "b", "c")

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from barnabas.client import blocking, blocking_producer
-from barnabas.client.admin import Admin, NewTopic
-from barnabas.client.consumer import Consumer
+from barnabas.client import blocking
+from barnabas.client.admin.admin import Admin, NewTopic
+from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed, NoBrokerReachable
 from barnabas.client.loop_thread import LoopThread
-from barnabas.client.producer import Producer
+from barnabas.client.producer import blocking as blocking_producer
+from barnabas.client.producer.producer import Producer
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches

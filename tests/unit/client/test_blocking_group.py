@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from barnabas.client import blocking
-from barnabas.client.consumer import RebalanceListener
+from barnabas.client.consumer.consumer import RebalanceListener
 from barnabas.client.errors import LocalError
 from barnabas.protocol.ids import TopicPartition
 from tests.waiting import DEADLINE_S, wait_for

@@ -13,9 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.client import bulk_decode_numba
-from barnabas.client.bulk_decode import BulkDecoder, Engine
-from barnabas.client.bulk_decode_columns import Column, RecordColumns
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
@@ -30,6 +27,9 @@ from barnabas.protocol.record_batch import (
 )
 from barnabas.protocol.records import Record, decode_records
 from barnabas.protocol.varint import encode_varint
+from barnabas.spark_connector.columns import compiled as bulk_decode_numba
+from barnabas.spark_connector.columns.columns import Column, RecordColumns
+from barnabas.spark_connector.columns.decode import BulkDecoder, Engine
 
 ENGINES: Sequence[Engine] = ("numba", "python")
 Row = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]

@@ -10,11 +10,11 @@ import pytest
 
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
-from barnabas.client.consumer import Consumer
+from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ClientClosed, ConnectionClosed, NoBrokerReachable
 from barnabas.client.hedge_delay import HedgeDelay
 from barnabas.client.metadata import Leader, MetadataCache
-from barnabas.client.producer import Producer
+from barnabas.client.producer.producer import Producer
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.metadata import (
     MetadataBroker,
@@ -329,7 +329,7 @@ async def test_an_unused_topic_is_not_refreshed(
         fake.add_topic("t")
         async with Producer(bootstrap_servers=fake.bootstrap, retry_backoff_ms=1) as producer:
             await producer.send_and_wait("t", b"1")
-            monkeypatch.setattr("barnabas.client.producer.now", lambda: time.monotonic() + 301)
+            monkeypatch.setattr("barnabas.client.producer.producer.now", lambda: time.monotonic() + 301)
             before = len(fake.requests(ApiKey.METADATA))
             await _cluster_of(producer).refresh(at_once=True)
             asked = fake.requests(ApiKey.METADATA)[before:]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.consumer import Consumer
+from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import LogTruncated
 from barnabas.protocol.schema import ApiKey
 from tests.waiting import until

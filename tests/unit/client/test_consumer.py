@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.consumer import Consumer, has_records_in_hand
+from barnabas.client.consumer.consumer import Consumer, has_records_in_hand
 from barnabas.client.errors import (
     ApiError,
     ClientClosed,

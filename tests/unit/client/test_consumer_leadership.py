@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.consumer import Consumer
+from barnabas.client.consumer.consumer import Consumer
+from barnabas.client.consumer.truncation import Verdict, judge
 from barnabas.client.errors import ApiError, ErrorCode, LogTruncated
-from barnabas.client.truncation import Verdict, judge
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from barnabas.client.consumer import Consumer
-from barnabas.client.consumer_metrics import consumer_metrics
-from barnabas.client.fetched import PartitionState
+from barnabas.client.consumer.consumer import Consumer
+from barnabas.client.consumer.fetched import PartitionState
+from barnabas.client.consumer.metrics import consumer_metrics
 from barnabas.protocol.ids import TopicPartition
 
 from .fake_broker import FakeCluster

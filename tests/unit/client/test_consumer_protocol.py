@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.client.consumer_protocol import (
+from barnabas.client.consumer.consumer_protocol import (
     Assignment,
     Subscription,
     decode_assignment,

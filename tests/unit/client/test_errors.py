@@ -18,7 +18,7 @@ from barnabas.client.errors import (
     TopicErrors,
     api_error,
 )
-from barnabas.client.producer_batch import ProducerBatch, RecordFuture
+from barnabas.client.producer.batch import ProducerBatch, RecordFuture
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import _CLASSES, MalformedFrame, MessageTooComplex, Unencodable
 from barnabas.protocol.ids import TopicPartition

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.consumer import Consumer, RebalanceListener
+from barnabas.client.consumer.consumer import Consumer, RebalanceListener
+from barnabas.client.consumer.group_commits import GroupCommits
 from barnabas.client.errors import (
     ApiError,
     CommitFailed,
@@ -17,7 +18,6 @@ from barnabas.client.errors import (
     RequestTimedOutLocally,
     SubscriptionConflict,
 )
-from barnabas.client.group_commits import GroupCommits
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.join_group import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from barnabas.protocol.messages.offsets import OffsetCommitResponse

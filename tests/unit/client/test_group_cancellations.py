@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.consumer import Consumer, ConsumerRecord, RebalanceListener
+from barnabas.client.consumer.consumer import Consumer, ConsumerRecord, RebalanceListener
 from barnabas.client.errors import BarnabasError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.join_group import HeartbeatResponse

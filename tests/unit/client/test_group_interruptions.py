@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.committed_offsets import CommittedOffsets
-from barnabas.client.consumer import Consumer, RebalanceListener
+from barnabas.client.consumer.committed_offsets import CommittedOffsets
+from barnabas.client.consumer.consumer import Consumer, RebalanceListener
+from barnabas.client.consumer.group_membership import MemberState
 from barnabas.client.errors import ApiError, BarnabasError, ClientClosed, ErrorCode, LocalError
-from barnabas.client.group_membership import MemberState
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.join_group import HeartbeatResponse, SyncGroupResponse
 from barnabas.protocol.messages.offsets import (
@@ -412,7 +412,7 @@ async def test_offsets_that_cannot_be_told_for_long_are_waited_for(
     coordinator: FakeCoordinator, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither another rebalance nor a reset takes their place."""
-    monkeypatch.setattr("barnabas.client.group_joining._OFFSETS_WITHIN_MS", 30)
+    monkeypatch.setattr("barnabas.client.consumer.group_joining._OFFSETS_WITHIN_MS", 30)
     fill(coordinator.cluster.partition("t"), 0, 30)
     coordinator.group("g").offsets["t", 0] = (12, "", -1)
     refused = 0

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from barnabas.client.group_membership import (
+from barnabas.client.consumer.group_membership import (
     MOVES,
     REACTIONS,
     Api,

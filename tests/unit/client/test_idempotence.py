@@ -12,8 +12,8 @@ import pytest
 
 from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import ApiError, BarnabasError, DeliveryTimedOut, ErrorCode, InvalidConfiguration
-from barnabas.client.producer import Producer
-from barnabas.client.sequences import MAX_EPOCH, Phase, Pipeline
+from barnabas.client.producer.producer import Producer
+from barnabas.client.producer.sequences import MAX_EPOCH, Phase, Pipeline
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.init_producer_id import InitProducerIdResponse
@@ -480,8 +480,8 @@ def check_outcome(cluster: FakeCluster, future: Any, value: int, seed: int) -> N
 
 def numbered_pipeline(count: int) -> tuple[Pipeline, list[Any]]:
     """A steady pipeline with so many batches of two records each, after one that was acknowledged."""
-    from barnabas.client.producer_batch import ProducerBatch
-    from barnabas.client.sequences import ProducerIdentity
+    from barnabas.client.producer.batch import ProducerBatch
+    from barnabas.client.producer.sequences import ProducerIdentity
 
     def batch() -> ProducerBatch:
         encoded = bytearray(build_batch([(None, b"a"), (None, b"b")]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from barnabas.client.errors import InvalidConfiguration
-from barnabas.client.partitioners import (
+from barnabas.client.producer.partitioners import (
     KeyCache,
     check_partition,
     make_partitioner,

@@ -19,9 +19,9 @@ from barnabas.client.errors import (
     InvalidConfiguration,
     NoBrokerReachable,
 )
-from barnabas.client.partitioners import partition_of_key
-from barnabas.client.producer import Producer
-from barnabas.client.producer_batch import RecordMetadata
+from barnabas.client.producer.batch import RecordMetadata
+from barnabas.client.producer.partitioners import partition_of_key
+from barnabas.client.producer.producer import Producer
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.messages.produce import (
     PartitionProduceResponse,

@@ -8,8 +8,8 @@ import pytest
 
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
+from barnabas.client.consumer.range_reader import read_range
 from barnabas.client.errors import ApiError, RequestTimedOutLocally
-from barnabas.client.range_reader import read_range
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.schema import ApiKey

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.consumer import Consumer
+from barnabas.client.consumer.consumer import Consumer
+from barnabas.client.consumer.read_replicas import ReadReplica, advice, source_of
 from barnabas.client.metadata import Leader
-from barnabas.client.read_replicas import ReadReplica, advice, source_of
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from barnabas.client import accumulator as accumulator_module
-from barnabas.client.accumulator import Accumulator
 from barnabas.client.errors import BarnabasError, ErrorCode
-from barnabas.client.producer import Producer
-from barnabas.client.producer_batch import ProducerBatch
-from barnabas.client.sender import Sender
-from barnabas.client.sequences import Pipeline
+from barnabas.client.producer import accumulator as accumulator_module
+from barnabas.client.producer.accumulator import Accumulator
+from barnabas.client.producer.batch import ProducerBatch
+from barnabas.client.producer.producer import Producer
+from barnabas.client.producer.sender import Sender
+from barnabas.client.producer.sequences import Pipeline
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.schema import ApiKey
 from tests.waiting import until

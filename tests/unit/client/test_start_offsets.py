@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.committed_offsets import CommittedOffsets, OffsetAndMetadata
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.consumer import Consumer
+from barnabas.client.consumer.committed_offsets import CommittedOffsets, OffsetAndMetadata
+from barnabas.client.consumer.consumer import Consumer
+from barnabas.client.consumer.fetched import PartitionState
+from barnabas.client.consumer.start_offsets import StartOffsets
 from barnabas.client.errors import BarnabasError, RequestTimedOutLocally
-from barnabas.client.fetched import PartitionState
-from barnabas.client.start_offsets import StartOffsets
 from barnabas.protocol.ids import TopicPartition
 from tests.waiting import DEADLINE_S
 

@@ -7,18 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from barnabas.controller.controller_writer import ControllerMoved, StateUpdates
 from barnabas.controller.events import Event
 from barnabas.controller.reign import ControllerSettings, Reign
 from barnabas.controller.request_batch import BrokerBatch
-from barnabas.controller.znodes import (
-    AdvertisedListener,
-    BrokerRegistration,
-    LeadershipState,
-    MalformedZnode,
-    StoredConfig,
-    TopicAssignment,
-)
 from barnabas.protocol.ids import (
     BrokerEpoch,
     BrokerId,
@@ -32,6 +23,15 @@ from barnabas.protocol.messages.inter_broker import (
     LeaderAndIsrRequest,
     StopReplicaRequest,
     UpdateMetadataRequest,
+)
+from barnabas.zookeeper.controller_writer import ControllerMoved, StateUpdates
+from barnabas.zookeeper.znodes import (
+    AdvertisedListener,
+    BrokerRegistration,
+    LeadershipState,
+    MalformedZnode,
+    StoredConfig,
+    TopicAssignment,
 )
 
 

@@ -10,11 +10,11 @@ from barnabas.controller import events
 from barnabas.controller.controller import Controller
 from barnabas.controller.peer_lives import Sign
 from barnabas.controller.reign import ControllerSettings
-from barnabas.controller.threads import Threads
-from barnabas.controller.znodes import ControllerNode
-from barnabas.controller.zookeeper import SessionEvent, SessionLost, ZooKeeperUnavailable
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
+from barnabas.zookeeper.session import SessionEvent, SessionLost, ZooKeeperUnavailable
+from barnabas.zookeeper.threads import Threads
+from barnabas.zookeeper.znodes import ControllerNode
 from tests.unit.controller.controlled_broker import wait_until
 from tests.unit.controller.fakes import FakeChannels, FakeWriter, FakeZooKeeper, state
 

@@ -8,8 +8,6 @@ import pytest
 
 from barnabas.controller import events
 from barnabas.controller.context import Replica, ReplicaState
-from barnabas.controller.controller_writer import ControllerMoved
-from barnabas.controller.znodes import MalformedZnode, TopicAssignment
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
@@ -20,6 +18,8 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
+from barnabas.zookeeper.controller_writer import ControllerMoved
+from barnabas.zookeeper.znodes import MalformedZnode, TopicAssignment
 from tests.unit.controller.fakes import Cluster, FakeWriter, state
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

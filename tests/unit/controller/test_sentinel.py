@@ -8,8 +8,8 @@ import pytest
 
 from barnabas.controller.peer_lives import PeerLives
 from barnabas.controller.sentinel import ControllerSentinel, Target
-from barnabas.controller.znodes import ControllerNode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint
+from barnabas.zookeeper.znodes import ControllerNode
 from tests.unit.controller.controlled_broker import ControlledBroker, wait_until
 
 LIFE = BrokerEpoch(5)

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.controller.controller_writer import ControllerMoved
 from barnabas.controller.topics import TopicAdmin, TopicSettings
-from barnabas.controller.znodes import TopicAssignment
-from barnabas.controller.zookeeper import ZooKeeperUnavailable
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId
 from barnabas.protocol.messages.partitions import CreatePartitionsAssignment, CreatePartitionsTopic
@@ -21,6 +18,9 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicState,
 )
 from barnabas.protocol.topic_names import validate_topic_name
+from barnabas.zookeeper.controller_writer import ControllerMoved
+from barnabas.zookeeper.session import ZooKeeperUnavailable
+from barnabas.zookeeper.znodes import TopicAssignment
 from tests.unit.controller.fakes import Cluster, FakeWriter, FakeZooKeeper
 
 

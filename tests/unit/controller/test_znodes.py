@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from barnabas.controller import paths, znodes
-from barnabas.controller.znodes import (
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, ControllerEpoch, TopicId, TopicPartition
+from barnabas.zookeeper import paths, znodes
+from barnabas.zookeeper.znodes import (
     AdvertisedListener,
     BrokerRegistration,
     MalformedZnode,
     TopicAssignment,
 )
-from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, ControllerEpoch, TopicId, TopicPartition
 from tests.unit.controller.fakes import state
 
 

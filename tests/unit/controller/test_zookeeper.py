@@ -6,7 +6,7 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, NoAuthError, SessionExpiredError
 from kazoo.protocol.states import KazooState
 
-from barnabas.controller.zookeeper import SessionLost, ZooKeeperSession, ZooKeeperUnavailable
+from barnabas.zookeeper.session import SessionLost, ZooKeeperSession, ZooKeeperUnavailable
 
 
 class FakeClient:

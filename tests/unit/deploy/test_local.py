@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.config import BrokerConfig, load_config
+from barnabas.broker.config.broker_config import BrokerConfig, load_config
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.process import DeployError, ProcessId, wait_until

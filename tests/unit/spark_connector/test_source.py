@@ -12,10 +12,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from barnabas.client.arrow import schema_of
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector import BarnabasSource, reader
+from barnabas.spark_connector.columns.arrow import schema_of
 from barnabas.spark_connector.options import parse_options
 from barnabas.spark_connector.schema import source_schema
 from barnabas.spark_connector.source import BarnabasReader

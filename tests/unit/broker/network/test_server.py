@@ -17,7 +17,7 @@ from random import Random
 
 import pytest
 
-from barnabas.broker.config import config_from
+from barnabas.broker.config.broker_config import config_from
 from barnabas.broker.network.connection import ConnectionLimits
 from barnabas.broker.network.request import Lane, NotShort, Request
 from barnabas.broker.network.server import CannotBind, ListenAddress, ServerSettings, SocketServer

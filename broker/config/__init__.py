@@ -1,0 +1,1 @@
+"""The settings of a broker and of topics: table, sources, layers, changes while running."""

@@ -1,0 +1,274 @@
+"""Describing and altering settings: what DescribeConfigs shows and what the alter requests may do. Pure.
+
+Source: KIP-133, KIP-226, KIP-339, KIP-569, and what Apache Kafka 3.9 answers in ZooKeeper mode.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from barnabas.broker.config.broker_config import parse_setting, usable_topic_config
+from barnabas.broker.config.layers import DYNAMIC_NAMES, ConfigLayers, Layer, setting_text
+from barnabas.broker.config.settings import KNOWN_NAMES, ROWS, TOPIC_ROWS
+from barnabas.broker.config.stored import STORED_TOPIC_ROWS, topic_names, topic_row
+from barnabas.broker.config.table import (
+    Boolean,
+    ChoiceList,
+    Integer,
+    Kind,
+    Ratio,
+    ReplicaList,
+    Row,
+    nearest,
+)
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.messages.configs import (
+    ConfigOperation,
+    ConfigResourceType,
+    ConfigSource,
+    ConfigType,
+    DescribeConfigsResourceResult,
+    DescribeConfigsSynonym,
+)
+
+_SHORT_MAX: Final = 2**15 - 1
+_INT_MAX: Final = 2**31 - 1
+
+
+class Alteration(NamedTuple):
+    """What to do with one setting; DELETE needs no value."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+def describe_topic(
+    overrides: Mapping[str, str], layers: ConfigLayers, names: Collection[str] | None = None
+) -> list[DescribeConfigsResourceResult]:
+    """All settings of a topic, or those named; names that do not exist are passed over."""
+    usable, _ = usable_topic_config(overrides)
+    found = []
+    for name, (_, row) in TOPIC_ROWS.items():
+        if names is not None and name not in names:
+            continue
+        sources = layers.layers(row.name)
+        if name in usable:
+            sources.insert(0, Layer(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
+        value = usable.get(name, layers.value(row.name))
+        found.append(_described(name, row, setting_text(value), sources, read_only=False))
+    for name, row in STORED_TOPIC_ROWS.items():
+        if names is None or name in names:
+            sources = [Layer(name, setting_text(row.default), ConfigSource.DEFAULT_CONFIG)]
+            if name in usable:
+                sources.insert(0, Layer(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
+            value = usable.get(name, row.default)
+            found.append(_described(name, row, setting_text(value), sources, read_only=False))
+    return found
+
+
+def describe_broker(
+    layers: ConfigLayers, names: Collection[str] | None = None
+) -> list[DescribeConfigsResourceResult]:
+    """All settings of a broker, or those named."""
+    return [
+        _described(
+            name,
+            row,
+            setting_text(layers.value(name)),
+            layers.layers(name),
+            read_only=name not in DYNAMIC_NAMES,
+        )
+        for name, (_, row) in ROWS.items()
+        if names is None or name in names
+    ]
+
+
+def describe_all_brokers(
+    layers: ConfigLayers, names: Collection[str] | None = None
+) -> list[DescribeConfigsResourceResult]:
+    """The dynamic defaults of all brokers; only what is set."""
+    return [
+        _described(
+            name,
+            ROWS[name][1],
+            text,
+            [Layer(name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)],
+            read_only=False,
+        )
+        for name, text in layers.all_brokers.items()
+        if names is None or name in names
+    ]
+
+
+def trimmed(
+    described: Iterable[DescribeConfigsResourceResult], *, synonyms: bool, documentation: bool
+) -> list[DescribeConfigsResourceResult]:
+    """Without what was not asked for."""
+    found = list(described)
+    for one in found:
+        if not synonyms:
+            one.synonyms = []
+        if not documentation:
+            one.documentation = None
+    return found
+
+
+def _described(
+    name: str, row: Row, value: str, layers: Sequence[Layer], *, read_only: bool
+) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=name,
+        value=value,
+        read_only=read_only,
+        config_source=layers[0].source if layers else ConfigSource.DEFAULT_CONFIG,
+        synonyms=[
+            DescribeConfigsSynonym(name=layer.name, value=layer.text, source=layer.source) for layer in layers
+        ],
+        config_type=_type_of(row.kind),
+        documentation=f"{row.documentation} Expected: {row.kind.expected}.",
+    )
+
+
+def _type_of(kind: Kind) -> ConfigType:
+    if isinstance(kind, Boolean):
+        return ConfigType.BOOLEAN
+    if isinstance(kind, Ratio):
+        return ConfigType.DOUBLE
+    if isinstance(kind, ChoiceList | ReplicaList):
+        return ConfigType.LIST
+    if isinstance(kind, Integer):
+        if kind.at_most == _SHORT_MAX:
+            return ConfigType.SHORT
+        return ConfigType.INT if kind.at_most <= _INT_MAX else ConfigType.LONG
+    return ConfigType.STRING
+
+
+# Altering
+
+
+def altered(
+    kind: ConfigResourceType,
+    current: Mapping[str, str],
+    alterations: Sequence[Alteration],
+    layers: ConfigLayers,
+) -> dict[str, str]:
+    """The settings after these changes to the current ones, all of them checked.
+
+    Raises INVALID_CONFIG naming each unknown setting and each value out of range, INVALID_REQUEST for a
+    request that contradicts itself or asks for what cannot be changed while the broker runs.
+    """
+    _check_request(alterations)
+    result = dict(current)
+    for alteration in alterations:
+        name, operation = alteration.name, ConfigOperation(alteration.operation)
+        _check_name(kind, name, current)
+        if operation is ConfigOperation.DELETE:
+            result.pop(name, None)
+            continue
+        text = alteration.value or ""
+        if operation is not ConfigOperation.SET:
+            text = _changed_list(kind, operation, name, text, result, layers)
+        result[name] = text
+    check(kind, result)
+    return result
+
+
+def replacing(
+    kind: ConfigResourceType, settings: Sequence[tuple[str, str | None]], current: Mapping[str, str]
+) -> dict[str, str]:
+    """The settings as AlterConfigs gives them, in place of the current ones. Raises as `altered`."""
+    alterations = [Alteration(name, ConfigOperation.SET, value) for name, value in settings]
+    _check_request(alterations)
+    for name, _ in settings:
+        _check_name(kind, name, current)
+    result = {name: value for name, value in settings if value is not None}
+    check(kind, result)
+    return result
+
+
+def check(kind: ConfigResourceType, settings: Mapping[str, str]) -> None:
+    """Raises INVALID_CONFIG for values out of range; names that are not known here are passed over."""
+    problems: list[str] = []
+    for name, text in settings.items():
+        if (row := _row(kind, name)) is not None:
+            parse_setting(name, row, text, problems)
+    if problems:
+        raise api_error(ErrorCode.INVALID_CONFIG, "; ".join(problems))
+
+
+def _row(kind: ConfigResourceType, name: str) -> Row | None:
+    if kind is ConfigResourceType.TOPIC:
+        return topic_row(name)
+    return ROWS[name][1] if name in ROWS else None
+
+
+def _check_request(alterations: Sequence[Alteration]) -> None:
+    counts = Counter(alteration.name for alteration in alterations)
+    doubled = sorted(name for name, count in counts.items() if count > 1)
+    if doubled:
+        raise api_error(ErrorCode.INVALID_REQUEST, f"named more than once: {', '.join(doubled)}")
+    for alteration in alterations:
+        if alteration.operation not in set(ConfigOperation):
+            raise api_error(
+                ErrorCode.INVALID_REQUEST,
+                f"{alteration.name}: operation {alteration.operation}; "
+                "expected 0 (set), 1 (delete), 2 (append) or 3 (subtract)",
+            )
+    without = sorted(
+        alteration.name
+        for alteration in alterations
+        if alteration.value is None and alteration.operation != ConfigOperation.DELETE
+    )
+    if without:
+        raise api_error(ErrorCode.INVALID_REQUEST, f"no value for {', '.join(without)}")
+
+
+def _check_name(kind: ConfigResourceType, name: str, current: Mapping[str, str]) -> None:
+    # Whatever stands there may be taken away or kept, though this broker does not understand it.
+    if name in current:
+        return
+    if kind is ConfigResourceType.TOPIC:
+        if topic_row(name) is None:
+            raise api_error(
+                ErrorCode.INVALID_CONFIG, f"unknown topic setting {name!r}{nearest(name, topic_names())}"
+            )
+        return
+    if name not in KNOWN_NAMES:
+        raise api_error(ErrorCode.INVALID_CONFIG, f"unknown broker setting {name!r}{nearest(name, ROWS)}")
+    if name not in DYNAMIC_NAMES:
+        raise api_error(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update these configs dynamically: {name} takes effect at the start of a broker alone",
+        )
+
+
+def _changed_list(
+    kind: ConfigResourceType,
+    operation: ConfigOperation,
+    name: str,
+    text: str,
+    current: Mapping[str, str],
+    layers: ConfigLayers,
+) -> str:
+    row = _row(kind, name)
+    if row is None:
+        raise api_error(
+            ErrorCode.INVALID_CONFIG, f"{operation.name} of {name}, which this broker does not know"
+        )
+    if not isinstance(row.kind, ChoiceList | ReplicaList):
+        raise api_error(
+            ErrorCode.INVALID_CONFIG,
+            f"{operation.name} is only for settings that are lists, and {name} is none",
+        )
+    default = layers.value(row.name) if row.name in ROWS else row.default
+    before = current[name] if name in current else setting_text(default)
+    words = [word.strip() for word in before.split(",") if word.strip()]
+    given = [word.strip() for word in text.split(",")]
+    if operation is ConfigOperation.APPEND:
+        words += [word for word in given if word not in words]
+    else:
+        words = [word for word in words if word not in given]
+    return ",".join(words)

@@ -1,0 +1,142 @@
+"""Where settings come from, as ``{name: text}``: a properties file, the environment, ``--set key=value``.
+
+Later sources win: file, environment, command line. What is wrong is collected into a list of sentences, so
+that `broker.config` can refuse everything at once. Read once at start, on the main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from barnabas.broker.config.table import nearest
+
+ENVIRONMENT_PREFIX: Final = "BARNABAS_"
+
+OTHER_ENVIRONMENT: Final = frozenset(
+    {
+        "BARNABAS_BOOTSTRAP",
+        "BARNABAS_BOOTSTRAP_SERVERS",
+        "BARNABAS_CONFIG",
+        "BARNABAS_DIR",
+        "BARNABAS_HOME",
+        "BARNABAS_JAVA",
+        "BARNABAS_LOG_LEVEL",
+        "BARNABAS_ZOOKEEPER",
+        "BARNABAS_ZOOKEEPER_JARS",
+    }
+)
+"""Variables with our prefix that other parts read; they are no settings of a broker."""
+
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_BLANK: Final = " \t\f"
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Read the format of ``java.util.Properties``; of a repeated key the last counts.
+
+    Raises ValueError with the line number for a broken ``\\uXXXX`` or a line without a key.
+    """
+    found: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        key_end = _key_end(line)
+        key = _unescape(line[:key_end], number)
+        rest = line[key_end:].lstrip(_BLANK)
+        if rest[:1] in ("=", ":"):
+            rest = rest[1:].lstrip(_BLANK)
+        if not key:
+            raise ValueError(f"line {number} has no name before its value: {line!r}")
+        found[key] = _unescape(rest, number)
+    return found
+
+
+def read_properties_file(path: Path, problems: list[str]) -> dict[str, str]:
+    """The settings of a file; what cannot be read is told in `problems`."""
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        problems.append(f"the settings file {path} cannot be read: {error}")
+        return {}
+
+
+def read_environment(
+    environment: Mapping[str, str], known: Iterable[str], problems: list[str]
+) -> dict[str, str]:
+    """``BARNABAS_LOG_SEGMENT_BYTES`` as ``log.segment.bytes``; an unknown one is told, not passed over."""
+    by_variable = {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in known}
+    found: dict[str, str] = {}
+    for variable, value in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in OTHER_ENVIRONMENT:
+            continue
+        name = by_variable.get(variable)
+        if name is None:
+            hint = nearest(variable, [*by_variable, *OTHER_ENVIRONMENT])
+            problems.append(f"environment variable {variable}={value!r} names no setting{hint}")
+        else:
+            found[name] = value
+    return found
+
+
+def parse_overrides(overrides: Iterable[str], problems: list[str]) -> dict[str, str]:
+    """The ``key=value`` texts of ``--set``; of a repeated key the last counts."""
+    found: dict[str, str] = {}
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            problems.append(f"--set {text!r}: expected key=value, for example log.segment.bytes=1048576")
+        else:
+            found[name.strip()] = value
+    return found
+
+
+def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
+    """Lines without comments and blank lines, continuations joined, each with its first line's number."""
+    joined, first = "", 0
+    for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
+        line = raw.lstrip(_BLANK)
+        if not joined:
+            if not line or line[0] in "#!":
+                continue
+            first = number
+        # An even number of backslashes at the end are escaped ones, not a continuation.
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            joined += line[:-1]
+            continue
+        yield first, joined + line
+        joined = ""
+    if joined:
+        yield first, joined
+
+
+def _key_end(line: str) -> int:
+    escaped = False
+    for position, character in enumerate(line):
+        if not escaped and character in "=: \t\f":
+            return position
+        escaped = character == "\\" and not escaped
+    return len(line)
+
+
+def _unescape(text: str, line_number: int) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        position += 1
+        if character != "\\" or position == len(text):
+            out.append(character)
+            continue
+        character = text[position]
+        position += 1
+        if character == "u":
+            digits = text[position : position + 4]
+            if len(digits) != 4 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
+                raise ValueError(f"line {line_number}: \\u{digits} is not \\u and four hexadecimal digits")
+            out.append(chr(int(digits, 16)))
+            position += 4
+        else:
+            out.append(_ESCAPES.get(character, character))
+    return "".join(out)

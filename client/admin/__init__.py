@@ -1,0 +1,1 @@
+"""The admin client: topics, settings, groups."""

@@ -1,0 +1,534 @@
+"""The consumer: reads partitions in offset order, fetching ahead within bounds; alone or as part of a group.
+
+    async with Consumer(bootstrap_servers="localhost:9092", group_id="departures") as consumer:
+        consumer.subscribe(["flights"])
+        async for record in consumer:
+            ...
+
+Guarantees: per partition every record from the position on, once and in order, up to the high watermark;
+leaders are followed. `poll` raises errors that only the user can fix, after the records before them. In a
+group, automatic commits cover only records handed out before the last poll or step of the iteration. A body
+of ``async with`` that fails leaves the group without a commit. It does commit if it failed or was cancelled
+while it waited for records, because then it was not processing a record.
+
+A consumer belongs to the event loop that it was started on, and to one task at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from barnabas.client.cluster import Cluster, ClusterOwner
+from barnabas.client.config import ConsumerConfig
+from barnabas.client.consumer.committed_offsets import OffsetAndMetadata
+from barnabas.client.consumer.fetched import ConsumerRecord, PartitionState, Reset
+from barnabas.client.consumer.fetcher import Fetcher, reset_of
+from barnabas.client.consumer.group_session import GroupSession
+from barnabas.client.consumer.offsets import ConsumerOffsets
+from barnabas.client.consumer.start_offsets import StartOffsets
+from barnabas.client.consumer.subscription import RebalanceListener, select
+from barnabas.client.errors import ClientClosed, InvalidConfiguration, NotAssigned, SubscriptionConflict
+from barnabas.protocol.errors import BarnabasError, RequestTimedOutLocally
+from barnabas.protocol.ids import Offset, TopicPartition
+
+__all__ = ["Consumer", "ConsumerRecord", "OffsetAndMetadata", "RebalanceListener"]
+
+_NEVER: Final = float("inf")
+CLOSE_TIMEOUT_MS: Final = 30_000
+
+
+def has_records_in_hand(error: BaseException | None, raised: BaseException | None) -> bool:
+    """Whether a body that ended with ``error`` may have been processing records.
+
+    It was not if the last poll ``raised`` this error, or its cause, as for a timeout.
+    """
+    met: set[int] = set()
+    # An error may be its own cause: ``raise error from error``.
+    while error is not None and id(error) not in met:
+        if error is raised:
+            return False
+        met.add(id(error))
+        error = error.__cause__
+    return bool(met)
+
+
+class Consumer(ClusterOwner, ConsumerOffsets):
+    """Settings as in `ConsumerConfig`, by name or as one ``config``; see the module."""
+
+    def __init__(self, config: ConsumerConfig | None = None, **settings: Any) -> None:
+        self.config = config if config is not None else ConsumerConfig.of(settings)
+        self._fetcher: Fetcher | None = None
+        self._group: GroupSession | None = None
+        self._closes = asyncio.Lock()
+        self._is_closing = False
+        self._starts = StartOffsets(self.config, self._starts_found)
+        self._states: dict[TopicPartition, PartitionState] = {}
+        self._turns: deque[PartitionState] = deque()
+        self._arrived = asyncio.Event()
+        # The records that `getone` and `async for` hand out one by one, and their partition's state.
+        self._current: Iterator[ConsumerRecord] = iter(())
+        self._current_state: PartitionState | None = None
+        self._current_generation = 0
+        # The error of the last poll or step, during which the user was not processing records.
+        self._raised: BaseException | None = None
+        # The partition whose error comes next, because records of others came first and may never end.
+        self._failed: PartitionState | None = None
+
+    async def start(self) -> None:
+        """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
+        if self._cluster is not None:
+            raise ClientClosed("a consumer can be started only once")
+        self._cluster = Cluster(self.config, may_create=self._may_create)
+        try:
+            await self._cluster.start()
+        except BaseException:
+            self._cluster.close()
+            raise
+        self._fetcher = Fetcher(self._cluster, self.config, self._states, self._arrived.set)
+        if self.config.group_id is not None:
+            self._group = GroupSession(self._cluster, self.config, _Assigned(self), self._arrived.set)
+
+    async def close(self, *, commits: bool = True, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Commit if commits are automatic and ``commits`` is True; leave the group, disconnect.
+
+        After ``timeout_ms`` the rest is given up. A poll in another task raises ClientClosed. Idempotent. An
+        exception of a rebalance listener is raised after the consumer is closed.
+        """
+        if self._group is not None:
+            self._group.refuse_within_listener()
+        async with self._closes:
+            if self._fetcher is None or self._cluster is None:
+                return
+            self._is_closing = True
+            self._arrived.set()
+            try:
+                if self._group is not None:
+                    await self._group.close(commits=commits, timeout_s=timeout_ms / 1000)
+            finally:
+                self._starts.cancel()
+                self._fetcher.close()
+                self._cluster.close()
+                self._fetcher = None
+                self._states.clear()
+                self._turns.clear()
+                self._arrived.set()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        raised, self._raised = self._raised, None
+        await self.close(commits=not has_records_in_hand(error, raised))
+
+    def _may_create(self, topic: str) -> bool:
+        is_wanted = self._group is None or self._group.wants_created(topic)
+        return self.config.allow_auto_create_topics and is_wanted
+
+    # Which partitions, and from where
+
+    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Read exactly these partitions from now on; partitions that stay keep their positions.
+
+        A new one starts at the group's committed offset, if there is one, else as `auto_offset_reset` says,
+        unless `seek` is called before the first poll. Raises SubscriptionConflict.
+        """
+        cluster, fetcher = self._parts()
+        if self._group is not None and self._group.selection is not None:
+            raise SubscriptionConflict("the consumer is subscribed to topics: `unsubscribe` first")
+        wanted = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
+        self._drop([tp for tp in self._states if tp not in wanted])
+        new = [self._add(tp) for tp in wanted if tp not in self._states]
+        if self._group is not None and new:
+            self._starts.find(new, self._group.offsets.fetch)
+        self._turns = deque(self._states.values())
+        cluster.watch_only(*{tp.topic for tp in wanted})
+        fetcher.wake()
+
+    def _add(self, tp: TopicPartition) -> PartitionState:
+        state = self._states[tp] = PartitionState(tp, check_crcs=self.config.check_crcs)
+        state.seek(None, reset_of(self.config))
+        return state
+
+    def _starts_found(self) -> None:
+        self._arrived.set()
+        if self._fetcher is not None:
+            self._fetcher.wake()
+
+    def _drop(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            self._leave_current(self._states[tp])
+            self._states.pop(tp).seek(None, None)
+        self._turns = deque(self._states.values())
+
+    def subscribe(
+        self,
+        topics: Collection[str] | str | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Share these topics, or all whose whole names match the pattern, with the members of the group.
+
+        Replaces an earlier subscription. Partitions change within `poll`, which calls the listener.
+        Raises InvalidConfiguration without a `group_id`, SubscriptionConflict after `assign`, ValueError.
+        """
+        self._parts()
+        group = self._grouped("subscribing")
+        if group.selection is None and self._states:
+            raise SubscriptionConflict("partitions are assigned by hand: `unsubscribe` first")
+        group.subscribe(select(topics, pattern, listener))
+
+    async def unsubscribe(self) -> None:
+        """Give up all partitions, also assigned ones, and leave the group. Raises errors of the listener."""
+        cluster, _ = self._parts()
+        if self._group is not None:
+            self._group.refuse_within_listener()
+        try:
+            if self._group is not None and self._group.selection is not None:
+                await self._group.unsubscribe()
+        finally:
+            self._drop(list(self._states))
+            cluster.watch_only()
+
+    def subscription(self) -> set[str]:
+        """The topics subscribed to; for a pattern, the topics that were found so far."""
+        selection = self._group.selection if self._group is not None else None
+        return set() if selection is None else set(selection.topics)
+
+    def _grouped(self, what: str) -> GroupSession:
+        self._parts()
+        if self._group is None:
+            raise InvalidConfiguration(f"group_id={self.config.group_id!r}: {what} needs one")
+        return self._group
+
+    def assignment(self) -> set[TopicPartition]:
+        return set(self._states)
+
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
+        """Continue from an offset; records fetched ahead are dropped. Raises NotAssigned and ValueError."""
+        if type(offset) is not int or offset < 0:
+            raise ValueError(f"offset {offset!r}: expected 0 or more")
+        self._seek(partition, offset, None)
+
+    def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """Continue from the first offset of the log, in these partitions or in all."""
+        for tp in partitions or list(self._states):
+            self._seek(tp, None, Reset.EARLIEST)
+
+    def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """Continue from the high watermark, in these partitions or in all."""
+        for tp in partitions or list(self._states):
+            self._seek(tp, None, Reset.LATEST)
+
+    def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """Return no records of these partitions from `poll` until `resume`; they keep their positions."""
+        for tp in partitions:
+            self._state(tp).is_paused = True
+            self._push_back_current(self._state(tp))
+
+    def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        for tp in partitions:
+            self._state(tp).is_paused = False
+        self._arrived.set()
+        self._parts()[1].wake()
+
+    def paused(self) -> set[TopicPartition]:
+        return {tp for tp, state in self._states.items() if state.is_paused}
+
+    async def position(
+        self, partition: TopicPartition | tuple[str, int], *, timeout_ms: int | None = None
+    ) -> Offset:
+        """The offset of the next record. Waits while the broker must be asked for it.
+
+        Raises NotAssigned, RequestTimedOutLocally and the partition's own error.
+        """
+        state = self._state(partition)
+        timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        deadline = time.monotonic() + timeout_ms / 1000
+        while state.position is None:
+            if state.error is not None:
+                raise state.error.again()
+            if not await self._wait_until(deadline):
+                raise RequestTimedOutLocally(f"the position of {state.tp} was not found in {timeout_ms} ms")
+        return Offset(state.position)
+
+    def high_watermark(self, partition: TopicPartition | tuple[str, int]) -> Offset | None:
+        """The high watermark of the last fetch; None before the first."""
+        known = self._state(partition).high_watermark
+        return Offset(known) if known >= 0 else None
+
+    def lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
+        """The position's lag behind the high watermark of the last fetch; None before it."""
+        state = self._state(partition)
+        if state.high_watermark < 0 or state.position is None:
+            return None
+        return max(0, state.high_watermark - state.position)
+
+    # Records
+
+    async def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
+        """The next records, as soon as there are any; an empty list if none arrive in time.
+
+        In a group this call also rebalances, which may exceed the timeout: it takes as long as the listener,
+        plus up to 5 s for the commit before a revocation if the coordinator does not answer.
+
+        At most ``max_records`` (default `max_poll_records`), in order within each partition. Raises
+        OFFSET_OUT_OF_RANGE (with auto_offset_reset none), OffsetUnknown, CORRUPT_MESSAGE and their kind; the
+        position then stays, and a `seek` moves past the error.
+        """
+        deadline = time.monotonic() + timeout_ms / 1000
+        limit = self.config.max_poll_records if max_records is None else max_records
+        if limit < 1:
+            raise ValueError(f"max_records {limit!r}: expected 1 or more")
+        try:
+            # Let the fetches run even if the caller polls without ever waiting.
+            await asyncio.sleep(0)
+            while True:
+                if self._group is not None:
+                    await self._keep_up(self._group)
+                if records := self._collect(limit):
+                    self._raised = None
+                    return records
+                if not await self._wait_in_poll(deadline):
+                    return []
+        except BaseException as error:
+            self._raised = error
+            raise
+
+    async def getone(self) -> ConsumerRecord:
+        """The next record, waiting for it as long as it takes. Raises as `poll`."""
+        return await self.__anext__()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        try:
+            while True:
+                if (group := self._group) is not None:
+                    present = time.monotonic()
+                    group.member.polled(present)
+                    if group.attention_at <= present or self._is_closing:
+                        await self._keep_up(group)
+                if (state := self._current_state) is not None:
+                    if state.generation == self._current_generation:
+                        for record in self._current:
+                            state.position = record.offset + 1
+                            return record
+                    self._finish_current()
+                await asyncio.sleep(0)
+                if not self._take_current():
+                    await self._wait_in_poll(None)
+        except BaseException as error:
+            self._raised = error
+            raise
+
+    async def _keep_up(self, group: GroupSession) -> None:
+        """A poll's work for the group. Raises ClientClosed once another task has begun to close."""
+        group.refuse_within_listener()
+        if not self._is_closing:
+            await group.upkeep()
+        if self._is_closing:
+            raise ClientClosed("the consumer is being closed")
+
+    def _take_current(self) -> bool:
+        """Begin to hand out one partition's next records one by one; whether there are any."""
+        records = self._collect(self.config.max_poll_records, from_one_partition=True)
+        if not records:
+            return False
+        self._begin_current(records)
+        return True
+
+    def _begin_current(self, records: list[ConsumerRecord]) -> None:
+        state = self._states[TopicPartition(records[0].topic, records[0].partition)]
+        self._current, self._current_state = iter(records), state
+        self._current_generation = state.generation
+        self._raised = None
+        state.position = records[0].offset
+
+    def _finish_current(self) -> list[ConsumerRecord]:
+        """Stop handing out records one by one; returns the remaining ones.
+
+        None remain if the partition's position has changed meanwhile, for example by a truncation.
+        """
+        left, state = list(self._current), self._current_state
+        self._current, self._current_state = iter(()), None
+        if state is None or state.generation != self._current_generation:
+            return []
+        state.position = state.taken_offset
+        return left
+
+    def _leave_current(self, state: PartitionState) -> None:
+        if self._current_state is state:
+            self._finish_current()
+
+    def _push_back_current(self, state: PartitionState) -> None:
+        """Put back the remaining records of a paused partition; they are refetched after the resume."""
+        if self._current_state is state:
+            position = state.position
+            self._finish_current()
+            state.rewind(position)
+
+    def _collect(self, limit: int, *, from_one_partition: bool = False) -> list[ConsumerRecord]:
+        _, fetcher = self._parts()
+        records = self._finish_current() if self._current_state is not None else []
+        if len(records) > limit:
+            records = self._keep_rest(records, limit)
+        elif not records and (error := self._overdue_error()) is not None:
+            raise error
+        made_room = False
+        for _ in range(len(self._turns)):
+            if len(records) >= limit or (records and from_one_partition):
+                break
+            state = self._turns[0]
+            self._turns.rotate(-1)
+            if state.is_paused:
+                continue
+            before = state.buffered_bytes
+            try:
+                while len(records) < limit and (taken := state.take(limit - len(records))):
+                    records += taken
+            except BarnabasError as damage:
+                state.error = damage
+            made_room = made_room or state.buffered_bytes < before
+            if state.error is not None and self._failed is None:
+                self._failed = state
+        if made_room:
+            fetcher.wake()
+        if not records and (error := self._overdue_error()) is not None:
+            raise error
+        return records
+
+    def _overdue_error(self) -> BarnabasError | None:
+        """The error of a partition that the last poll found, if it persists."""
+        state, self._failed = self._failed, None
+        if state is None or self._states.get(state.tp) is not state:
+            return None
+        return None if state.error is None else state.error.again()
+
+    def _keep_rest(self, records: list[ConsumerRecord], limit: int) -> list[ConsumerRecord]:
+        """Return ``limit`` of these records, and keep the rest to be handed out one by one."""
+        self._begin_current(records[limit:])
+        return records[:limit]
+
+    async def _wait_in_poll(self, deadline: float | None) -> bool:
+        """As `_wait_until`, but ends when the group needs attention; the user counts as polling."""
+        group = self._group
+        if group is None:
+            return await self._wait_until(deadline)
+        group.refuse_within_listener()
+        if deadline is not None and deadline <= time.monotonic():
+            return False
+        if group.attention_at <= time.monotonic():
+            return True
+        limit = _NEVER if deadline is None else deadline
+        limit = min(limit, group.attention_at)
+        member = group.member
+        member.poll_begins(time.monotonic())
+        try:
+            await self._wait_until(None if limit == _NEVER else limit)
+        finally:
+            member.poll_ends(time.monotonic())
+        return True
+
+    async def _wait_until(self, deadline: float | None) -> bool:
+        """Wait for any change; False if the deadline has passed. Raises ClientClosed after `close`."""
+        self._parts()
+        if deadline is not None and deadline <= time.monotonic():
+            return False
+        self._arrived.clear()
+        try:
+            async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
+                await self._arrived.wait()
+        except TimeoutError:
+            return False
+        self._parts()
+        return True
+
+    # Inside
+
+    def _seek(
+        self, partition: TopicPartition | tuple[str, int], offset: int | None, reset: Reset | None
+    ) -> None:
+        state = self._state(partition)
+        self._leave_current(state)
+        state.seek(offset, reset)
+        self._parts()[1].wake()
+
+    def _rewind(self, offsets: dict[TopicPartition, int]) -> None:
+        """Continue from offsets that the blocking facade polled but did not hand out."""
+        for tp, offset in offsets.items():
+            if tp in self._states:
+                self._leave_current(self._states[tp])
+                self._states[tp].rewind(offset)
+        self._parts()[1].wake()
+
+    def _rebalance_is_due(self) -> bool:
+        """Whether the group needs a poll. The facade calls this, which counts as a poll, for each record."""
+        if self._group is None:
+            return False
+        self._group.member.polled(time.monotonic())
+        return self._group.attention_at == -_NEVER
+
+    def _state(self, partition: TopicPartition | tuple[str, int]) -> PartitionState:
+        self._parts()
+        tp = TopicPartition(*partition)
+        found = self._states.get(tp)
+        if found is None:
+            raise NotAssigned(f"{tp} is not assigned to this consumer")
+        return found
+
+    def _consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            tp: OffsetAndMetadata(state.position, "", state.position_epoch)
+            for tp, state in self._states.items()
+            if state.position is not None
+        }
+
+    def _parts(self) -> tuple[Cluster, Fetcher]:
+        if self._cluster is None or self._fetcher is None:
+            state = "not started; use `async with Consumer(…)`" if self._cluster is None else "closed"
+            raise ClientClosed(f"the consumer is {state}")
+        return self._cluster, self._fetcher
+
+
+class _Assigned:
+    """The consumer's interface for its group's session."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def take(
+        self,
+        partitions: Collection[TopicPartition],
+        starts: Mapping[TopicPartition, OffsetAndMetadata | None] | None,
+    ) -> None:
+        consumer = self._consumer
+        cluster, fetcher = consumer._parts()
+        new = [consumer._add(tp) for tp in sorted(partitions)]
+        if starts is None and consumer._group is not None and new:
+            consumer._starts.find(new, consumer._group.offsets.fetch)
+        for state in new:
+            if starts is not None and (start := starts.get(state.tp)) is not None:
+                state.begin_at(start.offset, start.leader_epoch)
+        consumer._turns = deque(consumer._states.values())
+        cluster.watch_topics(*{tp.topic for tp in partitions})
+        fetcher.wake()
+
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        self._consumer._drop(partitions)
+
+    def owned(self) -> set[TopicPartition]:
+        return set(self._consumer._states)
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        return self._consumer._consumed()

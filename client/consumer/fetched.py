@@ -1,0 +1,294 @@
+"""Fetched data of the consumer: raw batches that are decoded in `poll`.
+
+Guarantees: records come in offset order, none below the position and none twice; the memory of an answer is
+returned for reuse after its last batch was decoded, and no view of it is used after that.
+
+A partition's state belongs to the consumer's event loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import IntEnum
+from functools import partial
+from typing import Final, NamedTuple
+
+from barnabas.client.consumer.read_replicas import ReadReplica
+from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
+from barnabas.protocol.frames import Frame
+from barnabas.protocol.ids import Offset, TopicPartition
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.record_batch import BatchHeader, TimestampType, iter_batches
+from barnabas.protocol.records import Headers, RecordFields, decode_fields
+from barnabas.protocol.schema import RecordsToSend
+
+_NO_FIELDS: Final[list[RecordFields]] = []
+NO_EPOCH: Final = -1
+
+
+class ConsumerRecord(NamedTuple):
+    """One record with its place. A null key or value is None; ``headers`` keep their order."""
+
+    topic: str
+    partition: int
+    offset: Offset
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_type: TimestampType
+
+
+_record_of = partial(tuple.__new__, ConsumerRecord)
+
+
+def received_records(records: RecordsToSend) -> memoryview:
+    """The record bytes of an answer as one view; parts, which only a sender makes, are joined."""
+    if records is None:
+        return memoryview(b"")
+    return memoryview(b"".join(records) if isinstance(records, list | tuple) else records)
+
+
+class FetchedFrame:
+    """The frame of one answer, shared by the partitions in it; released when all of them are through."""
+
+    __slots__ = ("_frame", "_users")
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._users = 0
+
+    def use(self) -> None:
+        self._users += 1
+
+    def release_if_unused(self) -> None:
+        """Release the frame of an answer without records to keep."""
+        if not self._users:
+            self._frame.release()
+
+    def done(self) -> None:
+        invariant(self._users > 0, "a frame is given back more often than it was used")
+        self._users -= 1
+        if not self._users:
+            self._frame.release()
+
+
+class _Chunk:
+    """The batches of one answer for one partition that are not decoded yet."""
+
+    __slots__ = ("batches", "frame", "size_bytes", "view")
+
+    def __init__(
+        self, view: memoryview, batches: deque[tuple[int, BatchHeader]], frame: FetchedFrame
+    ) -> None:
+        self.view = view
+        self.batches = batches
+        self.frame = frame
+        self.size_bytes = len(view)
+        frame.use()
+
+    def drop(self) -> None:
+        self.batches.clear()
+        self.view = memoryview(b"")
+        self.frame.done()
+
+
+class Reset(IntEnum):
+    """The source of a partition's position, as the timestamp that ListOffsets takes."""
+
+    LATEST = -1
+    EARLIEST = -2
+
+
+class PartitionState:
+    """One assigned partition.
+
+    ``position`` is the offset of the next record for the user, ``fetch_offset`` that of the next fetch:
+    position ≤ fetch_offset. Both are None while the position is unknown. Each has the leader epoch of the
+    batch before it, -1 if unknown, which distinguishes a truncated log from one that only grew.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_fields",
+        "_index",
+        "_pending_next",
+        "buffered_bytes",
+        "check_crcs",
+        "checked_epoch",
+        "error",
+        "fetch_epoch",
+        "fetch_offset",
+        "flight",
+        "generation",
+        "high_watermark",
+        "is_paused",
+        "log_start_offset",
+        "position",
+        "position_epoch",
+        "read_replica",
+        "reset",
+        "retry_at",
+        "taken_offset",
+        "timestamp_type",
+        "tp",
+    )
+
+    def __init__(self, tp: TopicPartition, *, check_crcs: bool) -> None:
+        self.tp = tp
+        self.check_crcs = check_crcs
+        self.position: int | None = None
+        self.taken_offset = 0
+        """The offset after the last record taken, perhaps not yet by the user: position ≤ taken_offset."""
+        self.fetch_offset: int | None = None
+        self.reset: Reset | None = None
+        self.high_watermark = -1
+        self.log_start_offset = -1
+        self.is_paused = False
+        self.flight: object | None = None
+        """Its fetch in flight; answers to other fetches are dropped."""
+        self.position_epoch = NO_EPOCH
+        self.fetch_epoch = NO_EPOCH
+        self.checked_epoch = NO_EPOCH
+        """The epoch of the last leader whose log was found to hold ``fetch_offset``."""
+        self.read_replica: ReadReplica | None = None
+        """The replica that the leader named to read from."""
+        self.retry_at = 0.0
+        self.error: BarnabasError | None = None
+        """The error that the next poll raises; nothing is fetched meanwhile."""
+        self.generation = 0
+        """Counts seeks: records fetched or taken before a seek are dropped."""
+        self.buffered_bytes = 0
+        self.timestamp_type = TimestampType.CREATE_TIME
+        self._chunks: deque[_Chunk] = deque()
+        self._fields = _NO_FIELDS
+        self._index = 0
+        self._pending_next = 0
+
+    @property
+    def has_data(self) -> bool:
+        """Whether records wait for the user, here or in the consumer that took them."""
+        is_handed_out = self.position is None or self.position >= self.taken_offset
+        return self._index < len(self._fields) or bool(self._chunks) or not is_handed_out
+
+    def seek(self, offset: int | None, reset: Reset | None, epoch: int = NO_EPOCH) -> None:
+        """Continue from an offset, or from one that a reset finds; buffered records are dropped.
+
+        ``epoch`` is that of the record before the offset, if known.
+        """
+        self.generation += 1
+        self.position = self.fetch_offset = offset
+        self.taken_offset = offset or 0
+        self.position_epoch = self.fetch_epoch = epoch
+        self.checked_epoch = NO_EPOCH
+        self.reset = reset
+        self.error = None
+        self.retry_at = 0.0
+        self.drop_buffered()
+
+    def begin_at(self, offset: int, epoch: int) -> None:
+        """As `seek`, to an offset that was read in this epoch; newer leaders are asked whether it holds."""
+        self.seek(offset, None, epoch)
+        self.checked_epoch = epoch
+
+    def rewind(self, offset: int | None) -> None:
+        """As `seek`, to an offset at or before the position; the epoch of the history is kept.
+
+        It may be newer than that of the record before the offset, because histories diverge only once.
+        """
+        epoch, checked_epoch = self.position_epoch, self.checked_epoch
+        self.seek(offset, None, epoch)
+        self.checked_epoch = checked_epoch
+
+    def forget_epoch(self) -> None:
+        """Drop the epoch of the records read, which is not one of this log."""
+        self.position_epoch = self.fetch_epoch = self.checked_epoch = NO_EPOCH
+
+    def drop_buffered(self) -> None:
+        """Release the records that were fetched ahead; they are refetched."""
+        for chunk in self._chunks:
+            chunk.drop()
+        self._chunks.clear()
+        self._fields = _NO_FIELDS
+        self._index = 0
+        self.buffered_bytes = 0
+        if self.fetch_offset is not None:
+            self.fetch_offset = self.taken_offset
+            self.fetch_epoch = self.position_epoch
+
+    def truncate(self, end_offset: int, epoch: int) -> bool:
+        """Drop the fetched records from an offset on; False, without change, if the user may have some.
+
+        ``epoch`` is that of the last record before the offset.
+        """
+        if self.taken_offset > end_offset:
+            return False
+        self.drop_buffered()
+        if self.taken_offset == end_offset:
+            self.fetch_epoch = self.position_epoch = epoch
+        return True
+
+    def add(self, records: memoryview, frame: FetchedFrame) -> None:
+        """Add the records of a fetch at ``fetch_offset``. Raises CORRUPT_MESSAGE and its kind."""
+        offset = self.fetch_offset
+        if not len(records) or offset is None:
+            return
+        batches = deque(
+            (position, header) for position, header in iter_batches(records) if header.next_offset > offset
+        )
+        if not batches:
+            raise api_error(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"{len(records)} bytes of {self.tp} hold no whole batch at or after offset {offset}",
+            )
+        self._chunks.append(_Chunk(records, batches, frame))
+        self.buffered_bytes += len(records)
+        self.fetch_offset = batches[-1][1].next_offset
+        self.fetch_epoch = batches[-1][1].partition_leader_epoch
+
+    def take(self, max_records: int) -> list[ConsumerRecord]:
+        """The next records, at most ``max_records`` and of one batch; moves the position behind them.
+
+        Empty only if there is no data. Raises decoding errors; the position then stays before the damaged
+        batch.
+        """
+        while self._index >= len(self._fields):
+            if not self._decode_next():
+                return []
+        fields = self._fields[self._index : self._index + max_records]
+        self._index += len(fields)
+        if self._index >= len(self._fields):
+            self._fields = _NO_FIELDS
+            self._index = 0
+            self.position = self.taken_offset = self._pending_next
+        else:
+            self.position = self.taken_offset = fields[-1][0] + 1
+        head = self.tp
+        tail = (self.timestamp_type,)
+        return [_record_of(head + record + tail) for record in fields]
+
+    def _decode_next(self) -> bool:
+        """Decode one batch; False if there is none. It may hold no record for the user."""
+        if not self._chunks:
+            return False
+        chunk = self._chunks[0]
+        position, header = chunk.batches[0]
+        fields: list[RecordFields] = []
+        if not header.is_control:
+            view = chunk.view[position : position + header.size_bytes]
+            fields = decode_fields(view, check_crc=self.check_crcs)
+        chunk.batches.popleft()
+        if not chunk.batches:
+            self._chunks.popleft()
+            self.buffered_bytes -= chunk.size_bytes
+            chunk.drop()
+        start = self.taken_offset
+        if fields and fields[0][0] < start:
+            fields = [record for record in fields if record[0] >= start]
+        self._fields, self._index = fields, 0
+        self._pending_next = header.next_offset
+        self.position_epoch = header.partition_leader_epoch
+        self.timestamp_type = header.timestamp_type
+        if not fields:
+            self.position = self.taken_offset = header.next_offset
+        return True

@@ -1,0 +1,497 @@
+"""Keeps the consumer's buffers filled: one long-polled fetch per broker, for all its partitions.
+
+It is driven by events: an assignment, a seek, a poll that made room, an answer, fresh metadata or a timer
+schedule one round, and a round sends the fetches that are due. Bounds: a partition is fetched only while it
+has less than `max_partition_fetch_bytes` buffered, and all answers in flight plus all buffered data stay
+within `fetch_max_bytes`. Exceptions are a single batch larger than the limit, and the answers that a hung
+broker still owes, which do not reduce the share of others.
+
+If the leader of a partition changes, its part of the fetch in flight is dropped. The consumer first asks the
+new leader whether it still has the records that were read (KIP-320), then fetches from it.
+
+It runs on the consumer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from barnabas.client.bugs import report_bug
+from barnabas.client.cluster import FETCH_LANE, Cluster
+from barnabas.client.config import ConsumerConfig
+from barnabas.client.consumer.fetch_flights import Asked, Flight, Unplaced, fetch_request
+from barnabas.client.consumer.fetched import NO_EPOCH, FetchedFrame, PartitionState, Reset, received_records
+from barnabas.client.consumer.read_replicas import advice, source_of
+from barnabas.client.consumer.truncation import Checked, Verdict, epoch_ends, judge
+from barnabas.client.errors import LogTruncated, OffsetUnknown
+from barnabas.client.metadata import Leader
+from barnabas.client.offsets import ListedOffset, ask_for_offsets
+from barnabas.protocol.channel import Answer
+from barnabas.protocol.errors import (
+    ApiError,
+    BarnabasError,
+    ConnectionClosed,
+    ErrorCode,
+    LocalError,
+    RequestTimedOutLocally,
+    api_error,
+    is_retriable,
+)
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.protocol.messages.fetch import FetchPartitionResponse
+from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
+
+Q = TypeVar("Q", Checked, Unplaced)
+log = logging.getLogger(__name__)
+
+_LEADERSHIP: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Codes after which another broker may lead: the next attempt waits for metadata, not for a back-off."""
+
+_WAIT_WHILE_OTHERS_ARE_FULL_MS: Final = 20
+"""A fetch without the partitions whose buffer is full must end soon: they can only join the next one."""
+
+
+class Fetcher:
+    """Rounds of fetching for the partitions in ``states``; see the module."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ConsumerConfig,
+        states: dict[TopicPartition, PartitionState],
+        arrived: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._states = states
+        self._arrived = arrived
+        self._loop = asyncio.get_running_loop()
+        self._is_scheduled = False
+        self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._fetches: dict[BrokerId, Flight] = {}
+        """At most one per node."""
+        self._questions: set[Flight] = set()
+        """Requests about positions: resets, and checks after a change of leaders."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._warned: set[str] = set()
+        cluster.add_listener(self.wake)
+
+    def wake(self) -> None:
+        """Schedule a round."""
+        if not self._is_scheduled and not self._is_closed:
+            self._is_scheduled = True
+            self._loop.call_soon(self._round)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def _round(self) -> None:
+        self._is_scheduled = False
+        if self._is_closed:
+            return
+        self._give_up_moved()
+        present = time.monotonic()
+        by_node: dict[BrokerId, list[Asked]] = {}
+        checks: dict[BrokerId, list[Checked]] = {}
+        crowded: set[BrokerId] = set()
+        sources: set[BrokerId] = set()
+        resets: dict[BrokerId, list[Unplaced]] = {}
+        next_at = float("inf")
+        needs_metadata = False
+        for state in self._states.values():
+            leader = self._cluster.leader_for(state.tp)
+            if leader is not None:
+                source = source_of(state.read_replica, leader, self._cluster.nodes, present)
+                sources.add(source)
+            if state.flight is not None or state.is_paused or state.error is not None:
+                continue
+            if state.retry_at > present:
+                next_at = min(next_at, state.retry_at)
+            elif state.fetch_offset is None and state.reset is None:
+                self._fail(state, OffsetUnknown(f"{state.tp} has no position, and auto_offset_reset is none"))
+            elif leader is None:
+                needs_metadata = True
+                self._warn_if_unknown(state.tp.topic)
+            elif state.fetch_offset is None:
+                unplaced = Unplaced(state, state.generation, state.reset, leader.epoch)
+                resets.setdefault(leader.node_id, []).append(unplaced)
+            elif state.fetch_epoch > leader.epoch > NO_EPOCH:
+                self._doubt_epoch(state, leader)
+            elif self._must_be_checked(state, leader.epoch):
+                checked = Checked(
+                    state, state.generation, state.fetch_offset, state.fetch_epoch, leader.epoch
+                )
+                checks.setdefault(leader.node_id, []).append(checked)
+            elif state.buffered_bytes >= self._config.max_partition_fetch_bytes:
+                crowded.add(source)
+            elif source not in self._fetches:
+                is_of_leader = source == leader.node_id
+                asked = Asked(state, state.generation, state.fetch_offset, leader.epoch, is_of_leader)
+                by_node.setdefault(source, []).append(asked)
+        if needs_metadata:
+            self._cluster.request_refresh()
+        for node_id, unplaced_here in resets.items():
+            self._ask(node_id, unplaced_here, self._reset)
+        for node_id, checked_here in checks.items():
+            self._ask(node_id, checked_here, self._check)
+        self._send(by_node, crowded, len(sources))
+        self._arm(next_at - present)
+
+    def _must_be_checked(self, state: PartitionState, epoch: LeaderEpoch) -> bool:
+        """Whether the leader differs from the one that the last records came from."""
+        return state.fetch_epoch > NO_EPOCH and NO_EPOCH < state.checked_epoch < epoch
+
+    def _doubt_epoch(self, state: PartitionState, leader: Leader) -> None:
+        """Request a refresh if a committed offset has a newer leader epoch than the metadata."""
+        if self._cluster.expect_epoch(state.tp, LeaderEpoch(state.fetch_epoch)):
+            self._cluster.request_refresh()
+            return
+        log.warning(
+            "%s was read in leader epoch %d, but the cluster knows no younger one than %d: reading goes on "
+            "from offset %s, unchecked",
+            state.tp,
+            state.fetch_epoch,
+            leader.epoch,
+            state.fetch_offset,
+        )
+        state.forget_epoch()
+        self.wake()
+
+    def _give_up_moved(self) -> None:
+        """Drop partitions from requests to brokers that no longer lead them; cancel requests left empty."""
+        for flight in [*self._fetches.values(), *self._questions]:
+            is_awaited = False
+            for state, epoch in flight.leader_epochs.items():
+                if not flight.carries(state):
+                    continue
+                leader = self._cluster.leader_for(state.tp)
+                if leader is None or (
+                    leader.epoch <= epoch and flight.node_id in self._asked_of(state, leader)
+                ):
+                    is_awaited = True
+                else:
+                    state.flight = None
+            if not is_awaited and flight.task is not None:
+                flight.task.cancel()
+
+    def _asked_of(self, state: PartitionState, leader: Leader) -> tuple[BrokerId, BrokerId]:
+        return leader.node_id, source_of(state.read_replica, leader, self._cluster.nodes, time.monotonic())
+
+    def _send(self, by_node: dict[BrokerId, list[Asked]], crowded: set[BrokerId], sources: int) -> None:
+        config = self._config
+        # A request may hold more than its share, from when there were fewer brokers; count only the share.
+        fair = max(1, config.fetch_max_bytes // max(1, sources))
+        room = config.fetch_max_bytes
+        room -= sum(min(fair, flight.reserved_bytes) for flight in self._fetches.values())
+        room -= sum(state.buffered_bytes for state in self._states.values())
+        if by_node and room <= 0:
+            room += self._drop_paused()
+        for count, (node_id, asked) in enumerate(by_node.items()):
+            share = min(
+                room // (len(by_node) - count),
+                len(asked) * config.max_partition_fetch_bytes,
+                fair,
+            )
+            if share <= 0:
+                return
+            room -= share
+            flight = self._fetches[node_id] = Flight(node_id, share)
+            for one in asked:
+                flight.carry(one.state, one.leader_epoch)
+                one.state.checked_epoch = one.leader_epoch
+            wait_ms = config.fetch_max_wait_ms
+            if node_id in crowded:
+                wait_ms = min(wait_ms, _WAIT_WHILE_OTHERS_ARE_FULL_MS)
+            flight.task = self._spawn(self._fetch(flight, asked, wait_ms), partial(self._landed, flight))
+
+    def _drop_paused(self) -> int:
+        """Release the memory of paused partitions, which may otherwise be held for ever; returns its size."""
+        freed = 0
+        for state in self._states.values():
+            if state.is_paused and state.buffered_bytes:
+                freed += state.buffered_bytes
+                state.drop_buffered()
+        return freed
+
+    def _spawn(
+        self, work: Coroutine[Any, Any, None], done: Callable[[asyncio.Task[None]], None]
+    ) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        task.add_done_callback(done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            # A bug of ours: the user's next poll must raise it rather than wait for ever.
+            failure = report_bug("fetching failed", error)
+            for state in self._states.values():
+                self._fail(state, failure)
+        self.wake()
+
+    def _arm(self, delay: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if delay < float("inf"):
+            self._timer = self._loop.call_later(max(0.0, delay), self.wake)
+
+    async def _fetch(self, flight: Flight, asked: list[Asked], wait_ms: int) -> None:
+        node_id = flight.node_id
+        topic_id = self._cluster.cache.topic_id
+        request = fetch_request(self._config, asked, topic_id, flight.reserved_bytes, wait_ms)
+        try:
+            answer = await self._cluster.request_frame(node_id, request, lane=FETCH_LANE)
+        except BarnabasError as error:
+            log.debug("a fetch from broker %d failed: %s", node_id, error)
+            self._postpone(flight, error)
+        else:
+            self._settle(node_id, [one for one in asked if flight.carries(one.state)], answer)
+
+    def _landed(self, flight: Flight, task: asyncio.Task[None]) -> None:
+        """After a request, however it ended."""
+        if self._fetches.get(flight.node_id) is flight:
+            del self._fetches[flight.node_id]
+        self._questions.discard(flight)
+        flight.land()
+
+    def _postpone(self, flight: Flight, error: BarnabasError) -> None:
+        """After a request that failed as a whole; a lost connection waits for metadata, not a back-off."""
+        is_lost = isinstance(error, ConnectionClosed | RequestTimedOutLocally)
+        for state in flight.leader_epochs:
+            if not flight.carries(state):
+                continue
+            if state.read_replica is not None and state.read_replica.node_id == flight.node_id:
+                self._leave_replica(state, error)
+            elif not is_lost:
+                self._retry_later(state)
+
+    def _retry_later(self, state: PartitionState) -> None:
+        state.retry_at = time.monotonic() + self._config.retry_backoff_ms / 1000
+
+    def _settle(self, node_id: BrokerId, asked: list[Asked], answer: Answer) -> None:
+        name_of = self._cluster.cache.topic_name
+        found: dict[TopicPartition, FetchPartitionResponse] = {
+            TopicPartition(topic.topic or name_of(topic.topic_id), partition.partition_index): partition
+            for topic in answer.body.responses
+            for partition in topic.partitions
+        }
+        frame = FetchedFrame(answer.frame)
+        code = answer.body.error_code or ErrorCode.UNKNOWN_SERVER_ERROR
+        for one in asked:
+            state = one.state
+            if state.generation != one.generation or state.fetch_offset != one.fetch_offset:
+                continue
+            partition = found.get(state.tp)
+            if not one.is_of_leader and (partition is None or partition.error_code != ErrorCode.NONE):
+                self._leave_replica(state, api_error(code if partition is None else partition.error_code))
+            elif partition is None:
+                self._warn(api_error(code, f"broker {node_id} did not answer for {state.tp}"))
+                self._retry_later(state)
+            elif partition.error_code != ErrorCode.NONE:
+                self._refused(one, partition)
+            else:
+                state.high_watermark = partition.high_watermark
+                state.log_start_offset = partition.log_start_offset
+                if one.is_of_leader:
+                    self._heed(one, Leader(node_id, one.leader_epoch), partition)
+                self._take(state, partition, frame)
+        frame.release_if_unused()
+
+    def _heed(self, asked: Asked, leader: Leader, partition: FetchPartitionResponse) -> None:
+        """Follow the leader's choice of a replica; see `read_replicas`."""
+        present, lease_s = time.monotonic(), self._config.metadata_max_age_ms / 1000
+        named = advice(partition.preferred_read_replica, leader, present, lease_s)
+        asked.state.read_replica = named
+        if named is not None and named.node_id not in self._cluster.nodes:
+            # The leader would name it again at once, and send no records.
+            self._leave_replica(asked.state, LocalError("it is not among the live brokers"))
+
+    def _leave_replica(self, state: PartitionState, error: BarnabasError) -> None:
+        """Read from the leader again, which may name a better replica."""
+        if state.read_replica is not None:
+            log.info("%s is not read from replica %d: %s", state.tp, state.read_replica.node_id, error)
+            state.read_replica = None
+        self._retry_later(state)
+        self._cluster.request_refresh()
+
+    def _take(self, state: PartitionState, partition: FetchPartitionResponse, frame: FetchedFrame) -> None:
+        records = partition.records
+        if not records:
+            return
+        try:
+            state.add(received_records(records), frame)
+        except BarnabasError as error:
+            self._fail(state, error)
+        else:
+            self._arrived()
+
+    def _refused(self, asked: Asked, partition: FetchPartitionResponse) -> None:
+        state, code = asked.state, partition.error_code
+        if code in _LEADERSHIP:
+            self._cluster.invalidate(state.tp)
+        elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            text = (
+                f"offset {asked.fetch_offset} of {state.tp} is outside the log, which has "
+                f"{partition.log_start_offset} to {partition.high_watermark}"
+            )
+            reset = reset_of(self._config)
+            if state.has_data:
+                # The buffered records are handed out first; then the position is reset.
+                self._retry_later(state)
+            elif reset is None:
+                self._fail(state, api_error(code, text))
+            else:
+                log.warning("%s; going on from the %s offset", text, self._config.auto_offset_reset)
+                state.seek(None, reset)
+        elif is_retriable(code):
+            log.debug("fetching %s: %s", state.tp, api_error(code))
+            self._retry_later(state)
+        elif code == ErrorCode.UNKNOWN_SERVER_ERROR:
+            # A fault of the broker, which may be gone at the next attempt or on another broker.
+            self._warn(api_error(code, f"{state.tp} could not be fetched"))
+            self._cluster.invalidate(state.tp)
+            self._retry_later(state)
+        else:
+            self._fail(state, api_error(code, f"{state.tp} could not be fetched"))
+
+    def _ask(
+        self,
+        node_id: BrokerId,
+        asked: list[Q],
+        work: Callable[[Flight, list[Q]], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Ask one leader about positions, so that no partition waits for the answer of another leader."""
+        flight = Flight(node_id, 0)
+        self._questions.add(flight)
+        for one in asked:
+            flight.carry(one.state, one.leader_epoch)
+        flight.task = self._spawn(work(flight, asked), partial(self._landed, flight))
+
+    async def _check(self, flight: Flight, checked: list[Checked]) -> None:
+        """Ask a new leader whether it still has the records that were read from the previous one."""
+        try:
+            answers = await epoch_ends(self._cluster, flight.node_id, checked)
+        except BarnabasError as error:
+            log.debug("broker %d was asked in vain for the ends of epochs: %s", flight.node_id, error)
+            if isinstance(error, ApiError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
+                # Brokers before Kafka 2.1 do not have this request.
+                for one in checked:
+                    one.state.checked_epoch = one.leader_epoch
+            else:
+                self._postpone(flight, error)
+            return
+        for one in checked:
+            state = one.state
+            if (
+                not flight.carries(state)
+                or state.generation != one.generation
+                or state.fetch_offset != one.fetch_offset
+            ):
+                continue
+            answer = answers.get(state.tp)
+            if answer is None or answer.error_code != ErrorCode.NONE:
+                code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
+                log.debug("checking the position of %s: %s", state.tp, api_error(code))
+                if code in _LEADERSHIP:
+                    self._cluster.invalidate(state.tp)
+                else:
+                    self._retry_later(state)
+            else:
+                self._follow(one, answer)
+
+    def _follow(self, checked: Checked, answer: LeaderEpochEndOffset) -> None:
+        """Continue from the offset up to which the new leader's log agrees with the records read."""
+        state = checked.state
+        verdict = judge(checked.fetch_offset, state.taken_offset, answer)
+        if verdict is Verdict.FETCHED_AHEAD:
+            state.truncate(answer.end_offset, answer.leader_epoch)
+        elif verdict is not Verdict.HOLDS:
+            self._truncated(checked, None if verdict is Verdict.NO_COMMON_HISTORY else answer)
+            return
+        state.checked_epoch = checked.leader_epoch
+
+    def _truncated(self, checked: Checked, answer: LeaderEpochEndOffset | None) -> None:
+        state = checked.state
+        where = f"diverges at offset {answer.end_offset}" if answer is not None else "knows no such epoch"
+        text = (
+            f"{state.tp} was read to offset {state.taken_offset} in leader epoch {checked.fetch_epoch}, but "
+            f"its new leader (epoch {checked.leader_epoch}) {where}"
+        )
+        reset = reset_of(self._config)
+        if reset is None:
+            state.drop_buffered()
+            self._fail(state, LogTruncated(text, None if answer is None else answer.end_offset))
+        elif answer is None:
+            log.warning("%s; going on from the %s offset", text, self._config.auto_offset_reset)
+            state.seek(None, reset)
+        else:
+            log.warning("%s; going on from there", text)
+            position = state.taken_offset if state.position is None else state.position
+            state.seek(min(position, answer.end_offset), None, answer.leader_epoch)
+            state.checked_epoch = checked.leader_epoch
+
+    async def _reset(self, flight: Flight, unplaced: list[Unplaced]) -> None:
+        """Ask a leader for the offsets that partitions begin from."""
+        wanted = {one.state.tp: int(one.reset) for one in unplaced if one.reset is not None}
+        timeout_ms = self._config.request_timeout_ms
+        answers = await ask_for_offsets(self._cluster, flight.node_id, wanted, timeout_ms)
+        for one in unplaced:
+            state, listed = one.state, answers[one.state.tp]
+            if not flight.carries(state) or state.generation != one.generation:
+                continue
+            if isinstance(listed, ListedOffset):
+                state.seek(listed.offset, None, listed.leader_epoch)
+            elif not listed.retriable:
+                self._fail(state, listed)
+            else:
+                # Its leader is forgotten: the next attempt waits for metadata.
+                log.debug("no start offset of %s yet: %s", state.tp, listed)
+        self._arrived()
+
+    def _fail(self, state: PartitionState, error: BarnabasError) -> None:
+        state.error = error
+        self._arrived()
+
+    def _warn_if_unknown(self, topic: str) -> None:
+        code = self._cluster.cache.topic_errors.get(topic, 0)
+        if code:
+            self._warn(api_error(code, f"topic {topic!r} cannot be read"))
+
+    def _warn(self, error: BarnabasError) -> None:
+        """Log a retried error, once."""
+        text = str(error)
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s; waiting for it to pass", text)
+
+
+def reset_of(config: ConsumerConfig) -> Reset | None:
+    """The reset for an invalid position, by `auto_offset_reset`."""
+    return {"earliest": Reset.EARLIEST, "latest": Reset.LATEST}.get(config.auto_offset_reset)

@@ -1,0 +1,494 @@
+"""A consumer's part in its group: joins, heartbeats, rebalances with their listener, commits, and leaving.
+
+The assignment changes only within `upkeep`, which every poll runs, so that no record of a partition is handed
+out after the listener was called for its loss. Joins and heartbeats continue in the background between polls.
+If `max_poll_interval_ms` passes without a poll, the member leaves, and joins again with the next poll.
+
+Everything here runs on the consumer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+from barnabas.client.bugs import report_bug
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import ConsumerConfig
+from barnabas.client.consumer.assignors import is_cooperative
+from barnabas.client.consumer.committed_offsets import CommittedOffsets
+from barnabas.client.consumer.group_calls import GroupCalls
+from barnabas.client.consumer.group_commits import GroupCommits
+from barnabas.client.consumer.group_joining import GroupJoin, Holdings, Joined
+from barnabas.client.consumer.group_membership import (
+    Api,
+    Duty,
+    Membership,
+    MemberState,
+    Reaction,
+    Timing,
+    reaction_to,
+)
+from barnabas.client.consumer.group_topics import TopicSearch
+from barnabas.client.consumer.subscription import Assigned, TopicSelection
+from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, api_error
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.join_group import (
+    NO_MEMBER,
+    HeartbeatRequest,
+)
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+_LEAVE_S: Final = 5.0
+_NEVER: Final = float("inf")
+
+
+class GroupSession:
+    """One member of one group, subscribed or with partitions assigned by hand; see the module."""
+
+    def __init__(
+        self, cluster: Cluster, config: ConsumerConfig, assigned: Assigned, wake: Callable[[], None]
+    ) -> None:
+        if config.group_id is None:
+            raise ValueError("group_id=None: expected a group")
+        self._group_id = config.group_id
+        self._cluster = cluster
+        self._config = config
+        self._assigned = assigned
+        self._wake = wake
+        self.member = Membership(
+            Timing(
+                config.session_timeout_ms / 1000,
+                config.heartbeat_interval_ms / 1000,
+                config.max_poll_interval_ms / 1000,
+            ),
+            config.group_instance_id,
+        )
+        self._remembered: set[TopicPartition] = set()
+        self._equip()
+        self._is_cooperative = is_cooperative(config.partition_assignment_strategy)
+        self.selection: TopicSelection | None = None
+        self._joining: asyncio.Task[Joined | None] | None = None
+        self._background: asyncio.Task[None] | None = None
+        self._stirred = asyncio.Event()
+        """Set to wake the background before its time."""
+        self._topics = TopicSearch(cluster, config)
+        self._fault: BarnabasError | None = None
+        self.attention_at = -_NEVER
+        """The time at which `upkeep` is due; `-inf` is at once."""
+        self._turns = asyncio.Lock()
+        self._in_turn: asyncio.Task[Any] | None = None
+        cluster.add_listener(self._metadata_changed)
+
+    # What the consumer calls
+
+    def subscribe(self, selection: TopicSelection) -> None:
+        """Join with the next poll, or change the selection of topics."""
+        before = self.selection
+        self.selection = selection
+        self.offsets.is_member = True
+        if before is not None and selection.wants_as(before):
+            selection.topics = before.topics
+            return
+        self._topics.anew()
+        self._cluster.watch_topics(*selection.topics)
+        if before is not None:
+            self.member.want_rejoin("the subscription has changed")
+        if self._background is None:
+            self._background = self._spawn(self._live())
+        self._attend()
+
+    def wants_created(self, topic: str) -> bool:
+        """Whether to create a missing topic: not if only a pattern or another member selected it."""
+        selection = self.selection
+        if selection is None:
+            return True
+        return selection.pattern is None and (topic in selection.topics or topic not in self._join.led_topics)
+
+    async def unsubscribe(self) -> None:
+        """Give up all partitions and leave the group; then raises the listener's exception, if any."""
+        selection = self.selection
+        if selection is None:
+            return
+        self.refuse_within_listener()
+        try:
+            async with self._turn():
+                await self._give_up_all(selection)
+        finally:
+            try:
+                await self._end_membership("the consumer unsubscribed", _LEAVE_S)
+            finally:
+                self.selection = None
+                self.offsets.is_member = False
+                member = self.member
+                self.member = Membership(member.timing, member.group_instance_id)
+                self.member.coordinator = member.coordinator
+                self._equip()
+
+    async def close(self, *, commits: bool, timeout_s: float) -> None:
+        """Commit if automatic, call the listener, leave. ``commits`` is False after a failure.
+
+        Gives up the rest after ``timeout_s``. Raises the listener's exception after the member has left.
+        """
+        self.refuse_within_listener()
+        leave_s = min(_LEAVE_S, timeout_s / 4)
+        limit = asyncio.timeout(timeout_s - leave_s)
+        try:
+            async with limit, self._turn():
+                if not commits:
+                    self.commits.stop_automatic()
+                if self.selection is not None:
+                    await self._give_up_all(self.selection)
+                else:
+                    await self.commits.automatic_now()
+                await self.commits.finish()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            log.warning(
+                "group %r: closing takes too long: the last positions are not committed", self._group_id
+            )
+        finally:
+            self.commits.give_up()
+            await self._end_membership("the consumer is being closed", leave_s)
+        self.commits.raise_failure()
+
+    async def upkeep(self) -> None:
+        """Do a poll's work for the group; see the module. Raises errors that only the user can fix."""
+        present = time.monotonic()
+        self.member.polled(present)
+        if self._fault is not None:
+            raise self._fault.again()
+        self.commits.automatic_if_due(present)
+        # Later events set it again, for this poll or the next one.
+        self.attention_at = self.commits.due_at
+        self.commits.raise_failure()
+        if self.selection is None or not self._has_work():
+            return
+        failure: BaseException | None = None
+        try:
+            async with self._turn():
+                while self.selection is not None and failure is None and self._has_work():
+                    failure = await self._work(self.selection)
+        except asyncio.CancelledError:
+            self._attend()
+            raise
+        if failure is not None:
+            self._attend()
+            raise failure
+
+    async def _work(self, selection: TopicSelection) -> BaseException | None:
+        if self.member.state is MemberState.FENCED:
+            return await self._lose_all(selection) or api_error(ErrorCode.FENCED_INSTANCE_ID)
+        if self._joining is not None:
+            return await self._take_over(selection)
+        return await self._begin_join(selection)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One at a time: rebalance, unsubscribe, close; one task may close while another polls."""
+        async with self._turns:
+            self._in_turn = asyncio.current_task()
+            try:
+                yield
+            finally:
+                self._in_turn = None
+
+    def refuse_within_listener(self) -> None:
+        """Raises LocalError in a listener, because the call would wait for the listener."""
+        if self._in_turn is not None and self._in_turn is asyncio.current_task():
+            raise LocalError(
+                "a rebalance listener is a part of a poll, and cannot poll, unsubscribe or close"
+            )
+
+    # Rebalances, within a poll
+
+    def _has_work(self) -> bool:
+        if self._joining is not None:
+            return self._joining.done()
+        return self.member.has_lost_partitions or self.member.state in (
+            MemberState.UNJOINED,
+            MemberState.FENCED,
+        )
+
+    async def _begin_join(self, selection: TopicSelection) -> BaseException | None:
+        """Revoke partitions if necessary, then join in the background. Returns the listener's exception."""
+        failure: BaseException | None = None
+        member, assigned = self.member, self._assigned
+        if member.has_lost_partitions:
+            failure = await self._lose_all(selection)
+        elif not self._is_cooperative:
+            failure = await self._revoke(selection, assigned.owned(), remember=True)
+        else:
+            unwanted = set()
+            if selection.pattern is None:
+                unwanted = {tp for tp in assigned.owned() if tp.topic not in selection.topics}
+            if not unwanted:
+                await self.commits.automatic_now()
+            failure = await self._revoke(selection, unwanted)
+        if member.state is MemberState.UNJOINED and not member.has_lost_partitions:
+            holdings = Holdings(assigned.owned(), set(self._remembered), self._held_generation)
+            self._joining = self._spawn(self._join_with(selection, holdings))
+            self._joining.add_done_callback(self._join_done)
+        return failure
+
+    async def _join_with(self, selection: TopicSelection, holdings: Holdings) -> Joined | None:
+        await self._topics.first(selection)
+        return await self._join.run(lambda: selection.topics, holdings)
+
+    def _join_done(self, task: asyncio.Task[Joined | None]) -> None:
+        self._stirred.set()
+        self._attend()
+
+    async def _take_over(self, selection: TopicSelection) -> BaseException | None:
+        """Apply the outcome of a join. Returns its exception, or the listener's."""
+        joining, self._joining = self._joining, None
+        if joining is None or joining.cancelled():
+            return None
+        if (error := joining.exception()) is not None:
+            return error
+        joined = joining.result()
+        member = self.member
+        if joined is None or joined.identity != member.identity:
+            return None
+        try:
+            return await self._exchange(selection, joined)
+        except asyncio.CancelledError:
+            # The poll was cancelled in the middle: another join completes the change.
+            member.want_rejoin("a rebalance was interrupted")
+            raise
+
+    async def _exchange(self, selection: TopicSelection, joined: Joined) -> BaseException | None:
+        """Switch to the assignment of the new generation. Returns the listener's exception."""
+        assigned, member = self._assigned, self.member
+        gone = assigned.owned() - joined.partitions
+        failure: BaseException | None = None
+        if gone:
+            failure = await self._revoke(selection, gone)
+            if member.has_lost_partitions:
+                return failure
+        added = set(joined.partitions - assigned.owned())
+        starts = joined.offsets
+        assigned.take(added, None if starts is None else {tp: starts.get(tp) for tp in added})
+        owned = {tp.topic for tp in assigned.owned()}
+        self._cluster.watch_only(*selection.topics, *self._join.led_topics, *owned)
+        self.commits.assigned_now({tp: found for tp, found in (starts or {}).items() if found is not None})
+        self._remembered = set()
+        self._held_generation = joined.identity.generation_id
+        failure = await self._tell(selection.listener.on_partitions_assigned, added) or failure
+        if gone and self._is_cooperative:
+            member.want_rejoin("partitions were given up that others wait for")
+        elif joined.topics != selection.topics:
+            member.want_rejoin("the subscription has changed")
+        self._metadata_changed()
+        return failure
+
+    async def _revoke(
+        self, selection: TopicSelection, partitions: set[TopicPartition], *, remember: bool = False
+    ) -> BaseException | None:
+        if not partitions:
+            return None
+        await self.commits.automatic_now()
+        if self.member.has_lost_partitions:
+            # The commit found the partitions lost, so there are none to revoke.
+            return None
+        failure = await self._tell(selection.listener.on_partitions_revoked, partitions)
+        if remember and not self.member.has_lost_partitions:
+            self._remembered = set(partitions)
+        # If they are lost meanwhile, the listener is not called again.
+        self._assigned.drop(partitions)
+        return failure
+
+    async def _lose_all(self, selection: TopicSelection) -> BaseException | None:
+        lost = self._assigned.owned()
+        self._assigned.drop(lost)
+        self._remembered = set()
+        self.member.lost_told()
+        return await self._tell(selection.listener.on_partitions_lost, lost) if lost else None
+
+    async def _give_up_all(self, selection: TopicSelection) -> None:
+        """Before leaving, commit while that is possible, and call the listener."""
+        await self._stop_joining()
+        failure: BaseException | None = None
+        if not self._is_out:
+            failure = await self._revoke(selection, self._assigned.owned())
+        if self._is_out:
+            failure = await self._lose_all(selection) or failure
+        if failure is not None:
+            raise failure
+
+    @property
+    def _is_out(self) -> bool:
+        """Whether our partitions belong to others."""
+        return self.member.has_lost_partitions or self.member.is_over
+
+    async def _tell(
+        self,
+        told: Callable[[set[TopicPartition]], Awaitable[None] | None],
+        partitions: set[TopicPartition],
+    ) -> BaseException | None:
+        """Call the listener; returns its exception, to be raised when the change is complete."""
+        try:
+            answer = told(set(partitions))
+            if inspect.isawaitable(answer):
+                await answer
+        except Exception as error:  # noqa: BLE001 - the user's own, raised at the end of the poll
+            return error
+        return None
+
+    # The background
+
+    async def _live(self) -> None:
+        """Send heartbeats and react to the answers, until cancelled."""
+        period = self._config.heartbeat_interval_ms / 1000
+        while True:
+            present = time.monotonic()
+            duty, until = self.member.duty(present)
+            if duty is Duty.HEARTBEAT:
+                await self._heartbeat()
+                continue
+            if duty is Duty.LEAVE:
+                await self._stop_joining()
+                if self._joining is not None or self.member.duty(time.monotonic())[0] is not Duty.LEAVE:
+                    # A poll during the end of the join may have begun another one.
+                    continue
+                log.warning(
+                    "leaving group %r: no poll for %d ms (max_poll_interval_ms)",
+                    self._group_id,
+                    self._config.max_poll_interval_ms,
+                )
+                member_id = self.member.member_id if self.member.must_leave else NO_MEMBER
+                self.member.went_silent()
+                self._attend()
+                await self._leave(member_id, "max_poll_interval_ms passed without a poll")
+                continue
+            await self._watch_topics()
+            self._stirred.clear()
+            try:
+                async with asyncio.timeout(max(0.0, min(period, until - time.monotonic()))):
+                    await self._stirred.wait()
+            except TimeoutError:
+                continue
+
+    async def _heartbeat(self) -> None:
+        member, config = self.member, self._config
+        present = time.monotonic()
+        member.heartbeat_sent(present)
+        sent_as = member.identity
+        request = HeartbeatRequest(
+            group_id=self._group_id,
+            generation_id=sent_as.generation_id,
+            member_id=sent_as.member_id,
+            group_instance_id=member.group_instance_id,
+        )
+        timeout_ms = min(
+            config.request_timeout_ms, max(config.heartbeat_interval_ms, config.session_timeout_ms // 3)
+        )
+        try:
+            # Not behind a SyncGroup, which waits on the group's lane until the leader has assigned.
+            response = await self._calls.ask(request, timeout_ms=timeout_ms)
+        except BarnabasError as error:
+            log.debug("a heartbeat of group %r failed: %s", self._group_id, error)
+            member.heartbeat_failed(time.monotonic(), config.retry_backoff_ms / 1000)
+            return
+        reaction = reaction_to(Api.HEARTBEAT, response.error_code)
+        if reaction is Reaction.GO_ON:
+            member.heard(time.monotonic())
+            return
+        error_text = str(api_error(response.error_code, "a heartbeat was refused"))
+        if reaction is Reaction.FAIL:
+            log.warning("group %r: %s", self._group_id, error_text)
+        elif reaction in (Reaction.RETRY, Reaction.FIND_COORDINATOR):
+            member.heartbeat_failed(time.monotonic(), config.retry_backoff_ms / 1000)
+        member.react(Api.HEARTBEAT, reaction, error_text, sent_as)
+        self._attend_if_needed()
+
+    async def _watch_topics(self) -> None:
+        selection = self.selection
+        if selection is None or (selection.pattern is not None and self._joining is not None):
+            return
+        if not await self._topics.again(selection) or selection is not self.selection:
+            return
+        if self.member.want_rejoin("the topics of the pattern have changed"):
+            self._attend()
+
+    def _metadata_changed(self) -> None:
+        """The leader rejoins if the partitions differ from those that it assigned."""
+        topics = self._join.led_topics
+        if not topics or self._joining is not None or self._join.counts(topics) == self._join.led_counts:
+            return
+        if self.member.want_rejoin("topics or partitions have come or gone"):
+            self._attend()
+
+    # Leaving
+
+    async def _end_membership(self, reason: str, limit_s: float) -> None:
+        member_id = self.member.member_id if self.member.must_leave else NO_MEMBER
+        # All state changes before the first wait, so that they hold if the wait is cancelled.
+        self.member.left()
+        ending = [task for task in (self._joining, self._background) if task is not None]
+        self._joining = self._background = None
+        for task in ending:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending)
+        await self._leave(member_id, reason, limit_s)
+
+    async def _stop_joining(self) -> None:
+        joining = self._joining
+        if joining is not None and not joining.done():
+            joining.cancel()
+            await asyncio.wait((joining,))
+        # Only now, so that a join that a poll begins does not overlap with the end of this one.
+        if self._joining is joining:
+            self._joining = None
+
+    async def _leave(self, member_id: str, reason: str, limit_s: float = _LEAVE_S) -> None:
+        """Send LeaveGroup; if it cannot be sent, the session will expire."""
+        if member_id == NO_MEMBER:
+            return
+        try:
+            await self._calls.leave(member_id, reason, limit_s)
+        except BarnabasError as error:
+            log.warning("group %r: leaving failed; the session will expire: %s", self._group_id, error)
+
+    # Tasks
+
+    def _equip(self) -> None:
+        """Make the helpers of a new member."""
+        cluster, config, member = self._cluster, self._config, self.member
+        self._calls = GroupCalls(cluster, self._group_id, member)
+        self.offsets = CommittedOffsets(self._calls, member, config.request_timeout_ms)
+        self.commits = GroupCommits(config, member, self.offsets, self._assigned, self._attend_if_needed)
+        self._join = GroupJoin(cluster, config, member, self._calls, self.offsets)
+        self._remembered = set()
+        self._held_generation = member.generation_id
+        """The generation in which our partitions were assigned to us."""
+
+    def _attend(self) -> None:
+        """Make the next poll, or the one that waits, run `upkeep`."""
+        self.attention_at = -_NEVER
+        self._wake()
+
+    def _attend_if_needed(self) -> None:
+        if self._has_work() or self.commits.failure is not None:
+            self._attend()
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, BarnabasError):
+            # A bug of ours, or of a commit's callback: the next poll must raise it.
+            self._fault = report_bug("the work for the group failed", error)
+            self._attend()

@@ -1,0 +1,165 @@
+"""Reads a range of offsets as raw batches, for bulk users that decode many records at once.
+
+Guarantees: every batch with an offset of the range is handed out once and in order, through changes of
+leaders; nothing is decoded or copied. The next fetch is in flight while the caller works.
+
+It runs on its cluster's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+
+from barnabas.client.cluster import FETCH_LANE, Cluster
+from barnabas.client.consumer.fetched import received_records
+from barnabas.protocol.errors import (
+    BarnabasError,
+    ErrorCode,
+    RequestTimedOutLocally,
+    api_error,
+)
+from barnabas.protocol.frames import Frame
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.messages.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic
+from barnabas.protocol.record_batch import iter_batches
+
+DEFAULT_FETCH_BYTES: Final = 8 * 1024 * 1024
+DEFAULT_STALL_TIMEOUT_MS: Final = 60_000
+_MAX_WAIT_MS: Final = 500
+
+
+class _Piece(NamedTuple):
+    """Whole batches, and the offset behind the last of them."""
+
+    batches: memoryview
+    next_offset: int
+    frame: Frame
+
+
+async def read_range(
+    cluster: Cluster,
+    tp: TopicPartition,
+    start_offset: int,
+    end_offset: int,
+    *,
+    fetch_max_bytes: int = DEFAULT_FETCH_BYTES,
+    stall_timeout_ms: int = DEFAULT_STALL_TIMEOUT_MS,
+    reuse_buffers: bool = False,
+) -> AsyncIterator[memoryview]:
+    """Yield the batches from ``start_offset`` up to before ``end_offset``, several in one buffer.
+
+    The first batch may begin before the range and the last one end behind it. A buffer stays valid as long as
+    it is held or, with ``reuse_buffers``, only until the next one is requested.
+    Raises OFFSET_OUT_OF_RANGE if offsets of the range are gone, and RequestTimedOutLocally if no records
+    arrive for ``stall_timeout_ms``.
+    """
+    if not 0 <= start_offset <= end_offset:
+        raise ValueError(f"range {start_offset}..{end_offset} of {tp}: expected 0 ≤ start ≤ end")
+    offset = start_offset
+    upcoming: asyncio.Task[_Piece] | None = None
+
+    def fetch(position: int) -> asyncio.Task[_Piece]:
+        return asyncio.create_task(_next_piece(cluster, tp, position, fetch_max_bytes, stall_timeout_ms))
+
+    try:
+        while offset < end_offset:
+            piece = await (upcoming or fetch(offset))
+            invariant(piece.next_offset > offset, "reading %s does not advance from offset %d", tp, offset)
+            offset = piece.next_offset
+            upcoming = fetch(offset) if offset < end_offset else None
+            yield piece.batches
+            if reuse_buffers:
+                piece.batches.release()
+                piece.frame.release()
+    finally:
+        if upcoming is not None:
+            upcoming.cancel()
+
+
+async def _next_piece(
+    cluster: Cluster, tp: TopicPartition, offset: int, max_bytes: int, stall_timeout_ms: int
+) -> _Piece:
+    """The batches from an offset on; retries until there are some."""
+    cluster.watch_topics(tp.topic)
+    deadline = time.monotonic() + stall_timeout_ms / 1000
+    last_error: BarnabasError | None = None
+    while True:
+        left_ms = int((deadline - time.monotonic()) * 1000)
+        if left_ms <= 0:
+            raise RequestTimedOutLocally(
+                f"no records of {tp} at offset {offset} came within {stall_timeout_ms} ms"
+            ) from last_error
+        leader = cluster.leader_for(tp) or await cluster.leader(tp, left_ms)
+        asked = FetchPartition(
+            partition=tp.partition,
+            current_leader_epoch=leader.epoch,
+            fetch_offset=offset,
+            partition_max_bytes=max_bytes,
+        )
+        request = FetchRequest(
+            max_wait_ms=min(_MAX_WAIT_MS, left_ms),
+            min_bytes=1,
+            max_bytes=max_bytes,
+            topics=[
+                FetchTopic(topic=tp.topic, topic_id=cluster.cache.topic_id(tp.topic), partitions=[asked])
+            ],
+        )
+        try:
+            answer = await cluster.ask_leader(tp, leader, request, lane=FETCH_LANE)
+        except BarnabasError as error:
+            if not error.retriable:
+                raise
+            last_error = error
+            continue
+        if answer is None:
+            continue
+        if not answer.body.responses:
+            # The request as a whole was refused.
+            code = answer.body.error_code or ErrorCode.UNKNOWN_SERVER_ERROR
+            raise api_error(code, f"broker {leader.node_id} did not answer for {tp}")
+        response: FetchPartitionResponse = answer.body.responses[0].partitions[0]
+        if response.error_code == ErrorCode.NONE:
+            piece = _whole_batches(tp, offset, response, answer.frame)
+            if piece is not None:
+                return piece
+            continue
+        last_error = _refusal(tp, offset, response)
+        if not last_error.retriable:
+            raise last_error
+        cluster.invalidate(tp)
+
+
+def _refusal(tp: TopicPartition, offset: int, response: FetchPartitionResponse) -> BarnabasError:
+    if response.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        return api_error(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {offset} of {tp} is gone or not there yet; the broker has "
+            f"{response.log_start_offset} to {response.high_watermark}",
+        )
+    return api_error(response.error_code, f"{tp} could not be read at offset {offset}")
+
+
+def _whole_batches(
+    tp: TopicPartition, offset: int, response: FetchPartitionResponse, frame: Frame
+) -> _Piece | None:
+    """The answer without batches before the offset and without an incomplete last batch."""
+    view = received_records(response.records)
+    if not len(view):
+        return None
+    begin = end = -1
+    next_offset = offset
+    for position, header in iter_batches(view):
+        if header.next_offset > offset:
+            begin = position if begin < 0 else begin
+            end = position + header.size_bytes
+            next_offset = header.next_offset
+    if begin < 0:
+        raise api_error(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"{len(view)} bytes of {tp} hold no whole batch at or after offset {offset}",
+        )
+    return _Piece(view[begin:end], next_offset, frame)

@@ -1,0 +1,111 @@
+"""A consumer's subscription: topics by name or by a pattern, and its rebalance listener.
+
+Plain data and rules; the session looks the topics up. A pattern has to match the whole name, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from barnabas.client.consumer.committed_offsets import OffsetAndMetadata
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.topic_names import INTERNAL_TOPICS
+
+
+class RebalanceListener:
+    """Called within `poll` and `close` when the assignment changes; override the methods that you need.
+
+    Each method may be plain or ``async``, and may use the consumer: `commit` in `on_partitions_revoked`,
+    `seek` in `on_partitions_assigned`. The `poll` raises its exception once the change is done.
+    """
+
+    def on_partitions_revoked(self, partitions: set[TopicPartition]) -> Awaitable[None] | None:
+        """These will go to other members; they can still be committed. Not called without partitions."""
+        return None
+
+    def on_partitions_assigned(self, partitions: set[TopicPartition]) -> Awaitable[None] | None:
+        """These were added; called after every rebalance, also with an empty set."""
+        return None
+
+    def on_partitions_lost(self, partitions: set[TopicPartition]) -> Awaitable[None] | None:
+        """These belong to others already, because the group removed us; commits for them would fail."""
+        return self.on_partitions_revoked(partitions)
+
+
+def check_listener(listener: RebalanceListener) -> None:
+    """Raises ValueError if a method is missing, which would otherwise show only at the first loss."""
+    for method in ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"):
+        if not callable(getattr(listener, method, None)):
+            raise ValueError(f"listener={listener!r} has no {method}: derive it from RebalanceListener")
+
+
+class Assigned(Protocol):
+    """The interface of the consumer for the group's session."""
+
+    def take(
+        self,
+        partitions: Collection[TopicPartition],
+        starts: Mapping[TopicPartition, OffsetAndMetadata | None] | None,
+    ) -> None:
+        """Begin to read these, each from its committed offset or else as a reset finds one.
+
+        ``starts`` is None if the committed offsets must still be requested.
+        """
+
+    def drop(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop reading these."""
+
+    def owned(self) -> set[TopicPartition]: ...
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions that may be committed."""
+
+
+@dataclass(slots=True)
+class TopicSelection:
+    """``topics`` are the present subscription; a pattern adds topics when they are created."""
+
+    topics: frozenset[str] = frozenset()
+    pattern: re.Pattern[str] | None = None
+    listener: RebalanceListener = field(default_factory=RebalanceListener)
+
+    def wants_as(self, other: TopicSelection) -> bool:
+        """Whether both select the same, regardless of the listener."""
+        return self.pattern == other.pattern and (self.pattern is not None or self.topics == other.topics)
+
+    def matching(self, names: Iterable[str], *, exclude_internal: bool) -> frozenset[str]:
+        """The topics out of all names that a pattern selects."""
+        if self.pattern is None:
+            return self.topics
+        return frozenset(
+            name
+            for name in names
+            if self.pattern.fullmatch(name) and not (exclude_internal and name in INTERNAL_TOPICS)
+        )
+
+
+def select(
+    topics: Collection[str] | str | None,
+    pattern: str | re.Pattern[str] | None,
+    listener: RebalanceListener | None,
+) -> TopicSelection:
+    """The selection that the arguments of `Consumer.subscribe` describe. Raises ValueError naming them."""
+    if (topics is None) == (pattern is None):
+        raise ValueError(f"topics={topics!r}, pattern={pattern!r}: expected one of the two")
+    found = RebalanceListener() if listener is None else listener
+    check_listener(found)
+    if pattern is not None:
+        try:
+            return TopicSelection(pattern=re.compile(pattern), listener=found)
+        except re.error as error:
+            raise ValueError(f"pattern={pattern!r}: expected a regular expression ({error})") from None
+    names = [topics] if isinstance(topics, str) else list(topics or ())
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"topic {name!r}: expected a non-empty text")
+    if not names:
+        raise ValueError("topics=[]: expected at least one; `unsubscribe` gives all up")
+    return TopicSelection(frozenset(names), None, found)

@@ -1,0 +1,502 @@
+"""Collects the producer's records: one queue of batches per partition, bounded by `buffer_memory`.
+
+Guarantees: records of a partition keep their order; only the last batch of a queue is open; a sent batch
+moves from the queue to its pipeline (`sequences`), where it stays until it is done, so a retry never
+reorders. Memory is reserved per batch, before its first record; a batch that grows beyond `batch_size`,
+because an earlier one of its partition is in flight, reserves more. Appenders that wait for memory get it in
+order. Freed memory is reserved for the first waiter before it wakes, so that another appender cannot take it.
+
+Appends come from one thread, or under ``lock`` from several; the sender, on the event loop, takes the lock
+for everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from barnabas.client.config import ProducerConfig
+from barnabas.client.errors import BufferExhausted, ClientClosed
+from barnabas.client.metadata import TopicInfo
+from barnabas.client.producer.batch import ProducerBatch, now
+from barnabas.client.producer.partitioners import KeyCache, KeyPartitioner, check_partition
+from barnabas.client.producer.sequences import MAX_NUMBERED, Pipeline
+from barnabas.protocol.batch_builder import RecordBatchBuilder
+from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.record_batch import parse_header
+from barnabas.protocol.records import decode_fields
+from barnabas.protocol.schema import Buffer
+
+log = logging.getLogger(__name__)
+
+Headers = Iterable[tuple[str, bytes | None]]
+Append = Callable[[bytes | None, bytes | None, Headers | None, int], int | None]
+
+_GROWTH_LIMIT: Final = 16
+"""A batch that has to wait grows to at most so many times `batch_size`."""
+_NO_LIMIT: Final = 0x7FFFFFFF
+_STICKY_TRIES: Final = 4
+
+
+def _refuse(key: bytes | None, value: bytes | None, headers: Headers | None, timestamp_ms: int) -> int | None:
+    """The append of a queue without an open batch."""
+    return None
+
+
+class _MemoryWaiter:
+    """One appender that waits for memory; changed under the accumulator's lock."""
+
+    __slots__ = ("future", "is_granted", "size")
+
+    def __init__(self, size: int, future: asyncio.Future[None]) -> None:
+        self.size = size
+        self.future = future
+        self.is_granted = False
+        """Whether its bytes are reserved; the waiter releases them if it does not use them."""
+
+    def wake(self, error: BarnabasError | None = None) -> None:
+        """From any thread."""
+        self.future.get_loop().call_soon_threadsafe(self._wake, error)
+
+    def _wake(self, error: BarnabasError | None) -> None:
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
+
+
+class PartitionQueue:
+    """The batches of one partition. ``append`` is that of the open batch; without one it refuses."""
+
+    __slots__ = ("append", "batches", "open", "pipeline", "retry_at", "tp")
+
+    def __init__(self, tp: TopicPartition, pipeline: Pipeline) -> None:
+        self.tp = tp
+        self.batches: deque[ProducerBatch] = deque()
+        """Batches that were never sent."""
+        self.open: ProducerBatch | None = None
+        self.append: Append = _refuse
+        self.pipeline = pipeline
+        self.retry_at = 0.0
+
+    @property
+    def oldest(self) -> ProducerBatch | None:
+        """The batch that has waited longest for its outcome."""
+        return self.pipeline.oldest or (self.batches[0] if self.batches else None)
+
+    def close_open(self) -> None:
+        """Encode the open batch. If that fails, `take` tries again, and the sender fails the batch."""
+        closing = self.open
+        if closing is not None:
+            # First: after a Ctrl-C in the encoding the batch must get no more records.
+            self.let_go()
+            try:
+                closing.close()
+            except Exception:
+                log.exception("%s: a batch could not be encoded", self.tp)
+
+    def let_go(self) -> None:
+        """Let the open batch get no more records."""
+        self.open, self.append = None, _refuse
+
+
+class TopicQueues:
+    """The queues of a topic, and the current one for records without a key."""
+
+    __slots__ = ("by_partition", "keys", "name", "partition_count", "sticky", "topic_id", "used_at")
+
+    def __init__(self, info: TopicInfo, make_queue: Callable[[TopicPartition], PartitionQueue]) -> None:
+        self.name = info.name
+        self.by_partition: list[PartitionQueue] = []
+        """May have more queues than the topic has partitions: see `take`."""
+        self.used_at = now()
+        """The time of the last new batch."""
+        self.take(info, make_queue)
+
+    def take(self, info: TopicInfo, make_queue: Callable[[TopicPartition], PartitionQueue]) -> None:
+        """Extend or shrink to the topic's present number of partitions.
+
+        Partitions that a recreated topic lacks keep their queues, for waiting records, but take no new ones.
+        """
+        self.topic_id = info.topic_id
+        self.partition_count = len(info.partitions)
+        self.by_partition += [
+            make_queue(TopicPartition(info.name, partition))
+            for partition in range(len(self.by_partition), self.partition_count)
+        ]
+        self.keys = KeyCache(self.partition_count)
+        self.sticky = self._any_queue()
+
+    def _any_queue(self) -> PartitionQueue:
+        return self.by_partition[random.randrange(self.partition_count)]
+
+    def move_on(self, has_leader: Callable[[TopicPartition], bool]) -> None:
+        """Let records without a key go to another partition, if possible to one that has a leader."""
+        if self.partition_count == 1:
+            return
+        present = self.sticky
+        for _ in range(_STICKY_TRIES):
+            self.sticky = self._any_queue()
+            if self.sticky is not present and has_leader(self.sticky.tp):
+                return
+
+
+class Accumulator:
+    """All queues of a producer; see the module."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        *,
+        partitioner: KeyPartitioner | None,
+        has_leader: Callable[[TopicPartition], bool],
+        wake_sender: Callable[[], None],
+    ) -> None:
+        self.config = config
+        self.lock = threading.Lock()
+        self.topics: dict[str, TopicQueues] = {}
+        self.active: dict[TopicPartition, PartitionQueue] = {}
+        """The queues with unsent or unfinished batches."""
+        self.incomplete: set[ProducerBatch] = set()
+        self.available_bytes = config.buffer_memory
+        """0 ≤ available ≤ buffer_memory; the memory that no batch and no woken waiter has reserved."""
+        self.closed_reason: str | None = None
+        self._granted = 0
+        """Bytes that the present append may use besides the available ones; 0 except within `redeeming`."""
+        self._partitioner = partitioner
+        self._has_leader = has_leader
+        self._wake_sender = wake_sender
+        self._compression = config.compression
+        self._waiters: deque[_MemoryWaiter] = deque()
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether an appender waits for memory; if so, batches do not linger."""
+        return bool(self._waiters)
+
+    def _make_queue(self, tp: TopicPartition) -> PartitionQueue:
+        numbered = self.config.is_idempotent
+        limit = min(MAX_NUMBERED, self.config.max_in_flight_requests_per_connection) if numbered else 1
+        return PartitionQueue(tp, Pipeline(limit, is_numbered=numbered))
+
+    # Appending
+
+    def add_topic(self, info: TopicInfo) -> TopicQueues:
+        """The queues of a topic, made with its first record and extended when it gets more partitions."""
+        known = self.topics.get(info.name)
+        if known is None:
+            known = self.topics[info.name] = TopicQueues(info, self._make_queue)
+        elif len(info.partitions) > known.partition_count or info.topic_id != known.topic_id:
+            # Fewer partitions of the same topic are old news: partitions are never taken away.
+            known.take(info, self._make_queue)
+        return known
+
+    def queue_for(self, topic: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue:
+        """The queue for a record. Raises InvalidConfiguration for a partition that does not exist."""
+        if partition is not None:
+            return topic.by_partition[check_partition(partition, topic.partition_count, topic.name)]
+        if self._partitioner is not None:
+            chosen = self._partitioner(key, topic.partition_count)
+            return topic.by_partition[check_partition(chosen, topic.partition_count, topic.name)]
+        if key is not None:
+            return topic.by_partition[topic.keys.partition(key)]
+        return topic.sticky
+
+    def append_to_new(
+        self,
+        topic: TopicQueues,
+        queue: PartitionQueue,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int,
+        *,
+        is_sticky: bool,
+    ) -> tuple[ProducerBatch, int] | int:
+        """Append to a batch that may grow, or to a new one, because the open batch is full.
+
+        Returns the batch and the index in it, or the bytes of memory that are missing. Raises
+        MESSAGE_TOO_LARGE for a record above `max_request_size`, and ClientClosed.
+        """
+        self._check_open()
+        if queue.open is not None:
+            queue.open.is_full = True
+            self._wake_sender()
+        if is_sticky:
+            topic.move_on(self._has_leader)
+            queue = topic.sticky
+            index = queue.append(key, value, headers, timestamp_ms)
+            if index is not None and queue.open is not None:
+                return queue.open, index
+        if queue.open is not None:
+            index = self._append_grown(queue, queue.open, key, value, headers, timestamp_ms)
+            if index is not None:
+                return queue.open, index
+        builder = RecordBatchBuilder(max_bytes=self.config.batch_size, compression=self._compression)
+        first = builder.append(key, value, headers, timestamp_ms)
+        invariant(first == 0, "the first record of a batch got index %s", first)
+        self._check_size(queue.tp, builder.size_bytes)
+        reserved = max(self.config.batch_size, builder.size_bytes)
+        # Before memory is reserved: compression takes long enough for a Ctrl-C.
+        queue.close_open()
+        if not self._has_room(reserved):
+            return reserved
+        batch = ProducerBatch(queue.tp, builder, reserved_bytes=0, created_at=now())
+        # First: after a Ctrl-C in between, no batch that is in no queue must have memory or get records.
+        self._enqueue(queue, batch)
+        self._reserve(batch, reserved)
+        queue.open, queue.append = batch, builder.append
+        return batch, 0
+
+    def add_encoded(self, queue: PartitionQueue, encoded: Buffer) -> ProducerBatch | int:
+        """Queue a batch that was encoded elsewhere; returns it or the bytes of memory that are missing."""
+        self._check_open()
+        self._check_size(queue.tp, len(encoded))
+        queue.close_open()
+        if not self._has_room(len(encoded)):
+            return len(encoded)
+        batch = ProducerBatch(
+            queue.tp,
+            None,
+            reserved_bytes=0,
+            created_at=now(),
+            encoded=encoded,
+            record_count=parse_header(encoded).record_count,
+        )
+        self._enqueue(queue, batch)
+        self._reserve(batch, len(encoded))
+        return batch
+
+    def _append_grown(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int,
+    ) -> int | None:
+        """Append beyond `batch_size` to a batch behind others; None if it may not grow."""
+        builder = batch.builder
+        if queue.pipeline.is_idle or queue.batches[0] is not batch or builder is None:
+            return None
+        limit = min(
+            builder.max_bytes * 2, self.config.batch_size * _GROWTH_LIMIT, self.config.max_request_size
+        )
+        more = limit - builder.max_bytes
+        if more <= 0 or not self._has_room(more):
+            return None
+        self._reserve(batch, more)
+        builder.max_bytes = limit
+        batch.is_full = False
+        return builder.append(key, value, headers, timestamp_ms)
+
+    def _check_size(self, tp: TopicPartition, size: int) -> None:
+        for name in ("max_request_size", "buffer_memory"):
+            limit = getattr(self.config, name)
+            if size > limit:
+                raise api_error(ErrorCode.MESSAGE_TOO_LARGE, f"{size} bytes for {tp} exceed {name} ({limit})")
+
+    def has_unfinished(self, topic: TopicQueues) -> bool:
+        """Whether a record of the topic waits to be sent or for its acknowledgement."""
+        return any(queue.tp in self.active for queue in topic.by_partition)
+
+    def _enqueue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        self.topics[queue.tp.topic].used_at = batch.created_at
+        self.active[queue.tp] = queue
+        queue.batches.append(batch)
+        self.incomplete.add(batch)
+        self._wake_sender()
+
+    def _check_open(self) -> None:
+        if self.closed_reason is not None:
+            raise ClientClosed(self.closed_reason)
+
+    # Memory
+
+    def _has_room(self, size: int) -> bool:
+        missing = size - self._granted
+        return missing <= 0 or (not self._waiters and missing <= self.available_bytes)
+
+    def _reserve(self, batch: ProducerBatch, size: int) -> None:
+        """Reserve memory for a batch, after `_has_room`."""
+        missing = size - self._granted
+        # Without a call in between: a Ctrl-C must not leave bytes that belong to no batch.
+        if missing > 0:
+            self._granted = 0
+            self.available_bytes -= missing
+        else:
+            self._granted = -missing
+        batch.reserved_bytes += size
+
+    @contextmanager
+    def redeeming(self, granted: int) -> Iterator[None]:
+        """Under the lock: appends first use the bytes of `wait_for_memory`; unused bytes are released."""
+        self._granted = granted
+        try:
+            yield
+        finally:
+            unused, self._granted = self._granted, 0
+            self._release(unused)
+
+    async def wait_for_memory(self, size: int, deadline: float) -> int:
+        """Wait until `size` bytes are reserved; the caller passes them to `redeeming` or `give_back`.
+
+        On the event loop only. Raises BufferExhausted when the deadline passes, and ClientClosed.
+        """
+        waiter = _MemoryWaiter(size, asyncio.get_running_loop().create_future())
+        with self.lock:
+            self._check_open()
+            self._waiters.append(waiter)
+            self._wake_waiters()
+        self._wake_sender()
+        try:
+            async with asyncio.timeout(max(0.0, deadline - now())):
+                await waiter.future
+        except BaseException as error:
+            if not self._withdraw(waiter):
+                if isinstance(error, TimeoutError):
+                    return size
+                self.give_back(size)
+            elif isinstance(error, TimeoutError):
+                raise BufferExhausted(
+                    f"no {size} bytes of buffer_memory ({self.config.buffer_memory}) came free within "
+                    f"max_block_ms ({self.config.max_block_ms})"
+                ) from None
+            raise
+        return size
+
+    def give_back(self, granted: int) -> None:
+        """Release bytes of `wait_for_memory` that the caller does not need any more."""
+        with self.lock:
+            self._release(granted)
+
+    def _withdraw(self, waiter: _MemoryWaiter) -> bool:
+        """Remove a waiter; False if its bytes are reserved already."""
+        with self.lock:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+                # The waiters after it may need less.
+                self._wake_waiters()
+            return not waiter.is_granted
+
+    def _release(self, size: int) -> None:
+        self.available_bytes += size
+        invariant(
+            self.available_bytes <= self.config.buffer_memory,
+            "%d bytes free of %d",
+            self.available_bytes,
+            self.config.buffer_memory,
+        )
+        self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
+        while self._waiters and self._waiters[0].size <= self.available_bytes:
+            waiter = self._waiters.popleft()
+            self.available_bytes -= waiter.size
+            waiter.is_granted = True
+            waiter.wake()
+
+    # The sender's side, under the lock
+
+    def take(self, queue: PartitionQueue) -> ProducerBatch:
+        """Let the first batch of a queue join its pipeline; it stays where it is if it cannot be encoded."""
+        batch = queue.batches[0]
+        if batch is queue.open:
+            queue.let_go()
+        batch.close()
+        queue.pipeline.add(batch)
+        queue.batches.popleft()
+        return batch
+
+    def put_back(self, queue: PartitionQueue, batch: ProducerBatch, retry_at: float) -> None:
+        """Let a batch that was in flight wait for its next attempt; later batches wait behind it."""
+        queue.pipeline.put_back(batch)
+        queue.retry_at = max(queue.retry_at, retry_at)
+
+    def delivered(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, time_ms: int) -> None:
+        queue.pipeline.acknowledged(batch, base_offset)
+        batch.deliver(base_offset, time_ms)
+        self._finished(queue, batch)
+
+    def failed(
+        self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError, *, may_be_written: bool
+    ) -> None:
+        """Fail a batch, in flight or waiting."""
+        was_sent = batch.flight > 0
+        if not was_sent:
+            queue.batches.remove(batch)
+            if queue.open is batch:
+                queue.let_go()
+        batch.fail(error)
+        if was_sent:
+            queue.pipeline.gave_up(batch, may_be_written=may_be_written)
+        self._finished(queue, batch)
+
+    def abandon(self, queue: PartitionQueue, error: BarnabasError) -> None:
+        """Fail all unfinished batches of a partition; its state may be wrong after a bug."""
+        batches = [*queue.pipeline.batches, *queue.batches]
+        queue.let_go()
+        queue.batches.clear()
+        queue.pipeline = queue.pipeline.successor()
+        for batch in batches:
+            if not batch.is_done:
+                batch.fail(error)
+            self._finished(queue, batch)
+
+    def split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Replace a batch that the broker finds too large by its halves, which take its place and numbers.
+
+        The batch has more than one record and is in flight; its parts are retried in order.
+        """
+        encoded = batch.encoded
+        invariant(encoded is not None and batch.record_count > 1, "%s: nothing to split", queue.tp)
+        if encoded is None:
+            return
+        fields = decode_fields(encoded, check_crc=False)
+        compression = parse_header(encoded).compression
+        middle = len(fields) // 2
+        builders = []
+        for half in (fields[:middle], fields[middle:]):
+            builder = RecordBatchBuilder(max_bytes=_NO_LIMIT, compression=compression)
+            for _, timestamp_ms, key, value, headers in half:
+                builder.append(key, value, headers, timestamp_ms)
+            builders.append(builder)
+        parts = []
+        for builder in builders:
+            part = ProducerBatch(queue.tp, builder, reserved_bytes=0, created_at=batch.created_at)
+            part.attempts, part.flight = batch.attempts, batch.flight
+            part.may_be_written = batch.may_be_written
+            part.close()
+            parts.append(part)
+        queue.pipeline.replace(batch, parts)
+        parts[0].reserved_bytes, batch.reserved_bytes = batch.reserved_bytes, 0
+        self.incomplete.update(parts)
+        batch.split_into(parts)
+        self._finished(queue, batch)
+
+    def _finished(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        self.incomplete.discard(batch)
+        if not queue.batches and queue.pipeline.is_idle:
+            self.active.pop(queue.tp, None)
+        reserved, batch.reserved_bytes = batch.reserved_bytes, 0
+        self._release(reserved)
+
+    def close(self, reason: str) -> None:
+        """Take no more records; appenders that wait for memory fail."""
+        self.closed_reason = reason
+        for topic in self.topics.values():
+            for queue in topic.by_partition:
+                queue.close_open()
+        while self._waiters:
+            self._waiters.popleft().wake(ClientClosed(reason))

@@ -1,0 +1,270 @@
+"""The producer for threads: appends in the caller's thread, sends on a thread of its own.
+
+`Producer.send` takes the accumulator's lock and appends. It waits for the other thread only for the first
+record of a topic or when `buffer_memory` is full. Guarantees are those of `barnabas.client.Producer`; records
+of different threads have no order among them.
+
+A producer that was not closed does not lose its buffer, because it is closed, with a ResourceWarning, when it
+is garbage-collected or the program ends. The delivery may then take up to `_LAST_CLOSE_MS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import logging
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterable
+from contextlib import nullcontext
+from types import TracebackType
+from typing import Any, Final, Self
+
+from barnabas.client.config import ProducerConfig
+from barnabas.client.errors import ClientClosed
+from barnabas.client.loop_thread import Handover, LoopThread, start_on
+from barnabas.client.metadata import PartitionInfo
+from barnabas.client.producer import batch as _batch
+from barnabas.client.producer import producer as _producer
+from barnabas.client.producer.batch import DeliveryCallback, RecordMetadata, now
+from barnabas.protocol.schema import Buffer
+
+log = logging.getLogger(__name__)
+
+Headers = Iterable[tuple[str, bytes | None]]
+
+_NOTHING_GRANTED: Final = nullcontext()
+_LAST_CLOSE_MS: Final = 30_000
+"""The time limit to deliver an unclosed producer's records; without brokers a program must still end."""
+
+
+class RecordFuture:
+    """The future of a record that `Producer.send` took; ``result`` waits for its outcome."""
+
+    __slots__ = ("_future", "_thread")
+
+    def __init__(self, future: _batch.RecordFuture, thread: LoopThread) -> None:
+        self._future = future
+        self._thread = thread
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._future.done()
+
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """The record's metadata. Raises the record's error, or TimeoutError if the outcome is unknown yet."""
+        if self._future.done():
+            return self._future.result()
+        return self._thread.call(lambda: self._wait(timeout_s))
+
+    async def _wait(self, timeout_s: float | None) -> RecordMetadata:
+        async with asyncio.timeout(timeout_s):
+            return await self._future
+
+
+class _ThreadedProducer(_producer.Producer):
+    """The asyncio producer whose sender may be woken from any thread."""
+
+    def _wake_sender(self) -> None:
+        sender = self._sender
+        # A scheduled round must still take the lock, which the caller holds, so it will see the change.
+        if sender is not None and not sender.is_scheduled:
+            sender.loop.call_soon_threadsafe(sender.wake)
+
+
+class Producer:
+    """`barnabas.client.Producer` for threads; connects when it is made."""
+
+    def __init__(self, config: ProducerConfig | None = None, **settings: Any) -> None:
+        self._producer = _ThreadedProducer(config, **settings)
+        self.config = self._producer.config
+        self._thread = LoopThread("barnabas-producer")
+        start_on(self._thread, self._producer.start)
+        accumulator = self._producer._accumulator
+        if accumulator is None:
+            raise ClientClosed("the producer was closed while it started")
+        self._accumulator = accumulator
+        self._lock = accumulator.lock
+        self._topics = accumulator.topics
+        self._is_sticky = self._producer._is_sticky
+        self._last_will = _LastWill(self._producer, self._thread)
+
+    def __del__(self) -> None:
+        # A producer whose constructor failed has no `_last_will`.
+        last_will: _LastWill | None = getattr(self, "_last_will", None)
+        if last_will is not None and last_will.is_needed:
+            text = "unclosed barnabas.client.blocking.Producer"
+            warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
+            # A finalizer must not block, so a thread delivers; the interpreter waits for it at exit.
+            threading.Thread(target=last_will.execute, name="barnabas-producer-close").start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> RecordFuture:
+        """Take a record; arguments and errors as those of `barnabas.client.Producer.send`.
+
+        ``on_delivery`` is called on the producer's own thread and must not block.
+        """
+        if self._thread.closed_reason is not None:
+            raise ClientClosed(self._thread.closed_reason)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        topics = self._topics.get(topic)
+        if topics is None:
+            topics = self._thread.call(lambda: self._producer._open_topic(topic))
+        if headers is not None:
+            headers = tuple(headers)
+        is_sticky = key is None and partition is None and self._is_sticky
+        accumulator = self._accumulator
+        deadline, granted = 0.0, 0
+        try:
+            while True:
+                with self._lock, accumulator.redeeming(granted) if granted else _NOTHING_GRANTED:
+                    if is_sticky:
+                        queue = topics.sticky
+                    else:
+                        queue = accumulator.queue_for(topics, key, partition)
+                    index = queue.append(key, value, headers, timestamp_ms)
+                    batch = queue.open
+                    missing = 0
+                    if index is None or batch is None:
+                        taken = accumulator.append_to_new(
+                            topics, queue, key, value, headers, timestamp_ms, is_sticky=is_sticky
+                        )
+                        if isinstance(taken, int):
+                            missing = taken
+                        else:
+                            batch, index = taken
+                    if not missing and index is not None and batch is not None:
+                        if on_delivery is not None:
+                            batch.add_callback(index, timestamp_ms, on_delivery)
+                        return RecordFuture(_batch.RecordFuture(batch, index, timestamp_ms), self._thread)
+                deadline = deadline or now() + self.config.max_block_ms / 1000
+                granted = self._wait_for_memory(missing, deadline)
+        except TypeError as error:
+            raise _producer.explain_type_error(error, key, value, headers) from None
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record and return where it was written. Raises as `send`, and the record's own error."""
+        return self.send(
+            topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
+        ).result()
+
+    def send_batch(self, topic: str, partition: int, encoded: Buffer) -> RecordFuture:
+        """As `barnabas.client.Producer.send_batch`."""
+        future = self._thread.call(lambda: self._producer.send_batch(topic, partition, encoded))
+        return RecordFuture(future, self._thread)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Return when all records sent before are delivered or have failed. Raises TimeoutError."""
+        self._thread.call(lambda: self._flush(timeout_s))
+
+    def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        return self._thread.call(lambda: self._producer.partitions_for(topic))
+
+    def close(self, timeout_ms: int | None = None) -> None:
+        """As `barnabas.client.Producer.close`; ends the thread too. Idempotent."""
+        if self._thread.closed_reason is None:
+            try:
+                self._thread.call(lambda: self._producer.close(timeout_ms))
+            finally:
+                self._thread.stop("the producer is closed")
+
+    async def _flush(self, timeout_s: float | None) -> None:
+        async with asyncio.timeout(timeout_s):
+            await self._producer.flush()
+
+    def _wait_for_memory(self, missing: int, deadline: float) -> int:
+        granted = Handover(0)
+
+        async def wait() -> None:
+            size = await self._accumulator.wait_for_memory(missing, deadline)
+            if not granted.offer(size):
+                self._accumulator.give_back(size)
+
+        try:
+            self._thread.call(wait)
+            return granted.outcome
+        except BaseException:
+            # The thread may be interrupted just after the memory was granted.
+            self._accumulator.give_back(granted.give_up())
+            raise
+
+
+class _LastWill:
+    """The parts that close a producer after the garbage collection of its facade, or at exit."""
+
+    def __init__(self, producer: _ThreadedProducer, thread: LoopThread) -> None:
+        self._producer = producer
+        self._thread = thread
+        _last_wills.add(self)
+
+    @property
+    def is_needed(self) -> bool:
+        return self._thread.closed_reason is None
+
+    def execute(self) -> None:
+        """Deliver the remaining records, within a time limit, and end the thread."""
+        closing = self.begin()
+        if closing is not None:
+            self.finish(closing)
+
+    def begin(self) -> concurrent.futures.Future[None] | None:
+        """Begin to close; None if that is done already."""
+        accumulator = self._producer._accumulator
+        if accumulator is not None and accumulator.incomplete:
+            log.warning("a producer was not closed; delivering its remaining records")
+        try:
+            return self._thread.begin(lambda: self._producer.close(_LAST_CLOSE_MS))
+        except ClientClosed:
+            return None
+
+    def finish(self, closing: concurrent.futures.Future[None]) -> None:
+        try:
+            self._thread.outcome(closing)
+        except ClientClosed:
+            pass
+        finally:
+            self._thread.stop("the producer is closed")
+
+
+_last_wills: weakref.WeakSet[_LastWill] = weakref.WeakSet()
+
+
+def _execute_last_wills() -> None:
+    # Begin all before waiting for the first, so that together they take no longer than one.
+    begun = [(last_will, last_will.begin()) for last_will in list(_last_wills) if last_will.is_needed]
+    for last_will, closing in begun:
+        if closing is not None:
+            last_will.finish(closing)
+
+
+atexit.register(_execute_last_wills)

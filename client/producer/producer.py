@@ -1,0 +1,280 @@
+"""The producer: takes records, gathers them into batches, and delivers these to their partitions' leaders.
+
+    async with Producer(bootstrap_servers="localhost:9092") as producer:
+        future = await producer.send("flights", b"value", key=b"key")
+        metadata = await future
+
+Guarantees, with acks=all and idempotence (the defaults): a record whose future gives metadata is on every
+in-sync replica, once; records of one partition are written in the order in which they were sent. Without
+idempotence the order holds too, but a retry may write a record twice.
+
+A producer belongs to the event loop that it was started on; `barnabas.client.blocking` has one for threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from barnabas.client.cluster import Cluster, ClusterOwner
+from barnabas.client.config import ProducerConfig
+from barnabas.client.errors import ClientClosed
+from barnabas.client.metadata import PartitionInfo
+from barnabas.client.producer.accumulator import Accumulator, PartitionQueue, TopicQueues
+from barnabas.client.producer.batch import (
+    DeliveryCallback,
+    ProducerBatch,
+    RecordFuture,
+    RecordMetadata,
+    now,
+)
+from barnabas.client.producer.partitioners import make_partitioner
+from barnabas.client.producer.sender import Sender
+from barnabas.protocol.record_batch import check_produced_batch
+from barnabas.protocol.schema import Buffer
+
+Headers = Iterable[tuple[str, bytes | None]]
+
+
+class Producer(ClusterOwner):
+    """Settings as in `ProducerConfig`, by name or as one ``config``; see the module."""
+
+    def __init__(self, config: ProducerConfig | None = None, **settings: Any) -> None:
+        self.config = config if config is not None else ProducerConfig.of(settings)
+        self._partitioner = make_partitioner(self.config.partitioner)
+        self._is_sticky = self._partitioner is None
+        # Both exist from `start` on; until then, and after `close`, no topic is open and `send` raises.
+        self._sender: Sender | None = None
+        self._accumulator: Accumulator | None = None
+        self._topics: dict[str, TopicQueues] = {}
+
+    async def start(self) -> None:
+        """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
+        if self._cluster is not None:
+            raise ClientClosed("a producer can be started only once")
+        self._cluster = cluster = Cluster(self.config, is_in_use=self._is_in_use, may_create=self._is_wanted)
+        try:
+            await cluster.start()
+        except BaseException:
+            cluster.close()
+            raise
+        self._accumulator = Accumulator(
+            self.config,
+            partitioner=self._partitioner,
+            has_leader=lambda tp: cluster.leader_for(tp) is not None,
+            wake_sender=self._wake_sender,
+        )
+        self._topics = self._accumulator.topics
+        self._sender = Sender(cluster, self._accumulator, self.config)
+        cluster.add_listener(self._take_new_partitions)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> RecordFuture:
+        """Take a record; the returned future gives its metadata once it is written.
+
+        Waits for metadata, and room in `buffer_memory`, up to `max_block_ms` each. Raises BufferExhausted,
+        UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, ClientClosed, InvalidConfiguration (no such partition)
+        and TypeError (key and value are bytes or None).
+        """
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        queues = self._topics.get(topic)
+        if queues is None:
+            queues = await self._open_topic(topic)
+        if headers is not None:
+            headers = tuple(headers)
+        is_sticky = key is None and partition is None and self._is_sticky
+        try:
+            if is_sticky:
+                queue = queues.sticky
+            else:
+                # Open topics imply an accumulator; a check would slow every record down.
+                queue = self._accumulator.queue_for(queues, key, partition)  # type: ignore[union-attr]
+            index = queue.append(key, value, headers, timestamp_ms)
+            batch = queue.open
+            if index is None or batch is None:
+                batch, index = await self._append_slowly(
+                    queues, queue, key, value, headers, timestamp_ms, is_sticky
+                )
+        except TypeError as error:
+            raise explain_type_error(error, key, value, headers) from None
+        if on_delivery is not None:
+            batch.add_callback(index, timestamp_ms, on_delivery)
+        return RecordFuture(batch, index, timestamp_ms)
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record and return where it was written. Raises as `send`, and the record's own error."""
+        future = await self.send(
+            topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
+        )
+        return await future
+
+    async def send_batch(self, topic: str, partition: int, encoded: Buffer) -> RecordFuture:
+        """Take one whole record batch (magic 2) as bytes; returns the future of its first record.
+
+        The bytes must not change until it is done; with idempotence a copy of them is numbered. Raises as
+        `send`, and CORRUPT_MESSAGE or INVALID_RECORD for an invalid batch.
+        """
+        header = check_produced_batch(encoded)
+        queues = self._topics.get(topic) or await self._open_topic(topic)
+        accumulator, _ = self._parts()
+        queue = accumulator.queue_for(queues, None, partition)
+        deadline = now() + self.config.max_block_ms / 1000
+        granted = 0
+        while True:
+            with accumulator.lock, accumulator.redeeming(granted):
+                taken = accumulator.add_encoded(queue, encoded)
+            if isinstance(taken, ProducerBatch):
+                return RecordFuture(taken, 0, header.base_timestamp)
+            granted = await accumulator.wait_for_memory(taken, deadline)
+
+    async def flush(self) -> None:
+        """Return when all records sent before are delivered or have failed; ends their linger time."""
+        accumulator, sender = self._parts()
+        with accumulator.lock:
+            batches = list(accumulator.incomplete)
+        sender.flushing += 1
+        sender.wake()
+        try:
+            for batch in batches:
+                await batch.wait_delivered()
+            # The loop already has the callbacks of batches that were done just before; let them run first.
+            await asyncio.sleep(0)
+        finally:
+            sender.flushing -= 1
+
+    async def close(self, timeout_ms: int | None = None) -> None:
+        """Flush, for at most ``timeout_ms``, then fail the rest and disconnect. Idempotent.
+
+        Without a timeout `delivery_timeout_ms` bounds the wait.
+        """
+        cluster, accumulator, sender = self._cluster, self._accumulator, self._sender
+        if cluster is None or accumulator is None or sender is None:
+            return
+        try:
+            with accumulator.lock:
+                accumulator.close("the producer is closed")
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await self.flush()
+        except TimeoutError:
+            pass
+        finally:
+            sender.fail_all(ClientClosed("the producer was closed before the record was delivered"))
+            sender.close()
+            cluster.close()
+            self._accumulator = self._sender = None
+            self._topics = {}
+
+    async def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        """The partitions of a topic by the last metadata. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        self._parts()
+        cluster = self._cluster
+        if cluster is None:
+            raise ClientClosed("the producer is not started")
+        return list((await cluster.topic(topic, self.config.max_block_ms)).partitions)
+
+    async def _open_topic(self, topic: str) -> TopicQueues:
+        accumulator, _ = self._parts()
+        cluster = self._cluster
+        if cluster is None or accumulator.closed_reason is not None:
+            raise ClientClosed("the producer is closed")
+        info = await cluster.topic(topic, self.config.max_block_ms, watches=True)
+        with accumulator.lock:
+            return accumulator.add_topic(info)
+
+    def _is_wanted(self, topic: str) -> bool:
+        """Whether records wait for a topic, or a call is about to send the first ones."""
+        queues, accumulator = self._topics.get(topic), self._accumulator
+        return queues is None or accumulator is None or accumulator.has_unfinished(queues)
+
+    def _is_in_use(self, topic: str) -> bool:
+        queues = self._topics.get(topic)
+        idle_s = self.config.metadata_max_idle_ms / 1000
+        return queues is None or now() - queues.used_at < idle_s or self._is_wanted(topic)
+
+    async def _append_slowly(
+        self,
+        queues: TopicQueues,
+        queue: PartitionQueue,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int,
+        is_sticky: bool,
+    ) -> tuple[ProducerBatch, int]:
+        """Append after the queue's open batch refused, because it is full or there is none."""
+        accumulator, sender = self._parts()
+        if queue.open is not None:
+            # Let the full batch be sent even if the caller sends without ever waiting.
+            queue.open.is_full = True
+            sender.wake()
+            await asyncio.sleep(0)
+        deadline = now() + self.config.max_block_ms / 1000
+        granted = 0
+        while True:
+            with accumulator.lock, accumulator.redeeming(granted):
+                taken = accumulator.append_to_new(
+                    queues, queue, key, value, headers, timestamp_ms, is_sticky=is_sticky
+                )
+            if not isinstance(taken, int):
+                return taken
+            granted = await accumulator.wait_for_memory(taken, deadline)
+
+    def _take_new_partitions(self) -> None:
+        cluster, accumulator = self._cluster, self._accumulator
+        if cluster is not None and accumulator is not None:
+            with accumulator.lock:
+                for name in accumulator.topics:
+                    info = cluster.cache.topics.get(name)
+                    if info is not None:
+                        accumulator.add_topic(info)
+
+    def _wake_sender(self) -> None:
+        if self._sender is not None:
+            self._sender.wake()
+
+    def _parts(self) -> tuple[Accumulator, Sender]:
+        if self._accumulator is None or self._sender is None:
+            state = "not started; use `async with Producer(…)`" if self._cluster is None else "closed"
+            raise ClientClosed(f"the producer is {state}")
+        return self._accumulator, self._sender
+
+
+def explain_type_error(error: TypeError, key: object, value: object, headers: object) -> TypeError:
+    """A TypeError that names the invalid argument, or the error itself if all are valid."""
+    for name, given in (("key", key), ("value", value)):
+        if given is not None and not isinstance(given, bytes):
+            return TypeError(f"{name} is {type(given).__name__}; expected bytes or None")
+    if headers:
+        return TypeError(f"headers {headers!r}: expected pairs of a str and bytes or None ({error})")
+    return error

@@ -1,0 +1,469 @@
+"""Sends the batches to the brokers: one request per leader, with batches of many partitions.
+
+It is driven by events, not by a loop that polls: a new batch, an answer, fresh metadata or a timer schedules
+one round, and a round sends all batches that may be sent. Guarantees: every batch ends delivered or failed,
+within `delivery_timeout_ms` of its first record; a batch is sent again only after a retriable error. The
+partition's pipeline (`sequences`) decides the order and the sequence numbers. A bug of ours fails the batch
+that could not be encoded, or else the batches of its partition, its request or its round; the others go on.
+
+It runs on the producer's event loop alone, and changes queues under the accumulator's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+from barnabas.client.bugs import report_bug
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import ProducerConfig
+from barnabas.client.errors import DeliveryTimedOut
+from barnabas.client.producer.accumulator import Accumulator, PartitionQueue
+from barnabas.client.producer.batch import BatchState, ProducerBatch, now
+from barnabas.client.producer.identity import IdentitySource
+from barnabas.protocol.backoff import doubled
+from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
+from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    TopicProduceData,
+)
+
+log = logging.getLogger(__name__)
+
+_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+"""Codes that smaller batches may cure: above ``max.message.bytes``, or larger than a segment."""
+_LEADERSHIP: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Codes after which another broker may lead: the next attempt waits for metadata, not for a back-off."""
+_NOT_WRITTEN: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+"""Codes that a broker returns before it appends; after any other the batch may be in the log."""
+_GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+"""Codes that mean, for the oldest batch, that its numbers do not follow the broker's last ones."""
+_GATHER_S: Final = 0.05
+"""The time that the open batch collects records while others of its partition are in flight."""
+
+_BUG: Final = "sending records failed"
+
+
+class _Sent(NamedTuple):
+    queue: PartitionQueue
+    batch: ProducerBatch
+    flight: int
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the batch was not given up or sent again since."""
+        return self.batch.flight == self.flight and self.batch.state is BatchState.IN_FLIGHT
+
+
+class Sender:
+    """Rounds of sending; see the module."""
+
+    def __init__(self, cluster: Cluster, accumulator: Accumulator, config: ProducerConfig) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._config = config
+        self.loop = asyncio.get_running_loop()
+        self.is_scheduled = False
+        """Set until a round begins, which is before it takes the lock."""
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
+        """The timer's time, kept here because uvloop's timers do not have it if it is now."""
+        self._in_flight: dict[BrokerId, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.flushing = 0
+        """The number of flushes that wait; meanwhile batches do not linger."""
+        self.identities = IdentitySource(cluster, self.wake)
+        if config.is_idempotent:
+            self.identities.ask()
+        cluster.add_listener(self.wake)
+
+    def wake(self) -> None:
+        """Schedule a round. On the event loop only."""
+        if not self.is_scheduled:
+            self.is_scheduled = True
+            self.loop.call_soon(self._round)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.identities.close()
+        for task in self._tasks:
+            task.cancel()
+
+    def _round(self) -> None:
+        self.is_scheduled = False
+        present = now()
+        try:
+            with self._accumulator.lock:
+                requests, next_at = self._collect(present)
+        except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
+            self.fail_all(report_bug(_BUG, bug))
+            return
+        for node_id, sent in requests:
+            self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
+            task = self.loop.create_task(self._produce(node_id, sent))
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._produced, node_id, sent))
+        self._arm(present, next_at)
+
+    def _arm(self, present: float, next_at: float) -> None:
+        next_at = max(present, next_at)
+        if self._timer is not None and abs(self._timer_at - next_at) < 1e-3:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if next_at < float("inf"):
+            self._timer = self.loop.call_later(next_at - present, self._timer_fired)
+            self._timer_at = next_at
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self.wake()
+
+    def _collect(self, present: float) -> tuple[list[tuple[BrokerId, list[_Sent]]], float]:
+        """The batches to send now, by request, and the latest time for the next round."""
+        accumulator, config = self._accumulator, self._config
+        lingers = not (self.flushing or accumulator.is_short_of_memory)
+        requests: list[tuple[BrokerId, list[_Sent]]] = []
+        filling: dict[BrokerId, tuple[list[_Sent], int]] = {}
+        next_at = float("inf")
+        needs_metadata = False
+        for queue in list(accumulator.active.values()):
+            try:
+                leader = self._cluster.leader_for(queue.tp)
+                if leader is not None:
+                    self._reclaim(queue, leader.node_id)
+                next_at = min(next_at, self._expire(queue, present))
+                batch, ready_at = self._candidate(queue, lingers=lingers)
+                if batch is None or ready_at > present:
+                    next_at = min(next_at, ready_at)
+                    continue
+                if leader is None:
+                    needs_metadata = True
+                    continue
+                node_id = leader.node_id
+                sent, size = filling.get(node_id, ([], 0))
+                if not sent or size + batch.size_bytes > config.max_request_size:
+                    under_way = self._in_flight.get(node_id, 0) + sum(
+                        1 for other, _ in requests if other == node_id
+                    )
+                    if under_way >= config.max_in_flight_requests_per_connection:
+                        continue
+                    sent, size = [], 0
+                if not batch.flight and not self._take(queue, batch):
+                    next_at = present
+                    continue
+                queue.pipeline.launch(batch, node_id)
+                if queue.batches and queue.pipeline.takes_new:
+                    # A request holds one batch of a partition: the next one goes in the next round.
+                    next_at = present
+                if not sent:
+                    requests.append((node_id, sent))
+                sent.append(_Sent(queue, batch, batch.flight))
+                filling[node_id] = (sent, size + batch.size_bytes)
+            except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
+                self._abandon(queue, report_bug(_BUG, bug))
+        self.identities.failure = None
+        if needs_metadata:
+            self._cluster.request_refresh()
+        return requests, next_at
+
+    def _take(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+        """Encode and number a batch that was never sent; False if a bug of ours has ended it."""
+        try:
+            self._accumulator.take(queue)
+        except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
+            # It has no number yet, so that the next batch leaves no gap.
+            self._fail(queue, batch, report_bug(_BUG, bug), may_be_written=False)
+            return False
+        return True
+
+    def _candidate(self, queue: PartitionQueue, *, lingers: bool) -> tuple[ProducerBatch | None, float]:
+        """The next batch of a partition, or None, and the time from which it may be sent."""
+        pipeline = queue.pipeline
+        if pipeline.is_numbered and pipeline.identity is None and not self._identify(queue):
+            return None, float("inf")
+        batch = pipeline.retry
+        if batch is not None:
+            return batch, queue.retry_at
+        if not queue.batches or not pipeline.takes_new:
+            return None, float("inf")
+        batch = queue.batches[0]
+        if not lingers or batch is not queue.open or (batch.is_full and pipeline.is_idle):
+            return batch, queue.retry_at
+        # Behind others a full batch grows on, up to the size at which the next one is begun.
+        linger_s = self._config.linger_ms / 1000
+        wait_s = linger_s if pipeline.is_idle else max(linger_s, _GATHER_S)
+        return batch, max(queue.retry_at, batch.created_at + wait_s)
+
+    def _identify(self, queue: PartitionQueue) -> bool:
+        """Give a partition the producer id; False if there is none."""
+        failure = self.identities.failure
+        if failure is not None:
+            while (batch := queue.oldest) is not None:
+                self._fail(queue, batch, failure, may_be_written=batch.may_be_written)
+            return False
+        identity = self.identities.ask(queue.pipeline.worn_out)
+        if identity is None:
+            return False
+        queue.pipeline.identify(identity)
+        return queue.pipeline.identity is not None
+
+    def _reclaim(self, queue: PartitionQueue, leader: BrokerId) -> None:
+        """Take back batches in flight to a former leader, which may not answer for long.
+
+        Only if they have sequence numbers, which keep the next leader from writing them twice.
+        """
+        if queue.pipeline.is_numbered:
+            for batch in list(queue.pipeline.batches):
+                if batch.state is BatchState.IN_FLIGHT and batch.node_id != leader:
+                    batch.may_be_written = True
+                    self._accumulator.put_back(queue, batch, 0.0)
+
+    def _expire(self, queue: PartitionQueue, present: float) -> float:
+        """Fail expired batches; returns the time at which the queue's oldest batch expires."""
+        timeout = self._config.delivery_timeout_ms / 1000
+        while (batch := queue.oldest) is not None:
+            if batch.created_at + timeout > present:
+                return batch.created_at + timeout
+            is_unknown = batch.may_be_written or batch.state is BatchState.IN_FLIGHT
+            self._fail(queue, batch, self._timed_out(batch), may_be_written=is_unknown)
+        return float("inf")
+
+    async def _produce(self, node_id: BrokerId, sent: list[_Sent]) -> None:
+        sent = self._leaving(sent)
+        if not sent:
+            return
+        request = self._request(sent)
+        try:
+            if request.acks == 0:
+                await self._cluster.send_oneway(node_id, request)
+                response = None
+            else:
+                response = await self._cluster.request(node_id, request)
+        except BarnabasError as error:
+            self._settle(sent, partial(self._unanswered, error))
+            return
+        if response is None:
+            self._settle(sent, self._sent_oneway)
+        else:
+            answers = {
+                TopicPartition(topic.name, answer.index): answer
+                for topic in response.responses
+                for answer in topic.partition_responses
+            }
+            self._settle(sent, partial(self._answered, node_id, answers))
+
+    def _leaving(self, sent: list[_Sent]) -> list[_Sent]:
+        """The batches that may still be sent, now that the request is written to the connection.
+
+        Since the round an earlier batch may have come back, which no batch may overtake.
+        """
+        leaving = []
+        with self._accumulator.lock:
+            for one in sent:
+                if one.is_awaited and one.queue.pipeline.may_leave(one.batch):
+                    leaving.append(one)
+                elif one.is_awaited:
+                    self._accumulator.put_back(one.queue, one.batch, 0.0)
+        return leaving
+
+    def _request(self, sent: list[_Sent]) -> ProduceRequest:
+        topics: dict[str, list[PartitionProduceData]] = {}
+        for queue, batch, _ in sent:
+            data = PartitionProduceData(index=queue.tp.partition, records=batch.encoded)
+            topics.setdefault(queue.tp.topic, []).append(data)
+        return ProduceRequest(
+            acks=self._config.acks,
+            # The broker's time limit ends first, because its answer is better than our timeout, which closes
+            # the connection.
+            timeout_ms=max(1, self._config.request_timeout_ms * 9 // 10),
+            topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
+        )
+
+    def _settle(self, sent: list[_Sent], settle: Callable[[_Sent], None]) -> None:
+        """Settle the batches of a request one by one, so that a bug of ours keeps no outcome from others."""
+        with self._accumulator.lock:
+            for one in sent:
+                try:
+                    settle(one)
+                except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
+                    self._abandon(one.queue, report_bug(_BUG, bug))
+
+    def _unanswered(self, error: BarnabasError, one: _Sent) -> None:
+        if one.is_awaited:
+            one.batch.may_be_written = True
+            self._retry_or_fail(one.queue, one.batch, error, 0.0)
+
+    def _sent_oneway(self, one: _Sent) -> None:
+        if one.is_awaited:
+            self._accumulator.delivered(one.queue, one.batch, -1, -1)
+
+    def _answered(
+        self, node_id: BrokerId, answers: Mapping[TopicPartition, PartitionProduceResponse], one: _Sent
+    ) -> None:
+        queue, batch = one.queue, one.batch
+        answer = answers.get(queue.tp)
+        if not one.is_awaited:
+            if batch in queue.pipeline.ghosts and answer and answer.error_code == ErrorCode.NONE:
+                queue.pipeline.acknowledged(batch, answer.base_offset)
+        elif answer is None:
+            text = f"broker {node_id} did not answer for {queue.tp}"
+            error = api_error(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+            self._fail(queue, batch, error, may_be_written=True)
+        elif answer.error_code == ErrorCode.NONE:
+            self._accumulator.delivered(queue, batch, answer.base_offset, answer.log_append_time_ms)
+        else:
+            self._refused(queue, batch, answer)
+
+    def _refused(self, queue: PartitionQueue, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
+        code = answer.error_code
+        error = api_error(code, f"{queue.tp}: {answer.error_message or 'refused by the broker'}")
+        batch.may_be_written = batch.may_be_written or code not in _NOT_WRITTEN
+        if queue.pipeline.is_numbered and code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            # Written so long ago that the broker no longer has its offset.
+            self._accumulator.delivered(queue, batch, -1, -1)
+            return
+        if queue.pipeline.is_numbered and code in _GAP:
+            self._out_of_order(queue, batch, error)
+            return
+        if code in _TOO_LARGE and batch.may_split and batch.record_count > 1:
+            log.info("%s: a batch of %d records is too large and is halved", queue.tp, batch.record_count)
+            try:
+                self._accumulator.split(queue, batch)
+            except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
+                self._fail(queue, batch, report_bug(_BUG, bug), may_be_written=batch.may_be_written)
+            return
+        backoff_ms = 0.0
+        if code in _LEADERSHIP:
+            self._cluster.invalidate(queue.tp)
+        else:
+            backoff_ms = self._backoff_ms(batch)
+        self._retry_or_fail(queue, batch, error, backoff_ms)
+
+    def _backoff_ms(self, batch: ProducerBatch) -> float:
+        config = self._config
+        backoff_ms = doubled(config.retry_backoff_ms, batch.attempts, config.retry_backoff_max_ms)
+        return backoff_ms * random.uniform(0.8, 1.2)
+
+    def _out_of_order(self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError) -> None:
+        """The broker lacks an earlier batch, which is still to be sent again, or there is a gap.
+
+        For the oldest batch there is a gap: the broker has lost an acknowledged batch, or an earlier one was
+        given up and never written. The numbering restarts (KIP-360).
+        """
+        if batch.is_written:
+            # The broker has only later batches, so this one is written; its offset is unknown.
+            self._accumulator.delivered(queue, batch, -1, -1)
+            return
+        if not batch.is_oldest:
+            batch.last_error = error
+            self._accumulator.put_back(queue, batch, 0.0)
+            return
+        log.warning("%s: the broker lacks an earlier batch; restarting the numbering: %s", queue.tp, error)
+        self._accumulator.put_back(queue, batch, now() + self._backoff_ms(batch) / 1000)
+        batch.attempts += 1
+        batch.last_error = error
+        queue.pipeline.restart()
+
+    def _retry_or_fail(
+        self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError, backoff_ms: float
+    ) -> None:
+        batch.attempts += 1
+        batch.last_error = error
+        present = now()
+        if not error.retriable or batch.attempts > self._config.retries:
+            self._fail(queue, batch, error, may_be_written=batch.may_be_written)
+        elif present >= batch.created_at + self._config.delivery_timeout_ms / 1000:
+            self._fail(queue, batch, self._timed_out(batch), may_be_written=batch.may_be_written)
+        else:
+            log.debug("%s: attempt %d failed, will retry: %s", queue.tp, batch.attempts, error)
+            self._accumulator.put_back(queue, batch, present + backoff_ms / 1000)
+
+    def _timed_out(self, batch: ProducerBatch) -> DeliveryTimedOut:
+        last_error = batch.last_error or self.identities.last_error
+        why = f"; last error: {last_error}" if last_error is not None else ""
+        error = DeliveryTimedOut(
+            f"not acknowledged by {batch.tp} within delivery_timeout_ms "
+            f"({self._config.delivery_timeout_ms}), {batch.attempts} attempts failed{why}"
+        )
+        error.__cause__ = last_error
+        return error
+
+    def _fail(
+        self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError, *, may_be_written: bool
+    ) -> None:
+        _log_failed(queue, [batch], error)
+        self._accumulator.failed(queue, batch, error, may_be_written=may_be_written)
+
+    def _abandon(self, queue: PartitionQueue, error: BarnabasError) -> None:
+        """Fail all unfinished batches of a partition; its state may be wrong after a bug."""
+        _log_failed(queue, [*queue.pipeline.batches, *queue.batches], error)
+        self._accumulator.abandon(queue, error)
+
+    def fail_all(self, error: BarnabasError) -> None:
+        """Fail all unfinished batches, for a close that does not wait any longer, or after a bug of ours."""
+        with self._accumulator.lock:
+            for queue in list(self._accumulator.active.values()):
+                self._abandon(queue, error)
+
+    def _gave_up(self, error: BarnabasError, one: _Sent) -> None:
+        if one.is_awaited:
+            self._fail(one.queue, one.batch, error, may_be_written=True)
+
+    def _produced(self, node_id: BrokerId, sent: list[_Sent], task: asyncio.Task[None]) -> None:
+        """Settle a request after any end; a bug of ours must not leave its records without an outcome."""
+        self._tasks.discard(task)
+        self._in_flight[node_id] -= 1
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            failure = report_bug(_BUG, error)
+            self._settle(sent, partial(self._gave_up, failure))
+        self.wake()
+
+
+def _log_failed(queue: PartitionQueue, batches: Iterable[ProducerBatch], error: BarnabasError) -> None:
+    for batch in batches:
+        if not batch.is_done:
+            count = batch.record_count or (batch.builder.record_count if batch.builder is not None else 0)
+            log.warning("%d records for %s were not delivered: %s", count, queue.tp, error)

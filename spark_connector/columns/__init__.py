@@ -1,0 +1,1 @@
+"""Record batches decoded in bulk into Arrow columns."""

@@ -1,0 +1,286 @@
+"""The bulk decoder's fast engine: prepares the tables for the compiled loops and calls them.
+
+Their machine code is cached on disk, so that only the first process compiles it (1 to 2 s; loading takes
+0.1 s). numba keeps it beside the source file, else in the user's cache directory. If neither can be written
+(a read-only image without a home), it is a private directory under the temporary one.
+
+Any thread; the loops run without the interpreter lock.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from barnabas.protocol.compression import Compression, decompress
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.record_batch import HEADER_BYTES, MIN_RECORD_BYTES, BatchHeader
+from barnabas.spark_connector.columns.columns import (
+    BinaryColumn,
+    Bytes,
+    Column,
+    HeaderColumn,
+    Ints,
+    Longs,
+    RecordColumns,
+)
+
+Table = npt.NDArray[np.int64]
+"""Two dimensions; the constants of the kernel name its rows or columns."""
+
+
+class PlacedBatch(NamedTuple):
+    """A checked batch, its buffer and its position there."""
+
+    buffer: memoryview
+    position: int
+    header: BatchHeader
+
+
+class _Piece(NamedTuple):
+    """Uncompressed bytes and the batches in them, as the rows of the scan's batch table."""
+
+    data: Bytes
+    table: list[tuple[int, ...]]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of its batches, which are adjacent."""
+        return self.table[-1][1] - self.table[0][0]
+
+
+class _Found(NamedTuple):
+    """The rows, from first to end, whose bytes lie in this data."""
+
+    data: Bytes
+    first: int
+    end: int
+
+
+def load_kernel() -> ModuleType:
+    """The compiled loops.
+
+    Raises ImportError if numba is absent or does not fit the interpreter, and OSError if no directory for
+    their cache is writable.
+    """
+    import numba
+
+    # Its settings are attributes that numba sets at run time, which no type checker can see.
+    config: Any = numba.config
+    configured = config.CACHE_DIR
+    if not configured and not _has_own_cache_place():
+        config.CACHE_DIR = _private_temporary_directory()
+    try:
+        # numba decides where to cache a function when it is declared, so the setting is needed just here.
+        from barnabas.spark_connector.columns import kernel as bulk_decode_kernel
+    finally:
+        config.CACHE_DIR = configured
+    return bulk_decode_kernel
+
+
+def _has_own_cache_place() -> bool:
+    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__pycache__")
+    home = os.path.expanduser("~")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
+    return any(_is_writable(place) for place in (beside, cache))
+
+
+def _is_writable(place: str) -> bool:
+    """Whether a file could be made in this directory, which need not exist yet."""
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    return os.access(place, os.W_OK | os.X_OK)
+
+
+def _private_temporary_directory() -> str:
+    """A directory that survives this process and that only this user can write machine code to.
+
+    If the well-known name is not safely ours, a new one is made, and the loops are compiled again.
+    Raises OSError when the temporary directory cannot be written.
+    """
+    place = os.path.join(tempfile.gettempdir(), f"barnabas-numba-{os.getuid()}")
+    try:
+        os.mkdir(place, 0o700)
+    except FileExistsError:
+        found = os.lstat(place)
+        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        if not is_ours or found.st_mode & 0o077:
+            return tempfile.mkdtemp(prefix="barnabas-numba-")
+    return place
+
+
+def decode_groups(
+    kernel: ModuleType,
+    batches: Sequence[PlacedBatch],
+    columns: Column,
+    first_offset: int,
+    end_offset: int,
+    *,
+    max_bytes: int,
+    group_bytes: int,
+) -> Iterator[RecordColumns]:
+    """The records of these checked batches with offsets in [first_offset, end_offset), as columns.
+
+    They come in several parts if the decompressed batches exceed `group_bytes`, so that memory stays bounded
+    for any compression ratio. Raises CORRUPT_MESSAGE for records that contradict themselves.
+    """
+    pieces: list[_Piece] = []
+    size = 0
+    for piece in _pieces(batches, max_bytes):
+        if pieces and size + piece.size_bytes > group_bytes:
+            yield _decode_pieces(kernel, pieces, columns, first_offset, end_offset)
+            pieces, size = [], 0
+        pieces.append(piece)
+        size += piece.size_bytes
+    if pieces:
+        yield _decode_pieces(kernel, pieces, columns, first_offset, end_offset)
+
+
+def _decode_pieces(
+    kernel: ModuleType, pieces: Sequence[_Piece], columns: Column, first_offset: int, end_offset: int
+) -> RecordColumns:
+    announced = sum(row[kernel.BATCH_RECORD_COUNT] for piece in pieces for row in piece.table)
+    fields: Table = np.empty((kernel.FIELDS, announced), dtype=np.int64)
+    state = np.zeros(kernel.STATE_SLOTS, dtype=np.int64)
+    found: list[_Found] = []
+    for piece in pieces:
+        first_row = int(state[kernel.FOUND_ROWS])
+        table = np.array(piece.table, dtype=np.int64)
+        failure = kernel.scan(piece.data, table, first_offset, end_offset, fields, state)
+        if failure != kernel.OK:
+            base_offset = piece.table[int(state[kernel.FAILED_BATCH])][kernel.BATCH_BASE_OFFSET]
+            raise api_error(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"{kernel.FAILURES[failure]} (batch with base offset {base_offset}, byte "
+                f"{int(state[kernel.FAILED_AT])} of {len(piece.data)})",
+            )
+        found.append(_Found(piece.data, first_row, int(state[kernel.FOUND_ROWS])))
+    rows = int(state[kernel.FOUND_ROWS])
+    headers = int(state[kernel.FOUND_HEADERS])
+    return _build_columns(kernel, columns, found, fields[:, :rows], headers)
+
+
+def _build_columns(
+    kernel: ModuleType, columns: Column, found: list[_Found], fields: Table, header_count: int
+) -> RecordColumns:
+    result = RecordColumns(row_count=fields.shape[1])
+    if Column.OFFSET in columns:
+        result.offsets = fields[kernel.OFFSET]
+    if Column.TIMESTAMP in columns:
+        result.timestamps_ms = fields[kernel.TIMESTAMP]
+    if Column.TIMESTAMP_TYPE in columns:
+        result.timestamp_types = fields[kernel.TIMESTAMP_TYPE].astype(np.int32)
+    if Column.KEY in columns:
+        result.keys = _gather(kernel, found, fields[kernel.KEY_START], fields[kernel.KEY_LENGTH])
+    if Column.VALUE in columns:
+        result.values = _gather(kernel, found, fields[kernel.VALUE_START], fields[kernel.VALUE_LENGTH])
+    if Column.HEADERS in columns:
+        result.headers = _build_headers(kernel, found, fields, header_count)
+    return result
+
+
+def _build_headers(kernel: ModuleType, found: list[_Found], fields: Table, header_count: int) -> HeaderColumn:
+    starts = fields[kernel.HEADERS_START]
+    counts = fields[kernel.HEADER_COUNT]
+    headers: Table = np.empty((kernel.HEADER_FIELDS, header_count), dtype=np.int64)
+    parts: list[_Found] = []
+    header = 0
+    for data, first, end in found:
+        first_header = header
+        header = kernel.scan_headers(data, starts[first:end], counts[first:end], len(data), headers, header)
+        parts.append(_Found(data, first_header, header))
+    list_offsets = np.zeros(len(counts) + 1, dtype=np.int32)
+    np.cumsum(counts, out=list_offsets[1:])
+    names = _gather(kernel, parts, headers[kernel.NAME_START], headers[kernel.NAME_LENGTH])
+    _check_names(names)
+    values = _gather(kernel, parts, headers[kernel.HEADER_VALUE_START], headers[kernel.HEADER_VALUE_LENGTH])
+    return HeaderColumn(list_offsets=list_offsets, names=names, values=values)
+
+
+def _gather(kernel: ModuleType, found: list[_Found], starts: Longs, lengths: Longs) -> BinaryColumn:
+    """One column of bytes, copied from the positions that the scan stored."""
+    rows = len(lengths)
+    nulls = int(np.count_nonzero(lengths < 0))
+    # A null has length -1.
+    data: Bytes = np.empty(int(lengths.sum()) + nulls, dtype=np.uint8)
+    offsets: Ints = np.zeros(rows + 1, dtype=np.int32)
+    valid: Bytes = np.empty(rows, dtype=np.uint8)
+    at = 0
+    for source, first, end in found:
+        at = kernel.gather(
+            source,
+            starts[first:end],
+            lengths[first:end],
+            data,
+            offsets[1 + first : 1 + end],
+            valid[first:end],
+            at,
+        )
+    invariant(at == len(data), "%d bytes were gathered where %d were announced", at, len(data))
+    return BinaryColumn(offsets=offsets, data=data, valid=valid if nulls else None)
+
+
+def _pieces(batches: Sequence[PlacedBatch], max_bytes: int) -> Iterator[_Piece]:
+    """Group neighbours in one buffer, so that many small batches take one call; a compressed one is alone."""
+    piece: _Piece | None = None
+    source: memoryview | None = None
+    for buffer, position, header in batches:
+        start = position + HEADER_BYTES
+        end = position + header.size_bytes
+        is_packed = header.compression is not Compression.NONE
+        if piece is not None and (is_packed or buffer is not source):
+            yield piece
+            piece = None
+        if is_packed:
+            data = np.frombuffer(decompress(header.compression, buffer[start:end], max_bytes), dtype=np.uint8)
+            yield _Piece(data, [_table_row(header, 0, len(data))])
+            continue
+        if piece is None:
+            piece = _Piece(np.frombuffer(buffer, dtype=np.uint8), [])
+            source = buffer
+        piece.table.append(_table_row(header, start, end))
+    if piece is not None:
+        yield piece
+
+
+def _table_row(header: BatchHeader, start: int, end: int) -> tuple[int, ...]:
+    """The values of a batch for the scan, in the order of the kernel's BATCH_ constants."""
+    if header.record_count * MIN_RECORD_BYTES > end - start:
+        raise api_error(
+            ErrorCode.CORRUPT_MESSAGE, f"{end - start} bytes cannot hold {header.record_count} records"
+        )
+    timestamp_type = int(header.timestamp_type)
+    return (
+        start,
+        end,
+        header.base_offset,
+        header.last_offset_delta,
+        header.max_timestamp if timestamp_type else header.base_timestamp,
+        timestamp_type,
+        header.record_count,
+    )
+
+
+def _check_names(names: BinaryColumn) -> None:
+    """Check all header names for UTF-8 at once.
+
+    The names one after another are valid, and none begins inside a character: then each is valid alone.
+    """
+    try:
+        names.data.tobytes().decode()
+    except UnicodeDecodeError as error:
+        raise api_error(ErrorCode.CORRUPT_MESSAGE, f"a header's name is no UTF-8: {error}") from None
+    starts = names.offsets[:-1]
+    first_bytes = names.data[starts[starts < len(names.data)]]
+    if np.any((first_bytes & 0xC0) == 0x80):
+        raise api_error(
+            ErrorCode.CORRUPT_MESSAGE, "a header's name is no UTF-8: it begins inside a character"
+        )

@@ -1,0 +1,155 @@
+"""Decoding record batches in bulk: raw bytes from a fetch become columns, with no Python work per record.
+
+For readers that want many records as tables (Spark, Arrow). Batches are checked (format, CRC), gathered into
+groups of a bounded number of rows and bytes, and each group is decoded at once: by a compiled loop
+where numba is installed, by `protocol.records` otherwise; both give the same columns. Control batches are
+skipped. Malformed bytes never cause a read or write out of bounds.
+
+A decoder belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Final, Literal
+
+from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
+from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
+from barnabas.protocol.record_batch import Buffer, check_batch
+from barnabas.spark_connector.columns import compiled as bulk_decode_numba
+from barnabas.spark_connector.columns import fallback as bulk_decode_fallback
+from barnabas.spark_connector.columns.columns import Column, RecordColumns
+from barnabas.spark_connector.columns.compiled import PlacedBatch
+
+logger = logging.getLogger(__name__)
+
+Engine = Literal["auto", "numba", "python"]
+
+DEFAULT_GROUP_ROWS: Final = 32 * 1024
+DEFAULT_GROUP_BYTES: Final = 4 * 1024 * 1024
+
+_INT64_MAX: Final = (1 << 63) - 1
+
+
+class BulkDecoder:
+    """Turns buffers of whole batches of one partition into columns, in offset order.
+
+    `next_offset` is the lowest offset at which the next batch may begin; it never goes back, so a
+    record is never returned twice.
+    """
+
+    def __init__(
+        self,
+        columns: Column = Column.ALL,
+        *,
+        first_offset: int = 0,
+        end_offset: int = _INT64_MAX,
+        group_rows: int = DEFAULT_GROUP_ROWS,
+        group_bytes: int = DEFAULT_GROUP_BYTES,
+        max_batch_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+        engine: Engine = "auto",
+    ) -> None:
+        """`decode` returns the records with offsets in [first_offset, end_offset).
+
+        A group ends before it exceeds `group_rows` or `group_bytes`, packed or not, unless one batch does;
+        `max_batch_bytes` limits the decompressed size of a batch. Without numba, engine "numba" raises
+        ImportError, and "auto" uses "python".
+        """
+        if group_rows < 1 or group_bytes < 1:
+            raise InvalidConfiguration(
+                f"a group of {group_rows} rows or {group_bytes} bytes; expected at least 1 of each"
+            )
+        self._columns = columns
+        self._first_offset = first_offset
+        self._end_offset = end_offset
+        self._group_rows = group_rows
+        self._group_bytes = group_bytes
+        self._max_batch_bytes = max_batch_bytes
+        self._kernel = _choose_kernel(engine)
+        self.next_offset = 0
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the fast engine is in use."""
+        return self._kernel is not None
+
+    def decode(self, buffers: Iterable[Buffer]) -> Iterator[RecordColumns]:
+        """The records of these buffers, group by group; empty groups are left out.
+
+        Each buffer holds whole batches; the first may begin before and the last may end after the range.
+        Raises CORRUPT_MESSAGE, INVALID_RECORD or UNSUPPORTED_FOR_MESSAGE_FORMAT for bytes that are damaged,
+        after the groups before them were returned.
+        """
+        group: list[PlacedBatch] = []
+        rows = size_bytes = 0
+        for buffer in buffers:
+            view = memoryview(buffer).cast("B").toreadonly()
+            position = 0
+            while position < len(view):
+                header = check_batch(view, position)
+                placed = PlacedBatch(view, position, header)
+                position += header.size_bytes
+                if not self._is_needed(placed):
+                    continue
+                full = (
+                    rows + header.record_count > self._group_rows
+                    or size_bytes + header.size_bytes > self._group_bytes
+                )
+                if full and group:
+                    yield from self._decode_group(group)
+                    group = []
+                    rows = size_bytes = 0
+                group.append(placed)
+                rows += header.record_count
+                size_bytes += header.size_bytes
+        yield from self._decode_group(group)
+
+    def _is_needed(self, placed: PlacedBatch) -> bool:
+        header = placed.header
+        if (
+            header.base_offset < self.next_offset
+            or header.base_offset > _INT64_MAX - header.last_offset_delta
+        ):
+            raise api_error(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"a batch has base offset {header.base_offset} and {header.record_count} records "
+                f"where {self.next_offset} or more was expected",
+            )
+        self.next_offset = header.next_offset
+        if header.is_control or not header.record_count:
+            return False
+        return header.base_offset < self._end_offset and header.last_offset >= self._first_offset
+
+    def _decode_group(self, group: list[PlacedBatch]) -> Iterator[RecordColumns]:
+        if not group:
+            return
+        bounds = (self._columns, self._first_offset, self._end_offset)
+        max_bytes, group_bytes = self._max_batch_bytes, self._group_bytes
+        if self._kernel is None:
+            batches = ((buffer[position:], header) for buffer, position, header in group)
+            found = bulk_decode_fallback.decode_groups(
+                batches, *bounds, max_bytes=max_bytes, group_bytes=group_bytes
+            )
+        else:
+            found = bulk_decode_numba.decode_groups(
+                self._kernel, group, *bounds, max_bytes=max_bytes, group_bytes=group_bytes
+            )
+        for records in found:
+            if records.row_count:
+                yield records
+
+
+def _choose_kernel(engine: Engine) -> ModuleType | None:
+    if engine == "python":
+        return None
+    if engine not in ("auto", "numba"):
+        raise InvalidConfiguration(f"decoding engine {engine!r} is unknown; expected auto, numba or python")
+    try:
+        return bulk_decode_numba.load_kernel()
+    except (ImportError, OSError) as error:
+        if engine == "numba":
+            raise
+        logger.warning("records are decoded one by one in Python, ten times slower than compiled: %s", error)
+        return None

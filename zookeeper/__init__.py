@@ -1,0 +1,1 @@
+"""The door to ZooKeeper: session, paths, znodes, store, registration and settings."""

@@ -1,0 +1,309 @@
+"""`ControllerWriter`: every write that only the controller may do, fenced by its epoch.
+
+Each write is a transaction that first checks the version of ``/controller_epoch``: after the election of
+another controller no write of the former one succeeds, however long it was paused, and the caller gets
+`ControllerMoved`. Writes are pipelined, each in a transaction of its own, so that a refused one does not stop
+the others. A write whose answer was lost is repeated, and recognised by the data in the node.
+
+Any thread; calls block and are bounded as the session's are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+
+from barnabas.protocol.errors import LocalError
+from barnabas.protocol.ids import ControllerEpoch, TopicPartition
+from barnabas.zookeeper import paths, znodes
+from barnabas.zookeeper.parents import make_again
+from barnabas.zookeeper.session import Start, ZooKeeperSession, ZooKeeperUnavailable
+from barnabas.zookeeper.znodes import LeadershipState, TopicAssignment
+
+log = logging.getLogger("barnabas.controller")
+
+_TREE_ROUNDS: Final = 10
+
+AddOperations = Callable[[Any], None]
+"""Adds operations to a transaction after the epoch check."""
+
+
+class ControllerMoved(LocalError):
+    """Another controller was elected; this one must resign and write nothing more."""
+
+
+class FencedOutcome(NamedTuple):
+    """Of one fenced write: the results of its operations without the check's, or the first refusal."""
+
+    results: list[Any]
+    error: KazooException | None
+    retried: bool
+
+
+class StateUpdates(NamedTuple):
+    """What became of a set of state writes; those in neither were not there any more."""
+
+    written: dict[TopicPartition, LeadershipState]
+    conflicts: dict[TopicPartition, LeadershipState]
+
+
+def first_error(results: Sequence[Any]) -> KazooException | None:
+    """The refusal among a transaction's results that undid it, or None when it was carried out."""
+    for result in results:
+        if isinstance(result, KazooException) and not isinstance(
+            result, RolledBackError | RuntimeInconsistency
+        ):
+            return result
+    return None
+
+
+class ControllerWriter:
+    """The right to write as controller, for one epoch; see the module."""
+
+    def __init__(self, session: ZooKeeperSession, epoch: ControllerEpoch, epoch_version: int) -> None:
+        self._session = session
+        self.epoch = epoch
+        self._epoch_version = epoch_version
+
+    def create_partition_states(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
+        """Write first states; a partition that has one already is a conflict and comes with it."""
+        topics = {tp.topic for tp in states}
+        self._fenced_all([_create(paths.topic_partitions(topic), b"") for topic in topics])
+        order = list(states)
+        made = self._fenced_all([_create_state(tp, states[tp], with_parent=True) for tp in order])
+        existing = [tp for tp, outcome in zip(order, made, strict=True) if outcome.error is not None]
+        # The partition's node may be there without its state, from an attempt that was cut short.
+        again = self._fenced_all([_create_state(tp, states[tp], with_parent=False) for tp in existing])
+        refused = [tp for tp, outcome in zip(existing, again, strict=True) if outcome.error is not None]
+        written = {tp: replace(states[tp], partition_epoch=0) for tp in order if tp not in set(refused)}
+        conflicts: dict[TopicPartition, LeadershipState] = {}
+        for tp, found in self._read_states(refused).items():
+            (written if found == replace(states[tp], partition_epoch=0) else conflicts)[tp] = found
+        return StateUpdates(written, conflicts)
+
+    def update_partition_states(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
+        """Write each state if its znode is at the state's `partition_epoch`; conflicts come as they stand."""
+        order = list(states)
+        outcomes = self._fenced_all([_set_state(tp, states[tp]) for tp in order])
+        written: dict[TopicPartition, LeadershipState] = {}
+        refused = []
+        for tp, outcome in zip(order, outcomes, strict=True):
+            if outcome.error is None:
+                written[tp] = replace(states[tp], partition_epoch=int(outcome.results[0].version))
+            elif isinstance(outcome.error, BadVersionError | NoNodeError):
+                refused.append(tp)
+            else:
+                raise outcome.error
+        conflicts: dict[TopicPartition, LeadershipState] = {}
+        for tp, found in self._read_states(refused).items():
+            ours = replace(states[tp], partition_epoch=states[tp].partition_epoch + 1)
+            (written if found == ours else conflicts)[tp] = found
+        return StateUpdates(written, conflicts)
+
+    def create_topic(self, name: str, topic: TopicAssignment, config: Mapping[str, str]) -> bool:
+        """Write a new topic with its overrides at one stroke; False when it exists already."""
+        config_path, topic_path = paths.topic_config(name), paths.topic(name)
+        config_data, topic_data = znodes.encode_config(config), znodes.encode_topic(topic)
+
+        def with_new_config(transaction: Any) -> None:
+            transaction.create(config_path, config_data)
+            transaction.create(topic_path, topic_data)
+
+        def with_old_config(transaction: Any) -> None:
+            transaction.set_data(config_path, config_data)
+            transaction.create(topic_path, topic_data)
+
+        parents = (paths.TOPIC_CONFIGS, paths.TOPICS)
+        for add in (with_new_config, with_old_config):
+            outcome = self._fenced_under(parents, add)
+            if outcome.error is None:
+                return True
+            if not isinstance(outcome.error, NodeExistsError):
+                raise outcome.error
+        # The topic is there; it may be the one that an attempt whose answer was lost has written.
+        found = self._session.attempt(lambda zk: zk.get_async(topic_path))
+        return found.error is None and found.value[0] == topic_data
+
+    def set_topic_assignment(self, name: str, topic: TopicAssignment) -> bool:
+        """Replace the data of ``/brokers/topics/<name>``; False if it has changed meanwhile."""
+        path, data = paths.topic(name), znodes.encode_topic(topic)
+        outcome = self._fenced(lambda transaction: transaction.set_data(path, data, topic.version))
+        if isinstance(outcome.error, BadVersionError | NoNodeError):
+            return False
+        self._must(outcome)
+        return True
+
+    def grow_topic(self, name: str, topic: TopicAssignment) -> bool:
+        """Write an assignment that has more partitions than before; False when it has changed meanwhile.
+
+        `topic` carries the version of the node that it was made from.
+        """
+        path, data = paths.topic(name), znodes.encode_topic(topic)
+        outcome = self._fenced(lambda transaction: transaction.set_data(path, data, topic.version))
+        if outcome.error is None:
+            return True
+        if not isinstance(outcome.error, BadVersionError | NoNodeError):
+            raise outcome.error
+        # It may be the write of an attempt whose answer was lost.
+        found = self._session.attempt(lambda zk: zk.get_async(path))
+        return found.error is None and found.value[0] == data and found.value[1].version == topic.version + 1
+
+    def request_deletion(self, topic: str) -> bool:
+        """Ask for a topic's deletion; False when it had been asked for already."""
+        outcome = self._fenced_under([paths.DELETE_TOPICS], _create(paths.delete_topic(topic), b""))
+        if outcome.error is None:
+            return True
+        if isinstance(outcome.error, NodeExistsError):
+            return outcome.retried
+        raise outcome.error
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove all of a topic: its tree, its overrides, and last the request to delete it."""
+        self._delete_tree(paths.topic(topic))
+        self._delete_tree(paths.topic_config(topic))
+        self.clear_deletion_requests([topic])
+
+    def clear_deletion_requests(self, topics: Iterable[str]) -> None:
+        self._delete([paths.delete_topic(topic) for topic in topics])
+
+    def delete_isr_changes(self, sequences: Iterable[str]) -> None:
+        self._delete([paths.isr_change(sequence) for sequence in sequences])
+
+    def delete_log_dir_failures(self, sequences: Iterable[str]) -> None:
+        self._delete([paths.log_dir_event(sequence) for sequence in sequences])
+
+    def check(self) -> None:
+        """Raises ControllerMoved if the epoch has moved on, so that later writes would be refused."""
+        self._fenced(lambda transaction: None)
+
+    def resign(self) -> None:
+        """Give ``/controller`` back, so that the next election starts at once."""
+        self._delete([paths.CONTROLLER])
+
+    def _delete_tree(self, root: str) -> None:
+        for _ in range(_TREE_ROUNDS):
+            if self._delete_listed(root):
+                return
+        raise ZooKeeperUnavailable(f"{root} gets new children faster than they can be removed")
+
+    def _delete_listed(self, root: str) -> bool:
+        """Remove the nodes that are listed now; False if others were added meanwhile."""
+        levels = [[root]]
+        while levels[-1]:
+            listed = self._session.run_all([_list(path) for path in levels[-1]])
+            levels.append(
+                [
+                    f"{parent}/{child}"
+                    for parent, outcome in zip(levels[-1], listed, strict=True)
+                    if not isinstance(outcome.error, NoNodeError)
+                    for child in outcome.get()
+                ]
+            )
+        return not any(self._delete_each(level) for level in reversed(levels))
+
+    def _delete(self, paths_to_delete: Sequence[str]) -> None:
+        for path in self._delete_each(paths_to_delete):
+            # Created by hand, because brokers do not create children there.
+            log.warning("%s has children, which are deleted too", path)
+            self._delete_tree(path)
+
+    def _delete_each(self, paths_to_delete: Sequence[str]) -> list[str]:
+        """Remove these nodes; returns those that remain because they have children."""
+        left = []
+        outcomes = self._fenced_all([_delete(path) for path in paths_to_delete])
+        for path, outcome in zip(paths_to_delete, outcomes, strict=True):
+            if isinstance(outcome.error, NotEmptyError):
+                left.append(path)
+            elif outcome.error is not None and not isinstance(outcome.error, NoNodeError):
+                raise outcome.error
+        return left
+
+    def _read_states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
+        found = {}
+        outcomes = self._session.run_all([_get_state(tp) for tp in partitions])
+        for tp, outcome in zip(partitions, outcomes, strict=True):
+            if not isinstance(outcome.error, NoNodeError):
+                data, stat = outcome.get()
+                state = znodes.readable_partition_state(paths.partition_state(tp), data, stat.version)
+                if state is not None:
+                    found[tp] = state
+        return found
+
+    def _fenced(self, add: AddOperations) -> FencedOutcome:
+        return self._fenced_all([add])[0]
+
+    def _fenced_under(self, parents: Sequence[str], add: AddOperations) -> FencedOutcome:
+        """As `_fenced`, for a write under nodes that every cluster has."""
+        outcome = self._fenced(add)
+        if isinstance(outcome.error, NoNodeError):
+            make_again(self._session, parents)
+            outcome = self._fenced(add)
+        return outcome
+
+    def _fenced_all(self, writes: Sequence[AddOperations]) -> list[FencedOutcome]:
+        """One transaction each. Raises ControllerMoved when the epoch has moved on."""
+        outcomes = []
+        for outcome in self._session.run_all([self._start(add) for add in writes]):
+            results = outcome.get()
+            if isinstance(results[0], BadVersionError | NoNodeError):
+                raise ControllerMoved(f"controller epoch {self.epoch} was superseded")
+            outcomes.append(FencedOutcome(results[1:], first_error(results), outcome.retried))
+        return outcomes
+
+    def _start(self, add: AddOperations) -> Start:
+        def start(zk: Any) -> Any:
+            transaction = zk.transaction()
+            transaction.check(paths.CONTROLLER_EPOCH, self._epoch_version)
+            add(transaction)
+            return transaction.commit_async()
+
+        return start
+
+    @staticmethod
+    def _must(outcome: FencedOutcome) -> None:
+        if outcome.error is not None:
+            raise outcome.error
+
+
+def _create(path: str, data: bytes) -> AddOperations:
+    return lambda transaction: transaction.create(path, data)
+
+
+def _delete(path: str) -> AddOperations:
+    return lambda transaction: transaction.delete(path)
+
+
+def _create_state(tp: TopicPartition, state: LeadershipState, *, with_parent: bool) -> AddOperations:
+    data = znodes.encode_partition_state(state)
+
+    def add(transaction: Any) -> None:
+        if with_parent:
+            transaction.create(paths.partition(tp), b"")
+        transaction.create(paths.partition_state(tp), data)
+
+    return add
+
+
+def _set_state(tp: TopicPartition, state: LeadershipState) -> AddOperations:
+    data = znodes.encode_partition_state(state)
+    return lambda transaction: transaction.set_data(paths.partition_state(tp), data, state.partition_epoch)
+
+
+def _get_state(tp: TopicPartition) -> Start:
+    return lambda zk: zk.get_async(paths.partition_state(tp))
+
+
+def _list(path: str) -> Start:
+    return lambda zk: zk.get_children_async(path)

@@ -1,0 +1,182 @@
+"""A broker's registration: an ephemeral node whose czxid is the broker's epoch.
+
+Every registration also raises the version of ``/brokers/ids`` itself, in the same transaction. So a write can
+require that no broker has registered since a read: see `ClusterStore.update_isr`.
+
+If the node exists already, there are four cases:
+
+- If it is ours, from a call whose answer was lost, the registration is complete.
+- If another broker answers ApiVersions at an address that is not ours, the registration is refused at once.
+- If it is from an earlier run of this broker whose session has not expired, it names a log dir whose lock
+  this process holds. So that run is over, and the node is removed.
+- If it belongs to another process, this broker waits until it vanishes, for at most a session timeout and
+  two seconds. Equal addresses prove nothing, because they may be those of a NAT.
+
+Blocks; any thread that runs no event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any, Final
+
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from barnabas.protocol.channel import Channel
+from barnabas.protocol.errors import ConnectionClosed, LocalError, MalformedFrame, RequestTimedOutLocally
+from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
+from barnabas.protocol.messages.api_versions import ApiVersionsRequest
+from barnabas.zookeeper import paths, znodes
+from barnabas.zookeeper.controller_writer import first_error
+from barnabas.zookeeper.parents import make_again
+from barnabas.zookeeper.session import Start, ZooKeeperSession
+from barnabas.zookeeper.znodes import BrokerRegistration
+
+log = logging.getLogger("barnabas.controller")
+
+_GRACE_MS: Final = 2_000
+_PROBE_TIMEOUT_MS: Final = 1_000
+
+
+class BrokerIdTaken(LocalError):
+    """Another broker is registered under this id."""
+
+
+class ZooKeeperWentBack(LocalError):
+    """ZooKeeper repeats earlier zxids, for example after a restore from an older backup."""
+
+
+class Liveness(Enum):
+    """What the address of a registration has to say."""
+
+    ANSWERS = "answers"
+    SILENT = "does not answer"
+
+
+Probe = Callable[[Endpoint], Liveness]
+
+
+def probe_broker(endpoint: Endpoint) -> Liveness:
+    """Whether a broker answers at this address within a second."""
+    return asyncio.run(_ask(endpoint))
+
+
+async def _ask(endpoint: Endpoint) -> Liveness:
+    channel = Channel(
+        endpoint,
+        client_id="registration-probe",
+        request_timeout_ms=_PROBE_TIMEOUT_MS,
+        connect_timeout_ms=_PROBE_TIMEOUT_MS,
+    )
+    try:
+        await channel.request(ApiVersionsRequest())
+    except (ConnectionClosed, RequestTimedOutLocally, MalformedFrame):
+        return Liveness.SILENT
+    finally:
+        channel.close()
+    return Liveness.ANSWERS
+
+
+def register_broker(
+    session: ZooKeeperSession,
+    registration: BrokerRegistration,
+    *,
+    newer_than: BrokerEpoch = NO_BROKER_EPOCH,
+    probe: Probe = probe_broker,
+    grace_ms: int = _GRACE_MS,
+) -> BrokerEpoch:
+    """Create the node and return its czxid, which is above `newer_than`.
+
+    Raises BrokerIdTaken, ZooKeeperUnavailable, SessionLost, and ZooKeeperWentBack if the czxid stays below.
+    """
+    path = paths.broker_id(registration.broker_id)
+    data = znodes.encode_broker(registration)
+    deadline = session.threads.now_s() + (session.session_timeout_ms + grace_ms) / 1000
+    while True:
+        error = first_error(session.attempt(_register(path, data)).get())
+        if isinstance(error, NoNodeError):
+            make_again(session, [paths.BROKER_IDS])
+            continue
+        if error is not None and not isinstance(error, NodeExistsError):
+            raise error
+        gone = threading.Event()
+        found = session.attempt(_watched(path, gone))
+        if isinstance(found.error, NoNodeError):
+            continue
+        there, stat = found.get()
+        if stat.ephemeralOwner == session.session_id and stat.czxid > newer_than:
+            log.info("registered broker %s with epoch %s", registration.broker_id, stat.czxid)
+            return BrokerEpoch(stat.czxid)
+        is_ours = stat.ephemeralOwner == session.session_id
+        other = znodes.decode_broker(path, there, registration.broker_id, stat.czxid)
+        if not is_ours:
+            _refuse_if_alive(other, registration, probe)
+        if is_ours or _is_our_earlier_life(other, registration, newer_than):
+            log.info("broker %s takes over from its earlier life", registration.broker_id)
+            session.attempt(lambda zk: zk.delete_async(path))
+            if is_ours and error is None:
+                # It was created just now, so the next registration would not be newer.
+                raise ZooKeeperWentBack(
+                    f"ZooKeeper registered broker {registration.broker_id} with epoch {stat.czxid}, after "
+                    f"{newer_than} before, so its data are from an older backup; start this broker again"
+                )
+            continue
+        left = deadline - session.threads.now_s()
+        if left <= 0:
+            raise BrokerIdTaken(
+                f"broker id {registration.broker_id} is still registered by {_named(other)} after "
+                f"{session.session_timeout_ms + grace_ms} ms; this broker is {_named(registration)}. "
+                "Is another broker with this id running, hanging or unreachable from here?"
+            )
+        log.warning(
+            "broker id %s is registered by %s; this broker, %s, waits for the end of that session",
+            registration.broker_id,
+            _named(other),
+            _named(registration),
+        )
+        session.threads.wait(gone, left)
+
+
+def _register(path: str, data: bytes) -> Start:
+    def start(zk: Any) -> Any:
+        transaction = zk.transaction()
+        transaction.create(path, data, ephemeral=True)
+        transaction.set_data(paths.BROKER_IDS, b"")
+        return transaction.commit_async()
+
+    return start
+
+
+def _watched(path: str, changed: threading.Event) -> Start:
+    return lambda zk: zk.get_async(path, lambda _: changed.set())
+
+
+def _is_our_earlier_life(
+    other: BrokerRegistration, ours: BrokerRegistration, newer_than: BrokerEpoch
+) -> bool:
+    """Whether it names a log dir that this process has locked, so that its own process is dead.
+
+    A registration newer than ours does not count: only a broker on a copy of the folder can make one.
+    """
+    is_earlier = newer_than == NO_BROKER_EPOCH or other.broker_epoch <= newer_than
+    return is_earlier and not set(ours.directories).isdisjoint(other.directories)
+
+
+def _refuse_if_alive(other: BrokerRegistration, ours: BrokerRegistration, probe: Probe) -> None:
+    own: Iterable[Endpoint] = [listener.endpoint for listener in ours.listeners]
+    for listener in other.listeners:
+        # At our own address only we ourselves can answer: that proves nothing about another broker.
+        if listener.endpoint in own:
+            continue
+        if probe(listener.endpoint) is Liveness.ANSWERS:
+            raise BrokerIdTaken(f"broker id {ours.broker_id} is already taken by {listener.endpoint}")
+
+
+def _named(registration: BrokerRegistration) -> str:
+    addresses = ", ".join(str(listener.endpoint) for listener in registration.listeners)
+    directories = ", ".join(registration.directories) or "an unknown directory"
+    return f"{addresses} (directory.id {directories})"
