@@ -2,7 +2,7 @@
 # make test    everything that must hold: lint, types, tests          (.ci/run calls exactly this)
 # make demo    the main job on real data: produce, kill a broker, consume, read into Spark
 # make chaos   a cluster under random faults, judged at the end (CHAOS_SECONDS=300, CHAOS_SEED=… to repeat)
-# make soak    100,000 random histories in the simulation (SOAK_SCHEDULES=…, SOAK_SEED=…)
+# make soak    unit tests on asyncio's debug loop, then 100,000 random histories (SOAK_SCHEDULES=…, SOAK_SEED=…)
 # make bench   the figures in the README, measured here
 # make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java and Maven; BENCH_ARGS=--quick)
 # make lint | format | lock | clean
@@ -58,6 +58,7 @@ chaos: setup
 	CHAOS_SECONDS=$${CHAOS_SECONDS:-300} $(BIN)/python -m pytest -s -p no:rerunfailures tests/chaos $(PYTEST_ARGS)
 
 soak: setup
+	ASYNCIO_DEBUG_LOOP=1 $(BIN)/python -m pytest -n $(JOBS) tests/unit
 	$(BIN)/python -m tests.simulation.soak
 
 bench: setup

@@ -7,6 +7,7 @@ test fails, the end of every broker's log is added to its report.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator
@@ -19,7 +20,7 @@ from hypothesis import HealthCheck, settings
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import tail
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, connect_string_from_environment
-from tests.retries import mark_retried, show_flaky
+from tests.support.retries import mark_retried, show_flaky
 
 # How long an example takes says nothing where other tests and their clusters run beside it; and a run that
 # fails must fail again, so the examples follow from the test. `--hypothesis-profile=search` looks for others.
@@ -29,6 +30,7 @@ settings.load_profile("barnabas")
 
 StartCluster = Callable[..., LocalCluster]
 
+_IN_DEBUG_MODE = os.environ.get("ASYNCIO_DEBUG_LOOP") == "1"
 _UNIT_TESTS = Path(__file__).parent / "unit"
 _REPORT = pytest.StashKey[pytest.TestReport]()
 
@@ -68,9 +70,9 @@ def _debugging_loop() -> asyncio.AbstractEventLoop:
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Async unit tests run on uvloop, as in production, and on the standard loop in debug mode."""
-    if item.path.is_relative_to(_UNIT_TESTS):
-        return {"uvloop": uvloop.new_event_loop, "asyncio-debug": _debugging_loop}
+    """Async tests run on uvloop, as in production; ``make soak`` repeats the unit tests in debug mode."""
+    if _IN_DEBUG_MODE and item.path.is_relative_to(_UNIT_TESTS):
+        return {"asyncio-debug": _debugging_loop}
     return {"uvloop": uvloop.new_event_loop}
 
 

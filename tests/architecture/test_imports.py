@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ANY = frozenset({"protocol", "zookeeper", "broker", "controller", "client", "spark_connector", "deploy", "cli"})
+ANY = frozenset(
+    {"protocol", "zookeeper", "broker", "controller", "client", "spark_connector", "deploy", "cli"}
+)
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "protocol": frozenset(),

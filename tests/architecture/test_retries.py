@@ -12,7 +12,7 @@ import pytest
 _CONFTEST = """
 from pathlib import Path
 import tests.conftest as real
-from tests.retries import mark_retried, show_flaky
+from tests.support.retries import mark_retried, show_flaky
 
 pytest_configure = real.pytest_configure
 

@@ -16,7 +16,7 @@ from barnabas.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from tests.raw_socket import RawSocket
+from tests.support.raw_socket import RawSocket
 
 _LENGTH = struct.Struct(">I")
 

@@ -42,7 +42,7 @@ from barnabas.zookeeper.znodes import (
     LeadershipState,
     TopicAssignment,
 )
-from tests.unit.controller.controlled_broker import ControlledBroker, wait_until
+from tests.support.controlled_broker import ControlledBroker, wait_until
 
 from .tools import expire_session
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from tests.raw_socket import RawSocket
+from tests.support.raw_socket import RawSocket
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, LIST_GROUPS, API_VERSIONS = 0, 1, 2, 3, 10, 16, 18
 

@@ -19,7 +19,7 @@ from barnabas.protocol.ids import NO_BROKER, BrokerId, TopicPartition
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, StopReplicaResponse
 from barnabas.zookeeper.controller_writer import ControllerMoved, StateUpdates
 from barnabas.zookeeper.znodes import LeadershipState, TopicAssignment
-from tests.unit.controller.fakes import Cluster, FakeWriter
+from tests.support.controller_fakes import Cluster, FakeWriter
 
 BROKERS = (1, 2, 3, 4)
 STEPS = 60

@@ -12,7 +12,7 @@ from barnabas.broker.scheduler import Scheduler
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.invariants import InvariantViolation, invariant
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 
 class Fatal:

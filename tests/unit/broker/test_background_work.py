@@ -14,8 +14,8 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
-from tests.unit.broker.slow_disk import SlowDisk
-from tests.waiting import DEADLINE_S, wait_for
+from tests.support.slow_disk import SlowDisk
+from tests.support.waiting import DEADLINE_S, wait_for
 
 
 class Replicas:

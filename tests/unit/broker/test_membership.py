@@ -15,7 +15,7 @@ from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, ControllerEpoch
 from barnabas.zookeeper.session import SessionEvent
 from barnabas.zookeeper.threads import Threads
 from barnabas.zookeeper.znodes import MalformedZnode
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 
 class Store:

@@ -18,7 +18,7 @@ from barnabas.protocol.messages.inter_broker import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
 )
-from tests.unit.broker.replication.building import TOPIC_ID, led_by, metadata
+from tests.support.building import TOPIC_ID, led_by, metadata
 
 ALL = {1: 10, 2: 20, 3: 30}
 TWO = BrokerId(2)

@@ -9,7 +9,7 @@ import pytest
 
 from barnabas.broker.purgatory import DelayedOperation, Purgatory, Reaper, Watched
 from barnabas.protocol.invariants import InvariantViolation
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 
 class Recorded(DelayedOperation):

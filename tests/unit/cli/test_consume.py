@@ -7,8 +7,8 @@ import pytest
 from barnabas.cli.consume import _seek
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.protocol.ids import TopicPartition
+from tests.support.fake_broker import FakeCluster
 
-from ..client.fake_broker import FakeCluster
 from ..client.test_consumer import fill
 
 T0 = TopicPartition("t", 0)

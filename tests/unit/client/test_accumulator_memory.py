@@ -15,7 +15,7 @@ from barnabas.client.producer.batch import ProducerBatch, now
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ConnectionClosed
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch
-from tests.waiting import until
+from tests.support.waiting import until
 
 _BUFFER_MEMORY = 1_000
 _LONG_S = 60.0

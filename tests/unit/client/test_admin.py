@@ -12,9 +12,8 @@ from barnabas.client.errors import ApiError, ClientClosed, ErrorCode, RequestTim
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.configs import ConfigResourceType, ConfigSource
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import until
-
-from .fake_broker import FakeBroker, FakeCluster
+from tests.support.fake_broker import FakeBroker, FakeCluster
+from tests.support.waiting import until
 
 QUICK = {"retry_backoff_ms": 5, "default_api_timeout_ms": 5_000}
 

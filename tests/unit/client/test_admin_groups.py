@@ -27,10 +27,9 @@ from barnabas.protocol.messages.offsets import (
     OffsetFetchResponseTopic,
 )
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import until
-
-from .fake_broker import FakeBroker, FakeCluster
-from .fake_coordinator import FakeCoordinator
+from tests.support.fake_broker import FakeBroker, FakeCluster
+from tests.support.fake_coordinator import FakeCoordinator
+from tests.support.waiting import until
 
 QUICK = {"retry_backoff_ms": 5, "default_api_timeout_ms": 5_000}
 

@@ -24,9 +24,8 @@ from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import DEADLINE_S, wait_for
-
-from .fake_broker import FakeCluster
+from tests.support.fake_broker import FakeCluster
+from tests.support.waiting import DEADLINE_S, wait_for
 
 
 class ThreadedCluster:

@@ -13,9 +13,9 @@ from barnabas.client import blocking
 from barnabas.client.consumer.consumer import RebalanceListener
 from barnabas.client.errors import LocalError
 from barnabas.protocol.ids import TopicPartition
-from tests.waiting import DEADLINE_S, wait_for
+from tests.support.fake_coordinator import FakeCoordinator
+from tests.support.waiting import DEADLINE_S, wait_for
 
-from .fake_coordinator import FakeCoordinator
 from .test_blocking import ThreadedCluster
 from .test_consumer import fill
 

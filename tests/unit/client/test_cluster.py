@@ -25,9 +25,8 @@ from barnabas.protocol.messages.metadata import (
     MetadataTopic,
 )
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import until
-
-from .fake_broker import FakeCluster
+from tests.support.fake_broker import FakeCluster
+from tests.support.waiting import until
 
 T0 = TopicPartition("t", 0)
 

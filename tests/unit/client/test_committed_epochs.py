@@ -10,10 +10,10 @@ import pytest
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import LogTruncated
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import until
+from tests.support.fake_broker import FakeCluster
+from tests.support.fake_coordinator import FakeCoordinator
+from tests.support.waiting import until
 
-from .fake_broker import FakeCluster
-from .fake_coordinator import FakeCoordinator
 from .test_consumer import T0, fill, read, values
 
 

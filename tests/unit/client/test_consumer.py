@@ -21,9 +21,8 @@ from barnabas.protocol.compression import Compression
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import TimestampType
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import DEADLINE_S, until
-
-from .fake_broker import FakeCluster, FakePartition
+from tests.support.fake_broker import FakeCluster, FakePartition
+from tests.support.waiting import DEADLINE_S, until
 
 T0 = TopicPartition("t", 0)
 EARLIEST = {"auto_offset_reset": "earliest", "retry_backoff_ms": 5}

@@ -16,9 +16,9 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import until
+from tests.support.fake_broker import FakeCluster
+from tests.support.waiting import until
 
-from .fake_broker import FakeCluster
 from .test_consumer import EARLIEST, T0, fill, read, values
 
 T1 = TopicPartition("t", 1)

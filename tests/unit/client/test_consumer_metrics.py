@@ -6,8 +6,8 @@ from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.consumer.fetched import PartitionState
 from barnabas.client.consumer.metrics import consumer_metrics
 from barnabas.protocol.ids import TopicPartition
+from tests.support.fake_broker import FakeCluster
 
-from .fake_broker import FakeCluster
 from .test_consumer import fill
 
 

@@ -22,10 +22,10 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.join_group import HeartbeatResponse, JoinGroupResponse, SyncGroupResponse
 from barnabas.protocol.messages.offsets import OffsetCommitResponse
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import DEADLINE_S, until
+from tests.support.fake_broker import FakeCluster
+from tests.support.fake_coordinator import FakeCoordinator
+from tests.support.waiting import DEADLINE_S, until
 
-from .fake_broker import FakeCluster
-from .fake_coordinator import FakeCoordinator
 from .test_consumer import fill, read, values
 
 P = [TopicPartition("t", number) for number in range(6)]

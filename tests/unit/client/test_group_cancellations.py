@@ -20,10 +20,10 @@ from barnabas.client.errors import BarnabasError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.join_group import HeartbeatResponse
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import DEADLINE_S, until
+from tests.support.fake_broker import FakeBroker, FakeCluster
+from tests.support.fake_coordinator import FakeCoordinator
+from tests.support.waiting import DEADLINE_S, until
 
-from .fake_broker import FakeBroker, FakeCluster
-from .fake_coordinator import FakeCoordinator
 from .test_consumer import fill
 
 PARTITIONS = 4

@@ -18,9 +18,9 @@ from barnabas.protocol.messages.offsets import (
     OffsetFetchResponseGroup,
 )
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import until
+from tests.support.fake_coordinator import FakeCoordinator
+from tests.support.waiting import until
 
-from .fake_coordinator import FakeCoordinator
 from .test_consumer import fill, read, values
 from .test_group import Diary, P, consumer_of, coordinator, poll_until, refusal, shares
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 from .test_blocking_group import Group, group
 

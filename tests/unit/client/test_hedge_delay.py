@@ -11,7 +11,7 @@ import pytest
 
 from barnabas.client.hedge_delay import MOST_S, HedgeDelay, first_answer
 from barnabas.protocol.errors import BarnabasError, ConnectionClosed
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def test_a_quick_cluster_has_the_least_delay() -> None:

@@ -19,9 +19,9 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.init_producer_id import InitProducerIdResponse
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import DEADLINE_S, until
+from tests.support.fake_broker import FakeBroker, FakeCluster
+from tests.support.waiting import DEADLINE_S, until
 
-from .fake_broker import FakeBroker, FakeCluster
 from .test_producer import QUICK, let_time_pass, refuse, reset_connection
 
 T0 = TopicPartition("t", 0)

@@ -11,7 +11,7 @@ import pytest
 
 from barnabas.client.errors import ClientClosed
 from barnabas.client.loop_thread import LoopThread
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 
 def test_a_call_that_the_end_cuts_short_is_told_so() -> None:

@@ -31,9 +31,8 @@ from barnabas.protocol.messages.produce import (
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import until
-
-from .fake_broker import FakeCluster
+from tests.support.fake_broker import FakeCluster
+from tests.support.waiting import until
 
 QUICK = {"retry_backoff_ms": 5}
 

@@ -13,9 +13,9 @@ from barnabas.client.errors import ApiError, RequestTimedOutLocally
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import until
+from tests.support.fake_broker import FakeCluster
+from tests.support.waiting import until
 
-from .fake_broker import FakeCluster
 from .test_consumer import fill
 
 T0 = TopicPartition("t", 0)

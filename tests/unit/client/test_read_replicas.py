@@ -14,9 +14,9 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import until
+from tests.support.fake_broker import FakeBroker, FakeCluster
+from tests.support.waiting import until
 
-from .fake_broker import FakeBroker, FakeCluster
 from .test_consumer import T0, fill, read, values
 
 NEAR = {"client_rack": "b", "auto_offset_reset": "none", "retry_backoff_ms": 5}

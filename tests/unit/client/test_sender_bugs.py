@@ -16,9 +16,9 @@ from barnabas.client.producer.sender import Sender
 from barnabas.client.producer.sequences import Pipeline
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import until
+from tests.support.fake_broker import FakeCluster
+from tests.support.waiting import until
 
-from .fake_broker import FakeCluster
 from .test_idempotence import SMALL, headers, number, pipeline_of, send_numbers
 from .test_producer import refuse
 

@@ -15,10 +15,10 @@ from barnabas.client.consumer.fetched import PartitionState
 from barnabas.client.consumer.start_offsets import StartOffsets
 from barnabas.client.errors import BarnabasError, RequestTimedOutLocally
 from barnabas.protocol.ids import TopicPartition
-from tests.waiting import DEADLINE_S
+from tests.support.fake_broker import FakeCluster
+from tests.support.fake_coordinator import FakeCoordinator
+from tests.support.waiting import DEADLINE_S
 
-from .fake_broker import FakeCluster
-from .fake_coordinator import FakeCoordinator
 from .test_consumer import fill
 
 T0 = TopicPartition("t", 0)

@@ -22,7 +22,7 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from tests.unit.controller.controlled_broker import ControlledBroker, wait_until
+from tests.support.controlled_broker import ControlledBroker, wait_until
 
 ONE = BrokerId(1)
 NOWHERE = Endpoint("no-such-host.invalid", 1)

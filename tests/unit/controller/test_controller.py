@@ -15,8 +15,8 @@ from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEp
 from barnabas.zookeeper.session import SessionEvent, SessionLost, ZooKeeperUnavailable
 from barnabas.zookeeper.threads import Threads
 from barnabas.zookeeper.znodes import ControllerNode
-from tests.unit.controller.controlled_broker import wait_until
-from tests.unit.controller.fakes import FakeChannels, FakeWriter, FakeZooKeeper, state
+from tests.support.controlled_broker import wait_until
+from tests.support.controller_fakes import FakeChannels, FakeWriter, FakeZooKeeper, state
 
 OURS, THEIRS = 11, 22
 

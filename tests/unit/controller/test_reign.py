@@ -20,7 +20,7 @@ from barnabas.protocol.messages.inter_broker import (
 )
 from barnabas.zookeeper.controller_writer import ControllerMoved
 from barnabas.zookeeper.znodes import MalformedZnode, TopicAssignment
-from tests.unit.controller.fakes import Cluster, FakeWriter, state
+from tests.support.controller_fakes import Cluster, FakeWriter, state
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

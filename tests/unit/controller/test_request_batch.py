@@ -9,7 +9,7 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataBroker,
     UpdateMetadataPartition,
 )
-from tests.unit.controller.fakes import Cluster, state
+from tests.support.controller_fakes import Cluster, state
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

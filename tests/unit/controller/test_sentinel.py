@@ -10,7 +10,7 @@ from barnabas.controller.peer_lives import PeerLives
 from barnabas.controller.sentinel import ControllerSentinel, Target
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint
 from barnabas.zookeeper.znodes import ControllerNode
-from tests.unit.controller.controlled_broker import ControlledBroker, wait_until
+from tests.support.controlled_broker import ControlledBroker, wait_until
 
 LIFE = BrokerEpoch(5)
 NODE = ControllerNode(broker_id=BrokerId(1), session_id=7, czxid=8)

@@ -8,7 +8,7 @@ from barnabas.controller.context import IllegalTransition, PartitionState, Repli
 from barnabas.controller.partition_state import PARTITION_MOVES
 from barnabas.controller.replica_state import REPLICA_MOVES
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from tests.unit.controller.fakes import Cluster
+from tests.support.controller_fakes import Cluster
 
 TP = TopicPartition("t", 0)
 REPLICA = Replica(TP, BrokerId(1))

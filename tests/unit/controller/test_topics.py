@@ -21,7 +21,7 @@ from barnabas.protocol.topic_names import validate_topic_name
 from barnabas.zookeeper.controller_writer import ControllerMoved
 from barnabas.zookeeper.session import ZooKeeperUnavailable
 from barnabas.zookeeper.znodes import TopicAssignment
-from tests.unit.controller.fakes import Cluster, FakeWriter, FakeZooKeeper
+from tests.support.controller_fakes import Cluster, FakeWriter, FakeZooKeeper
 
 
 class Active:

@@ -15,7 +15,7 @@ from barnabas.zookeeper.znodes import (
     MalformedZnode,
     TopicAssignment,
 )
-from tests.unit.controller.fakes import state
+from tests.support.controller_fakes import state
 
 
 def test_paths_are_kafkas() -> None:

@@ -20,7 +20,7 @@ from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.process import DeployError, ProcessId, wait_until
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import read_record
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 _STAND_IN = """
 import signal, sys, time

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from barnabas.deploy.ports import ReservedPort, is_free
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 
 def test_ports_reserved_at_the_same_time_differ() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.deploy.process import DeployError, ManagedProcess, ProcessId, tail, wait_until
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 _WAIT = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(60)"
 _DEAF = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + _WAIT.removeprefix(

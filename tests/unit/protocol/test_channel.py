@@ -36,7 +36,7 @@ from barnabas.protocol.messages.fetch import (
 )
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.messages.topics import DeleteTopicsRequest
-from tests.waiting import DEADLINE_S, until
+from tests.support.waiting import DEADLINE_S, until
 
 
 class Peer:

@@ -34,7 +34,7 @@ from barnabas.protocol.messages.fetch import (
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.schema import ApiKey
-from tests.waiting import DEADLINE_S, until
+from tests.support.waiting import DEADLINE_S, until
 
 ALL = {ApiKey.METADATA: (0, 12), ApiKey.FETCH: (4, 17), ApiKey.PRODUCE: (0, 11)}
 

@@ -53,7 +53,7 @@ from barnabas.protocol.messages.metadata import (
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.protocol.schema import APIS, ApiKey, WireType, wire_fields
-from tests.unit.protocol.kafka_messages import CASES, Case, messages
+from tests.support.kafka_messages import CASES, Case, messages
 
 
 def payload(buffers: list[Any]) -> memoryview:

@@ -24,7 +24,7 @@ from kio.serial import entity_writer
 from barnabas.protocol import codec_kafka
 from barnabas.protocol.codec_kafka_source import is_carried
 from barnabas.protocol.schema import wire_fields
-from tests.unit.protocol.kafka_messages import CASES, Case, messages
+from tests.support.kafka_messages import CASES, Case, messages
 
 NOT_OURS = {"snapshot_id", "zk_migration_ready", "replica_directory_id", "node_endpoints"}
 """Tagged fields of KRaft's, and leader hints (KIP-951)."""

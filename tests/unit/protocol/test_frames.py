@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.frames import BufferPool, Frame, FrameReceiver
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 # Around every threshold of the receiver: pooled, received in place, the shared memory, mapped.
 SIZES = st.one_of(

@@ -13,7 +13,7 @@ from barnabas.broker.coordinators.group_state import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.join_group import MemberIdentity
-from tests.unit.broker.coordinators.grouping import NEW_CLIENT, Rig, subscription
+from tests.support.grouping import NEW_CLIENT, Rig, subscription
 
 E = ErrorCode
 S = GroupState

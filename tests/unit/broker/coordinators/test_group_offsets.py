@@ -11,7 +11,7 @@ from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadat
 from barnabas.broker.coordinators.group_state import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from tests.unit.broker.coordinators.grouping import NEW_CLIENT, WALL_MS, Rig, subscription
+from tests.support.grouping import NEW_CLIENT, WALL_MS, Rig, subscription
 
 E = ErrorCode
 S = GroupState

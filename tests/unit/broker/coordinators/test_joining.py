@@ -8,7 +8,7 @@ from barnabas.broker.coordinators.group_effects import JoinOptions
 from barnabas.broker.coordinators.group_state import GroupState
 from barnabas.broker.coordinators.members import MAX_PENDING_MEMBERS
 from barnabas.protocol.errors import ErrorCode
-from tests.unit.broker.coordinators.grouping import NEW_CLIENT, OLD_CLIENT, Rig, subscription
+from tests.support.grouping import NEW_CLIENT, OLD_CLIENT, Rig, subscription
 
 E = ErrorCode
 S = GroupState

@@ -9,7 +9,7 @@ import pytest
 
 from barnabas.broker.coordinators.subscription import subscribed_topics, topics_of_all
 from barnabas.protocol.errors import MalformedFrame
-from tests.unit.broker.coordinators.grouping import subscription
+from tests.support.grouping import subscription
 
 with warnings.catch_warnings():
     # It reads its definitions by a way of importlib that Python 3.11 alone deprecates.

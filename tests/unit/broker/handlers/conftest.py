@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.broker.handlers.serving import Serving
-from tests.unit.broker.replication.building import state
+from tests.support.building import state
+from tests.support.serving import Serving
 
 
 @pytest.fixture

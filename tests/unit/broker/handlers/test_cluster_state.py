@@ -20,8 +20,8 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaTopic,
 )
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.unit.broker.handlers.serving import EXTERNAL, INTERNAL, Serving
-from tests.unit.broker.replication.building import TOPIC_ID, TP, led_by, metadata, state
+from tests.support.building import TOPIC_ID, TP, led_by, metadata, state
+from tests.support.serving import EXTERNAL, INTERNAL, Serving
 
 LIVE = {1: 10, 2: 20, 3: 30}
 

@@ -21,8 +21,8 @@ from barnabas.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
-from tests.unit.broker.handlers.serving import Serving
-from tests.unit.broker.replication.building import led_by, metadata
+from tests.support.building import led_by, metadata
+from tests.support.serving import Serving
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 THE_TOPIC = ConfigResource(TOPIC, "topic")

@@ -25,7 +25,7 @@ from barnabas.protocol.messages.inter_broker import (
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.schema import APIS, ApiKey, Buffer
-from tests.unit.broker.handlers.serving import CORRELATION_ID, EXTERNAL, INTERNAL, Connection, Serving
+from tests.support.serving import CORRELATION_ID, EXTERNAL, INTERNAL, Connection, Serving
 
 SOFTWARE = ApiVersionsRequest(client_software_name="a-client", client_software_version="2.0.1")
 ORDER = {"controller_id": 2, "controller_epoch": 1, "broker_epoch": 0}

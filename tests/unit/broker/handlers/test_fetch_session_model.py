@@ -20,8 +20,8 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.record_batch import iter_batches
-from tests.unit.broker.handlers.serving import INTERNAL, Serving, batch
-from tests.unit.broker.replication.building import TP, TWO, state
+from tests.support.building import TP, TWO, state
+from tests.support.serving import INTERNAL, Serving, batch
 
 PARTITIONS = range(3)
 REPLICATED = 0

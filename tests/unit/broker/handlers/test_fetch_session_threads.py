@@ -14,8 +14,8 @@ from typing import Any
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.record_batch import iter_batches
-from tests.unit.broker.handlers.serving import Serving, batch
-from tests.unit.broker.replication.building import TP, TWO, state
+from tests.support.building import TP, TWO, state
+from tests.support.serving import Serving, batch
 
 PARTITIONS = range(5)
 BATCHES = 200

@@ -47,8 +47,8 @@ from barnabas.protocol.messages.offsets import (
 )
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_records
-from tests.unit.broker.handlers.serving import EXTERNAL, INTERNAL, Connection, Serving
-from tests.unit.broker.replication.building import led_by, metadata, state
+from tests.support.building import led_by, metadata, state
+from tests.support.serving import EXTERNAL, INTERNAL, Connection, Serving
 
 OFFSETS_ID = uuid.UUID(int=50)
 PARTITION = TopicPartition(OFFSETS_TOPIC, 0)

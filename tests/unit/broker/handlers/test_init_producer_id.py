@@ -13,9 +13,9 @@ from barnabas.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from tests.unit.broker.handlers.serving import Connection, Serving
+from tests.support.building import THREE, TP, TWO
+from tests.support.serving import Connection, Serving
 from tests.unit.broker.log.producing import produced
-from tests.unit.broker.replication.building import THREE, TP, TWO
 
 
 def init(serving: Serving, **fields: object) -> InitProducerIdResponse:

@@ -40,8 +40,7 @@ from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequ
 from barnabas.protocol.record_batch import TimestampType, parse_header, stamp_producer
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
-from tests.unit.broker.handlers.serving import CORRELATION_ID, EXTERNAL, INTERNAL, Connection, Serving, batch
-from tests.unit.broker.replication.building import (
+from tests.support.building import (
     THREE,
     TOPIC_ID,
     TP,
@@ -50,6 +49,7 @@ from tests.unit.broker.replication.building import (
     metadata,
     state,
 )
+from tests.support.serving import CORRELATION_ID, EXTERNAL, INTERNAL, Connection, Serving, batch
 
 LAST_PRODUCE, LAST_FETCH = 9, 13
 

@@ -24,9 +24,9 @@ from barnabas.protocol.frames import LENGTH_BYTES
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest
 from barnabas.protocol.messages.join_group import HeartbeatRequest
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tests.unit.broker.handlers.serving import CORRELATION_ID, INTERNAL, Serving
-from tests.unit.broker.replication.building import TP
-from tests.waiting import DEADLINE_S, wait_for
+from tests.support.building import TP
+from tests.support.serving import CORRELATION_ID, INTERNAL, Serving
+from tests.support.waiting import DEADLINE_S, wait_for
 
 IO_THREADS = 8
 PRODUCERS = 2 * IO_THREADS

@@ -20,8 +20,8 @@ from barnabas.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataTopic,
 )
-from tests.unit.broker.handlers.serving import EXTERNAL, INTERNAL, Connection, Serving
-from tests.unit.broker.replication.building import TOPIC_ID, led_by, metadata
+from tests.support.building import TOPIC_ID, led_by, metadata
+from tests.support.serving import EXTERNAL, INTERNAL, Connection, Serving
 
 VERSIONS = [None, *range(13)]
 

@@ -24,8 +24,8 @@ from barnabas.protocol.messages.list_offsets import (
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_records
-from tests.unit.broker.handlers.serving import EXTERNAL, INTERNAL, Connection, Serving, batch
-from tests.unit.broker.replication.building import THREE, TP, TWO, state
+from tests.support.building import THREE, TP, TWO, state
+from tests.support.serving import EXTERNAL, INTERNAL, Connection, Serving, batch
 
 
 def produce(serving: Serving, *records: bytes | None, acks: int = 1, topic: str = TP.topic) -> Connection:

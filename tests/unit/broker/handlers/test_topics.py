@@ -25,8 +25,8 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from tests.unit.broker.handlers.serving import Connection, Serving
-from tests.unit.broker.replication.building import TOPIC_ID, led_by, metadata
+from tests.support.building import TOPIC_ID, led_by, metadata
+from tests.support.serving import Connection, Serving
 
 LIVE = {1: 10, 2: 20}
 

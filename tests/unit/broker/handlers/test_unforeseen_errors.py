@@ -23,8 +23,8 @@ from barnabas.protocol.messages.groups import DescribeGroupsRequest
 from barnabas.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.messages.topics import DeleteTopicsRequest
-from tests.unit.broker.handlers.serving import INTERNAL, Serving, batch
-from tests.unit.broker.replication.building import TP, TWO, state
+from tests.support.building import TP, TWO, state
+from tests.support.serving import INTERNAL, Serving, batch
 
 
 def fetch_of(*partitions: int, replica: int = -1, max_wait_ms: int = 1_000) -> FetchRequest:

@@ -18,8 +18,8 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.ids import TopicId, TopicPartition
-from tests.unit.broker.slow_disk import SlowDisk
-from tests.waiting import DEADLINE_S
+from tests.support.slow_disk import SlowDisk
+from tests.support.waiting import DEADLINE_S
 
 from .conftest import Managers, OpenLog
 from .producing import produced

@@ -16,7 +16,7 @@ from barnabas.broker.log.segment import Segment
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import check_batch, iter_batches
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 BATCHES = 2000
 

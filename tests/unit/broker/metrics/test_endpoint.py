@@ -17,7 +17,7 @@ import pytest
 from barnabas.broker.metrics.endpoint import MetricsEndpoint
 from barnabas.broker.network.server import CannotBind
 from barnabas.deploy.process import wait_until
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 Make = Callable[..., MetricsEndpoint]
 

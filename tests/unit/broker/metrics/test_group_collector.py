@@ -8,7 +8,7 @@ from barnabas.broker.coordinators.group_log import OffsetAndMetadata
 from barnabas.broker.metrics.group_lag import Ends
 from barnabas.broker.metrics.serving import GroupCollector, snapshot_of
 from barnabas.protocol.ids import Offset, TopicPartition
-from tests.unit.broker.coordinators.grouping import WALL_MS, Rig
+from tests.support.grouping import WALL_MS, Rig
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from barnabas.broker.metrics.serving import FRESH_MS, Page
-from tests.unit.broker.replication.building import Clock
+from tests.support.building import Clock
 
 
 class Counting:

@@ -27,8 +27,8 @@ from barnabas.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from barnabas.protocol.schema import ApiKey
-from tests.unit.broker.replication.building import ME, TOPIC_ID, TP, TWO, Managed, follow, led_by, state
-from tests.unit.client.fake_broker import FakeCluster
+from tests.support.building import ME, TOPIC_ID, TP, TWO, Managed, follow, led_by, state
+from tests.support.fake_broker import FakeCluster
 
 T1, T2 = TopicPartition(TP.topic, 1), TopicPartition(TP.topic, 2)
 PATIENT_MS, SOON_MS = 20_000, 1_500

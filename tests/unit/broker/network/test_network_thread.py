@@ -10,7 +10,7 @@ from barnabas.broker.network.request import Lane
 from barnabas.broker.network.request_queue import RequestQueue
 from barnabas.broker.network.request_runner import RequestRunner
 from barnabas.protocol.frames import BufferPool
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 
 class StopsOnArrival(NetworkThread):

@@ -22,7 +22,7 @@ from barnabas.broker.network.connection import ConnectionLimits
 from barnabas.broker.network.request import Lane, NotShort, Request
 from barnabas.broker.network.server import CannotBind, ListenAddress, ServerSettings, SocketServer
 from barnabas.protocol.invariants import InvariantViolation
-from tests.waiting import DEADLINE_S, wait_for
+from tests.support.waiting import DEADLINE_S, wait_for
 
 LENGTH = struct.Struct(">I")
 LARGE = 1 << 20

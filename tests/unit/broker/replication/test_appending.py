@@ -9,9 +9,9 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.replication.appending import append_checked
 from barnabas.protocol.batch_builder import build_batch
-from tests.unit.broker.replication.building import ME, TP, TWO, partition_of, state
-from tests.unit.broker.slow_disk import SlowDisk
-from tests.waiting import DEADLINE_S
+from tests.support.building import ME, TP, TWO, partition_of, state
+from tests.support.slow_disk import SlowDisk
+from tests.support.waiting import DEADLINE_S
 
 
 def test_the_isr_check_goes_on_while_an_append_is_forced_to_a_slow_disk(tmp_path: Path) -> None:

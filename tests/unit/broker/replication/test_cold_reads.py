@@ -20,7 +20,7 @@ from barnabas.broker.replication.replica_views import PartitionRead
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 NAMES = [TopicPartition("t", number) for number in range(3)]
 PARAMS = FetchParams(

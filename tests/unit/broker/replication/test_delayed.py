@@ -7,8 +7,8 @@ import pytest
 from barnabas.broker.replication.fetching import FetchItem, FetchParams
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
-from tests.simulation.memory_log import RECORD, decode, encode
-from tests.unit.broker.replication.building import LAG_MS, THREE, TP, TWO, Managed, state
+from tests.support.building import LAG_MS, THREE, TP, TWO, Managed, state
+from tests.support.memory_log import RECORD, decode, encode
 
 
 @pytest.fixture

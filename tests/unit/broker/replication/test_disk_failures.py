@@ -52,7 +52,7 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaRequest,
     StopReplicaTopic,
 )
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 ME, OTHER = BrokerId(1), BrokerId(2)
 TOPIC_ID = TopicId(uuid.UUID(int=9))

@@ -28,10 +28,10 @@ from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerEpoch, Endpoint, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.fetch import FetchResponse
 from barnabas.protocol.schema import ApiKey
-from tests.unit.broker.handlers.serving import INTERNAL, Serving, batch
-from tests.unit.broker.replication.building import ME, TP, TWO, fatal, partition_of, state
-from tests.unit.broker.slow_disk import SlowDisk
-from tests.waiting import DEADLINE_S, wait_for
+from tests.support.building import ME, TP, TWO, fatal, partition_of, state
+from tests.support.serving import INTERNAL, Serving, batch
+from tests.support.slow_disk import SlowDisk
+from tests.support.waiting import DEADLINE_S, wait_for
 
 LONG_POLL_MS = 120_000
 SECOND = TopicPartition(TP.topic, 1)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from barnabas.broker.replication.fetcher import FetcherTable, FollowedLeader
 from barnabas.broker.replication.followed import Followed, FollowedPartitions
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, TopicPartition
-from tests.unit.broker.replication.building import THREE, TP, TWO, follower_of
+from tests.support.building import THREE, TP, TWO, follower_of
 
 SECOND = TopicPartition(TP.topic, 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from barnabas.broker.replication.followed import Followed, FollowedPartitions
 from barnabas.protocol.fetch_epochs import NO_SESSION
 from barnabas.protocol.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition
-from tests.unit.broker.replication.building import TP, follow, follower_of
+from tests.support.building import TP, follow, follower_of
 
 OTHER = TopicPartition(TP.topic, 1)
 SESSION = 77

@@ -25,9 +25,9 @@ from barnabas.broker.replication.session_partitions import SessionPartitions
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
-from tests.simulation.memory_log import MemoryLog, encode
 from tests.simulation.requests import LISTENER, SimRequest
-from tests.unit.broker.replication.building import LAG_MS, THREE, TP, TWO, Managed, state
+from tests.support.building import LAG_MS, THREE, TP, TWO, Managed, state
+from tests.support.memory_log import MemoryLog, encode
 
 NAMES = [TopicPartition(TP.topic, index) for index in range(4)]
 NEVER_MS = 1e15

@@ -10,7 +10,7 @@ from barnabas.broker.replication.replica_views import PartitionRead
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.fetch_epochs import NO_SESSION
 from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
-from tests.unit.broker.replication.building import FOUR, THREE, TP, TWO
+from tests.support.building import FOUR, THREE, TP, TWO
 
 ALIVE = {TWO, THREE}
 OTHER = TopicPartition("other", 0)

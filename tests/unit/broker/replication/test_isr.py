@@ -19,7 +19,7 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
-from tests.unit.broker.replication.building import (
+from tests.support.building import (
     LAG_MS,
     ME,
     THREE,
@@ -30,7 +30,7 @@ from tests.unit.broker.replication.building import (
     leader_of,
     state,
 )
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 REGISTERED = BrokerEpoch(5)
 

@@ -23,7 +23,7 @@ from barnabas.protocol.errors import (
 from barnabas.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from barnabas.protocol.ids import BrokerEpoch, LeaderEpoch
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
-from tests.unit.broker.replication.building import ME, TP, TWO, partition_of, state
+from tests.support.building import ME, TP, TWO, partition_of, state
 
 BACKOFF_MS = 200
 SESSION = 7

@@ -15,7 +15,7 @@ from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset
 from barnabas.protocol.messages.fetch import EpochEndOffset, FetchPartitionResponse
-from tests.unit.broker.replication.building import (
+from tests.support.building import (
     TP,
     append,
     follow,

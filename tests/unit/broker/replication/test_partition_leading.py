@@ -18,8 +18,7 @@ from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, Offset
 from barnabas.protocol.record_batch import HEADER, parse_header, write_crc
-from tests.simulation.memory_log import MemoryLog, decode, encode
-from tests.unit.broker.replication.building import (
+from tests.support.building import (
     FOUR,
     LAG_MS,
     THREE,
@@ -32,6 +31,7 @@ from tests.unit.broker.replication.building import (
     refused,
     state,
 )
+from tests.support.memory_log import MemoryLog, decode, encode
 
 NOW_MS = 1_700_000_000_000
 

@@ -23,8 +23,8 @@ from barnabas.protocol.ids import (
     TopicPartition,
 )
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
-from tests.simulation.memory_log import MemoryLogs
-from tests.unit.broker.replication.building import TOPIC_ID, TP, TWO, Managed, NoStore, led_by, refused, state
+from tests.support.building import TOPIC_ID, TP, TWO, Managed, NoStore, led_by, refused, state
+from tests.support.memory_log import MemoryLogs
 
 OTHER_ID = uuid.UUID(int=8)
 SECOND = TopicPartition(TP.topic, 1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from barnabas.broker.replication import rules
 from barnabas.broker.replication.rules import EpochEnd, FollowerState, Truncation
 from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset
-from tests.simulation.memory_log import Entry, MemoryEpochs
+from tests.support.memory_log import Entry, MemoryEpochs
 
 LAG_MS = 1_000.0
 

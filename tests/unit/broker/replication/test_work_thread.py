@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from barnabas.broker.replication.work_thread import WorkThread
-from tests.waiting import DEADLINE_S, wait_for
+from tests.support.waiting import DEADLINE_S, wait_for
 
 
 class Owner:

@@ -64,8 +64,7 @@ from barnabas.protocol.messages.topics import (
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.schema import ApiKey
-
-from .fake_partition import FakePartition
+from tests.support.fake_partition import FakePartition
 
 __all__ = ["FakeBroker", "FakeCluster", "FakePartition"]
 

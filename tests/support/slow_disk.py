@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from barnabas.broker.log.file_system import FileSystem
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 
 class SlowDisk(FileSystem):

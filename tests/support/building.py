@@ -35,7 +35,7 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from tests.simulation.memory_log import RECORD, MemoryLog, MemoryLogs, encode
+from tests.support.memory_log import RECORD, MemoryLog, MemoryLogs, encode
 
 TP = TopicPartition("topic", 0)
 ME, TWO, THREE, FOUR = (BrokerId(number) for number in (1, 2, 3, 4))

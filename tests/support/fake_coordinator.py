@@ -32,8 +32,7 @@ from barnabas.protocol.messages.offsets import (
     OffsetFetchResponseTopic,
 )
 from barnabas.protocol.schema import ApiKey
-
-from .fake_broker import FakeBroker, FakeCluster
+from tests.support.fake_broker import FakeBroker, FakeCluster
 
 _LONGEST_STEP_S = 0.02
 

@@ -32,7 +32,7 @@ from barnabas.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicState,
 )
-from tests.unit.broker.replication.building import ME, Managed, fatal
+from tests.support.building import ME, Managed, fatal
 
 INTERNAL, EXTERNAL = "INTERNAL", "EXTERNAL"
 CORRELATION_ID = 77

@@ -15,7 +15,7 @@ from barnabas.protocol import codec_msgpack
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
-from tests.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
