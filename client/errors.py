@@ -1,95 +1,62 @@
 """The exceptions of the clients, in one place.
 
-A broker's error is an `ApiError` with its code (``MessageTooLargeError`` and so on, by name from here as from
-`barnabas.protocol.errors`); an error on this side is a `LocalError`. If ``retriable`` is true, a retry may
-succeed; the clients have already retried for as long as their settings allow.
+A broker's error is an `ApiError` of its code's class (``MessageTooLargeError`` and so on); an error on this
+side is a `LocalError`. If ``retriable`` is true, a retry may succeed; the clients have already
+retried for as long as their settings allow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from barnabas.protocol import errors as _protocol_errors
-from barnabas.protocol.errors import (
-    ApiError,
-    BarnabasError,
-    ConnectionClosed,
-    ErrorCode,
-    InvalidConfiguration,
-    LocalError,
-    MalformedFrame,
-    RequestTimedOutLocally,
-    api_error,
-)
-
-__all__ = [
-    "ApiError",
-    "BarnabasError",
-    "BufferExhausted",
-    "ClientClosed",
-    "CommitFailed",
-    "ConnectionClosed",
-    "DeliveryTimedOut",
-    "ErrorCode",
-    "GroupErrors",
-    "InvalidConfiguration",
-    "LocalError",
-    "LogTruncated",
-    "MalformedFrame",
-    "NoBrokerReachable",
-    "NotAssigned",
-    "OffsetUnknown",
-    "RequestTimedOutLocally",
-    "SubscriptionConflict",
-    "TopicErrors",
-    "api_error",
-]
+from barnabas.protocol import errors as protocol
+from barnabas.protocol.errors import *  # noqa: F403 - all of them, for callers that catch them
 
 
-class ClientClosed(LocalError):
+class ClientClosed(protocol.LocalError):
     """The client was closed, or belongs to the process that this one was forked from."""
 
 
-class NoBrokerReachable(ConnectionClosed):
+class NoBrokerReachable(protocol.ConnectionClosed):
     """Neither a known broker nor a bootstrap server answered; the text names each with its reason."""
 
 
-class BufferExhausted(LocalError):
+class BufferExhausted(protocol.LocalError):
     """No memory of `buffer_memory` became free within `max_block_ms`; the record was not taken."""
 
     retriable = True
 
 
-class DeliveryTimedOut(LocalError, TimeoutError):
+class DeliveryTimedOut(protocol.LocalError, TimeoutError):
     """A record was not acknowledged within `delivery_timeout_ms`; whether it was written is unknown.
 
     ``__cause__`` is the error of the last attempt, if it had one.
     """
 
 
-class NotAssigned(LocalError, KeyError):
+class NotAssigned(protocol.LocalError, KeyError):
     """The partition is not among those that the consumer was given by `assign`."""
 
     def __str__(self) -> str:
         return Exception.__str__(self)
 
 
-class OffsetUnknown(LocalError):
+class OffsetUnknown(protocol.LocalError):
     """A partition has no position, and `auto_offset_reset` is none: `seek` must say where to begin."""
 
 
-class CommitFailed(LocalError):
+class CommitFailed(protocol.LocalError):
     """The group has rebalanced without this member, whose partitions now belong to others.
 
     These redeliver the records since the last commit. ``poll`` joins the group again.
     """
 
 
-class SubscriptionConflict(LocalError):
+class SubscriptionConflict(protocol.LocalError):
     """`assign` and `subscribe` exclude each other; `unsubscribe` ends either."""
 
 
-class LogTruncated(LocalError):
+class LogTruncated(protocol.LocalError):
     """Records that were read are gone: an unclean election put another history in their place (KIP-320).
 
     ``divergent_offset`` is the first offset at which the histories differ, None when no common one is known.
@@ -103,10 +70,10 @@ class LogTruncated(LocalError):
         return type(self), (str(self), self.divergent_offset)
 
 
-class _SomeFailed(BarnabasError):
+class _SomeFailed(protocol.BarnabasError):
     """Some of several things failed: ``errors`` says which and why, ``results`` holds what succeeded."""
 
-    def __init__(self, errors: Mapping[str, BarnabasError], results: Mapping[str, object]) -> None:
+    def __init__(self, errors: Mapping[str, protocol.BarnabasError], results: Mapping[str, object]) -> None:
         super().__init__("; ".join(f"{name}: {error}" for name, error in errors.items()))
         self.errors = dict(errors)
         self.results = dict(results)
@@ -121,9 +88,3 @@ class TopicErrors(_SomeFailed):
 
 class GroupErrors(_SomeFailed):
     """Some of several groups failed: ``errors`` says which and why; ``results`` has the others as keys."""
-
-
-def __getattr__(name: str) -> type[ApiError]:
-    """The exception class of an error code, for example ``NotLeaderOrFollowerError``."""
-    found: type[ApiError] = getattr(_protocol_errors, name)
-    return found

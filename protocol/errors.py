@@ -1,9 +1,9 @@
-"""The one table of error codes: Kafka's numbers and names, whether a retry can help, and what it means.
+"""Error codes and exceptions.
 
-Each code has an exception class of its own (`NotLeaderOrFollowerError` for ``NOT_LEADER_OR_FOLLOWER``), made
-from the table so that the two cannot drift apart. An exception that a broker raises on purpose is one of
-these; its code goes to the client. Faults that are ours alone, before or after the wire (a timeout, a closed
-connection, a full buffer), are `LocalError`s and have no code.
+`ErrorCode` is the table: Kafka's number and name, whether a retry can help, and the text. Each code has an
+exception class (`NotLeaderOrFollowerError` for NOT_LEADER_OR_FOLLOWER). A broker sends the code of such an
+exception to the client. Errors of one side alone (a timeout, a closed connection, a full buffer) are
+`LocalError`s and have no code.
 
 Source: the error table of https://kafka.apache.org/protocol#protocol_error_codes.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from enum import IntEnum
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, Self
 
 
 class BarnabasError(Exception):
@@ -68,205 +68,108 @@ class InvalidConfiguration(LocalError, ValueError):
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes, by number."""
+    """Kafka's error codes: the number, whether a retry of the same request may succeed, and the text."""
 
-    UNKNOWN_SERVER_ERROR = -1
-    NONE = 0
-    OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    INVALID_FETCH_SIZE = 4
-    LEADER_NOT_AVAILABLE = 5
-    NOT_LEADER_OR_FOLLOWER = 6
-    REQUEST_TIMED_OUT = 7
-    BROKER_NOT_AVAILABLE = 8
-    REPLICA_NOT_AVAILABLE = 9
-    MESSAGE_TOO_LARGE = 10
-    STALE_CONTROLLER_EPOCH = 11
-    OFFSET_METADATA_TOO_LARGE = 12
-    NETWORK_EXCEPTION = 13
-    COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
-    INVALID_TOPIC_EXCEPTION = 17
-    RECORD_LIST_TOO_LARGE = 18
-    NOT_ENOUGH_REPLICAS = 19
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
-    INVALID_REQUIRED_ACKS = 21
-    ILLEGAL_GENERATION = 22
-    INCONSISTENT_GROUP_PROTOCOL = 23
-    INVALID_GROUP_ID = 24
-    UNKNOWN_MEMBER_ID = 25
-    INVALID_SESSION_TIMEOUT = 26
-    REBALANCE_IN_PROGRESS = 27
-    INVALID_COMMIT_OFFSET_SIZE = 28
-    TOPIC_AUTHORIZATION_FAILED = 29
-    GROUP_AUTHORIZATION_FAILED = 30
-    CLUSTER_AUTHORIZATION_FAILED = 31
-    INVALID_TIMESTAMP = 32
-    UNSUPPORTED_SASL_MECHANISM = 33
-    ILLEGAL_SASL_STATE = 34
-    UNSUPPORTED_VERSION = 35
-    TOPIC_ALREADY_EXISTS = 36
-    INVALID_PARTITIONS = 37
-    INVALID_REPLICATION_FACTOR = 38
-    INVALID_REPLICA_ASSIGNMENT = 39
-    INVALID_CONFIG = 40
-    NOT_CONTROLLER = 41
-    INVALID_REQUEST = 42
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
-    POLICY_VIOLATION = 44
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    DUPLICATE_SEQUENCE_NUMBER = 46
-    INVALID_PRODUCER_EPOCH = 47
-    INVALID_TXN_STATE = 48
-    INVALID_PRODUCER_ID_MAPPING = 49
-    INVALID_TRANSACTION_TIMEOUT = 50
-    CONCURRENT_TRANSACTIONS = 51
-    TRANSACTION_COORDINATOR_FENCED = 52
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-    SECURITY_DISABLED = 54
-    OPERATION_NOT_ATTEMPTED = 55
-    KAFKA_STORAGE_ERROR = 56
-    LOG_DIR_NOT_FOUND = 57
-    SASL_AUTHENTICATION_FAILED = 58
-    UNKNOWN_PRODUCER_ID = 59
-    REASSIGNMENT_IN_PROGRESS = 60
-    NON_EMPTY_GROUP = 68
-    GROUP_ID_NOT_FOUND = 69
-    FETCH_SESSION_ID_NOT_FOUND = 70
-    INVALID_FETCH_SESSION_EPOCH = 71
-    LISTENER_NOT_FOUND = 72
-    TOPIC_DELETION_DISABLED = 73
-    FENCED_LEADER_EPOCH = 74
-    UNKNOWN_LEADER_EPOCH = 75
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    STALE_BROKER_EPOCH = 77
-    OFFSET_NOT_AVAILABLE = 78
-    MEMBER_ID_REQUIRED = 79
-    PREFERRED_LEADER_NOT_AVAILABLE = 80
-    GROUP_MAX_SIZE_REACHED = 81
-    FENCED_INSTANCE_ID = 82
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
-    ELECTION_NOT_NEEDED = 84
-    NO_REASSIGNMENT_IN_PROGRESS = 85
-    GROUP_SUBSCRIBED_TO_TOPIC = 86
-    INVALID_RECORD = 87
-    UNSTABLE_OFFSET_COMMIT = 88
-    THROTTLING_QUOTA_EXCEEDED = 89
-    PRODUCER_FENCED = 90
-    UNKNOWN_TOPIC_ID = 100
-    INCONSISTENT_TOPIC_ID = 103
-    FETCH_SESSION_TOPIC_ID_ERROR = 106
-    MISMATCHED_ENDPOINT_TYPE = 114
-    UNSUPPORTED_ENDPOINT_TYPE = 115
-
-
-class _Meaning(NamedTuple):
     retriable: bool
     text: str
 
+    def __new__(cls, number: int, retriable: bool = False, text: str = "") -> Self:
+        code = int.__new__(cls, number)
+        code._value_ = number
+        code.retriable = retriable
+        code.text = text
+        return code
 
-_E = ErrorCode
-_MEANINGS: dict[ErrorCode, _Meaning] = {
-    _E.UNKNOWN_SERVER_ERROR: _Meaning(False, "the server met an unexpected error; its log says which"),
-    _E.OFFSET_OUT_OF_RANGE: _Meaning(False, "the offset is not within the range that this replica holds"),
-    _E.CORRUPT_MESSAGE: _Meaning(True, "the batch fails its CRC, exceeds the valid size or is malformed"),
-    _E.UNKNOWN_TOPIC_OR_PARTITION: _Meaning(True, "this broker does not host the topic or partition"),
-    _E.INVALID_FETCH_SIZE: _Meaning(False, "the fetch size is invalid"),
-    _E.LEADER_NOT_AVAILABLE: _Meaning(True, "the partition has no leader just now"),
-    _E.NOT_LEADER_OR_FOLLOWER: _Meaning(True, "this broker is not the leader of the partition"),
-    _E.REQUEST_TIMED_OUT: _Meaning(True, "the request timed out on the broker"),
-    _E.BROKER_NOT_AVAILABLE: _Meaning(False, "the broker is not available"),
-    _E.REPLICA_NOT_AVAILABLE: _Meaning(True, "the replica is not available on this broker"),
-    _E.MESSAGE_TOO_LARGE: _Meaning(False, "the batch is larger than the broker accepts"),
-    _E.STALE_CONTROLLER_EPOCH: _Meaning(False, "the controller that sent this has been replaced"),
-    _E.OFFSET_METADATA_TOO_LARGE: _Meaning(False, "the metadata of the committed offset is too large"),
-    _E.NETWORK_EXCEPTION: _Meaning(True, "the connection was lost before an answer came"),
-    _E.COORDINATOR_LOAD_IN_PROGRESS: _Meaning(True, "the coordinator is loading its state"),
-    _E.COORDINATOR_NOT_AVAILABLE: _Meaning(True, "the coordinator is not available"),
-    _E.NOT_COORDINATOR: _Meaning(True, "this broker is not the coordinator"),
-    _E.INVALID_TOPIC_EXCEPTION: _Meaning(False, "the topic name is invalid or the topic may not be used so"),
-    _E.RECORD_LIST_TOO_LARGE: _Meaning(False, "the batch is larger than a segment may be"),
-    _E.NOT_ENOUGH_REPLICAS: _Meaning(True, "fewer in-sync replicas than min.insync.replicas"),
-    _E.NOT_ENOUGH_REPLICAS_AFTER_APPEND: _Meaning(
-        True, "written, but fewer in-sync replicas than min.insync.replicas hold it"
-    ),
-    _E.INVALID_REQUIRED_ACKS: _Meaning(False, "acks is none of 0, 1 and -1 (all)"),
-    _E.ILLEGAL_GENERATION: _Meaning(False, "the generation of the group has passed"),
-    _E.INCONSISTENT_GROUP_PROTOCOL: _Meaning(False, "the group's protocols do not match the member's"),
-    _E.INVALID_GROUP_ID: _Meaning(False, "the group id is invalid"),
-    _E.UNKNOWN_MEMBER_ID: _Meaning(False, "the group does not know this member"),
-    _E.INVALID_SESSION_TIMEOUT: _Meaning(False, "the session timeout is outside the broker's range"),
-    _E.REBALANCE_IN_PROGRESS: _Meaning(False, "the group is rebalancing; join again"),
-    _E.INVALID_COMMIT_OFFSET_SIZE: _Meaning(False, "the committed offset's data is too large"),
-    _E.TOPIC_AUTHORIZATION_FAILED: _Meaning(False, "not allowed on this topic"),
-    _E.GROUP_AUTHORIZATION_FAILED: _Meaning(False, "not allowed on this group"),
-    _E.CLUSTER_AUTHORIZATION_FAILED: _Meaning(False, "not allowed on this cluster, or on this listener"),
-    _E.INVALID_TIMESTAMP: _Meaning(False, "the timestamp is outside the accepted range"),
-    _E.UNSUPPORTED_SASL_MECHANISM: _Meaning(False, "the broker does not support this SASL mechanism"),
-    _E.ILLEGAL_SASL_STATE: _Meaning(False, "the request does not fit the state of the SASL exchange"),
-    _E.UNSUPPORTED_VERSION: _Meaning(False, "the broker does not support this version of the API"),
-    _E.TOPIC_ALREADY_EXISTS: _Meaning(False, "a topic of that name exists"),
-    _E.INVALID_PARTITIONS: _Meaning(False, "the number of partitions is below 1"),
-    _E.INVALID_REPLICATION_FACTOR: _Meaning(
-        False, "the replication factor is below 1 or above the number of brokers"
-    ),
-    _E.INVALID_REPLICA_ASSIGNMENT: _Meaning(False, "the replica assignment is invalid"),
-    _E.INVALID_CONFIG: _Meaning(False, "the configuration is invalid"),
-    _E.NOT_CONTROLLER: _Meaning(True, "this broker is not the controller"),
-    _E.INVALID_REQUEST: _Meaning(False, "the request contradicts itself or the protocol"),
-    _E.UNSUPPORTED_FOR_MESSAGE_FORMAT: _Meaning(False, "the message format (magic) does not support this"),
-    _E.POLICY_VIOLATION: _Meaning(False, "the request violates a policy of the cluster"),
-    _E.OUT_OF_ORDER_SEQUENCE_NUMBER: _Meaning(False, "a batch of this producer is missing before this one"),
-    _E.DUPLICATE_SEQUENCE_NUMBER: _Meaning(False, "this batch was already written"),
-    _E.INVALID_PRODUCER_EPOCH: _Meaning(False, "a newer producer with this id exists"),
-    _E.INVALID_TXN_STATE: _Meaning(False, "the transaction's state does not allow this"),
-    _E.INVALID_PRODUCER_ID_MAPPING: _Meaning(
-        False, "the producer id does not belong to this transactional id"
-    ),
-    _E.INVALID_TRANSACTION_TIMEOUT: _Meaning(False, "the transaction timeout exceeds the broker's maximum"),
-    _E.CONCURRENT_TRANSACTIONS: _Meaning(True, "another transaction of this id is still being completed"),
-    _E.TRANSACTION_COORDINATOR_FENCED: _Meaning(False, "the transaction coordinator has been replaced"),
-    _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _Meaning(False, "not allowed with this transactional id"),
-    _E.SECURITY_DISABLED: _Meaning(False, "security features are disabled"),
-    _E.OPERATION_NOT_ATTEMPTED: _Meaning(False, "not attempted because of another failure in the request"),
-    _E.KAFKA_STORAGE_ERROR: _Meaning(True, "the disk of this log failed"),
-    _E.LOG_DIR_NOT_FOUND: _Meaning(False, "no such log dir"),
-    _E.SASL_AUTHENTICATION_FAILED: _Meaning(False, "SASL authentication failed"),
-    _E.UNKNOWN_PRODUCER_ID: _Meaning(False, "no state of this producer id is held"),
-    _E.REASSIGNMENT_IN_PROGRESS: _Meaning(False, "the partition is being reassigned"),
-    _E.NON_EMPTY_GROUP: _Meaning(False, "the group has members"),
-    _E.GROUP_ID_NOT_FOUND: _Meaning(False, "no such group"),
-    _E.FETCH_SESSION_ID_NOT_FOUND: _Meaning(True, "no such fetch session"),
-    _E.INVALID_FETCH_SESSION_EPOCH: _Meaning(True, "the fetch session's epoch is not the expected one"),
-    _E.LISTENER_NOT_FOUND: _Meaning(True, "the leader has no such listener"),
-    _E.TOPIC_DELETION_DISABLED: _Meaning(False, "delete.topic.enable is false on this cluster"),
-    _E.FENCED_LEADER_EPOCH: _Meaning(True, "the leader epoch of the request is older than the broker's"),
-    _E.UNKNOWN_LEADER_EPOCH: _Meaning(True, "the leader epoch of the request is newer than the broker's"),
-    _E.UNSUPPORTED_COMPRESSION_TYPE: _Meaning(False, "the client does not support this compression"),
-    _E.STALE_BROKER_EPOCH: _Meaning(False, "the request belongs to an earlier life of the broker"),
-    _E.OFFSET_NOT_AVAILABLE: _Meaning(True, "a new leader's high watermark has not caught up yet"),
-    _E.MEMBER_ID_REQUIRED: _Meaning(False, "join again with the member id given"),
-    _E.PREFERRED_LEADER_NOT_AVAILABLE: _Meaning(True, "the preferred leader is not available"),
-    _E.GROUP_MAX_SIZE_REACHED: _Meaning(False, "the group is full"),
-    _E.FENCED_INSTANCE_ID: _Meaning(False, "another member holds this group.instance.id"),
-    _E.ELIGIBLE_LEADERS_NOT_AVAILABLE: _Meaning(True, "no eligible leader is available"),
-    _E.ELECTION_NOT_NEEDED: _Meaning(True, "no election is needed"),
-    _E.NO_REASSIGNMENT_IN_PROGRESS: _Meaning(False, "no reassignment is in progress"),
-    _E.GROUP_SUBSCRIBED_TO_TOPIC: _Meaning(False, "the group is subscribed to the topic"),
-    _E.INVALID_RECORD: _Meaning(False, "a record fails the topic's checks"),
-    _E.UNSTABLE_OFFSET_COMMIT: _Meaning(True, "transactions with offsets for this group are pending"),
-    _E.THROTTLING_QUOTA_EXCEEDED: _Meaning(True, "the quota is exceeded"),
-    _E.PRODUCER_FENCED: _Meaning(False, "a newer producer with this transactional id fenced this one"),
-    _E.UNKNOWN_TOPIC_ID: _Meaning(True, "this broker hosts no topic with this id"),
-    _E.INCONSISTENT_TOPIC_ID: _Meaning(True, "the topic id does not match the log's"),
-    _E.FETCH_SESSION_TOPIC_ID_ERROR: _Meaning(
-        True, "topic ids were used inconsistently in the fetch session"
-    ),
-    _E.MISMATCHED_ENDPOINT_TYPE: _Meaning(False, "this is not an endpoint of the type asked for"),
-    _E.UNSUPPORTED_ENDPOINT_TYPE: _Meaning(False, "endpoints of this type are unknown here"),
-}
+    UNKNOWN_SERVER_ERROR = -1, False, "the server met an unexpected error; its log has the details"
+    NONE = 0, False, "no error"
+    OFFSET_OUT_OF_RANGE = 1, False, "the offset is not within the range that this replica holds"
+    CORRUPT_MESSAGE = 2, True, "the batch fails its CRC, exceeds the valid size or is malformed"
+    UNKNOWN_TOPIC_OR_PARTITION = 3, True, "this broker does not host the topic or partition"
+    INVALID_FETCH_SIZE = 4, False, "the fetch size is invalid"
+    LEADER_NOT_AVAILABLE = 5, True, "the partition has no leader at the moment"
+    NOT_LEADER_OR_FOLLOWER = 6, True, "this broker is not the leader of the partition"
+    REQUEST_TIMED_OUT = 7, True, "the request timed out on the broker"
+    BROKER_NOT_AVAILABLE = 8, False, "the broker is not available"
+    REPLICA_NOT_AVAILABLE = 9, True, "the replica is not available on this broker"
+    MESSAGE_TOO_LARGE = 10, False, "the batch is larger than the broker accepts"
+    STALE_CONTROLLER_EPOCH = 11, False, "a newer controller has replaced the one that sent this"
+    OFFSET_METADATA_TOO_LARGE = 12, False, "the metadata of the committed offset is too large"
+    NETWORK_EXCEPTION = 13, True, "the connection was lost before an answer came"
+    COORDINATOR_LOAD_IN_PROGRESS = 14, True, "the coordinator is loading its state"
+    COORDINATOR_NOT_AVAILABLE = 15, True, "the coordinator is not available"
+    NOT_COORDINATOR = 16, True, "this broker is not the coordinator"
+    INVALID_TOPIC_EXCEPTION = 17, False, "the topic name is invalid, or the topic may not be used in this way"
+    RECORD_LIST_TOO_LARGE = 18, False, "the batch is larger than a segment may be"
+    NOT_ENOUGH_REPLICAS = 19, True, "fewer in-sync replicas than min.insync.replicas"
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, True, "written, but fewer than min.insync.replicas are in sync"
+    INVALID_REQUIRED_ACKS = 21, False, "acks must be 0, 1 or -1 (all)"
+    ILLEGAL_GENERATION = 22, False, "the request's generation is not the group's current one"
+    INCONSISTENT_GROUP_PROTOCOL = 23, False, "the group's protocols do not match the member's"
+    INVALID_GROUP_ID = 24, False, "the group id is invalid"
+    UNKNOWN_MEMBER_ID = 25, False, "the group does not know this member"
+    INVALID_SESSION_TIMEOUT = 26, False, "the session timeout is outside the broker's range"
+    REBALANCE_IN_PROGRESS = 27, False, "the group is rebalancing; join again"
+    INVALID_COMMIT_OFFSET_SIZE = 28, False, "the committed offset's data is too large"
+    TOPIC_AUTHORIZATION_FAILED = 29, False, "not allowed on this topic"
+    GROUP_AUTHORIZATION_FAILED = 30, False, "not allowed on this group"
+    CLUSTER_AUTHORIZATION_FAILED = 31, False, "not allowed on this cluster, or on this listener"
+    INVALID_TIMESTAMP = 32, False, "the timestamp is outside the accepted range"
+    UNSUPPORTED_SASL_MECHANISM = 33, False, "the broker does not support this SASL mechanism"
+    ILLEGAL_SASL_STATE = 34, False, "the request does not fit the state of the SASL exchange"
+    UNSUPPORTED_VERSION = 35, False, "the broker does not support this version of the API"
+    TOPIC_ALREADY_EXISTS = 36, False, "a topic of that name exists"
+    INVALID_PARTITIONS = 37, False, "the number of partitions is below 1"
+    INVALID_REPLICATION_FACTOR = 38, False, "the replication factor is below 1 or above the number of brokers"
+    INVALID_REPLICA_ASSIGNMENT = 39, False, "the replica assignment is invalid"
+    INVALID_CONFIG = 40, False, "the configuration is invalid"
+    NOT_CONTROLLER = 41, True, "this broker is not the controller"
+    INVALID_REQUEST = 42, False, "the request contradicts itself or the protocol"
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43, False, "the message format (magic) does not support this"
+    POLICY_VIOLATION = 44, False, "the request violates a policy of the cluster"
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45, False, "a batch of this producer is missing before this one"
+    DUPLICATE_SEQUENCE_NUMBER = 46, False, "this batch was already written"
+    INVALID_PRODUCER_EPOCH = 47, False, "a newer producer with this id exists"
+    INVALID_TXN_STATE = 48, False, "the transaction's state does not allow this"
+    INVALID_PRODUCER_ID_MAPPING = 49, False, "the producer id does not belong to this transactional id"
+    INVALID_TRANSACTION_TIMEOUT = 50, False, "the transaction timeout exceeds the broker's maximum"
+    CONCURRENT_TRANSACTIONS = 51, True, "another transaction of this id is still being completed"
+    TRANSACTION_COORDINATOR_FENCED = 52, False, "the transaction coordinator has been replaced"
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, False, "not allowed with this transactional id"
+    SECURITY_DISABLED = 54, False, "security features are disabled"
+    OPERATION_NOT_ATTEMPTED = 55, False, "not attempted because another part of the request failed"
+    KAFKA_STORAGE_ERROR = 56, True, "the disk of this log failed"
+    LOG_DIR_NOT_FOUND = 57, False, "no such log dir"
+    SASL_AUTHENTICATION_FAILED = 58, False, "SASL authentication failed"
+    UNKNOWN_PRODUCER_ID = 59, False, "the broker has no state of this producer id"
+    REASSIGNMENT_IN_PROGRESS = 60, False, "the partition is being reassigned"
+    NON_EMPTY_GROUP = 68, False, "the group has members"
+    GROUP_ID_NOT_FOUND = 69, False, "no such group"
+    FETCH_SESSION_ID_NOT_FOUND = 70, True, "no such fetch session"
+    INVALID_FETCH_SESSION_EPOCH = 71, True, "the fetch session's epoch is not the expected one"
+    LISTENER_NOT_FOUND = 72, True, "the leader has no such listener"
+    TOPIC_DELETION_DISABLED = 73, False, "delete.topic.enable is false on this cluster"
+    FENCED_LEADER_EPOCH = 74, True, "the leader epoch of the request is older than the broker's"
+    UNKNOWN_LEADER_EPOCH = 75, True, "the leader epoch of the request is newer than the broker's"
+    UNSUPPORTED_COMPRESSION_TYPE = 76, False, "the client does not support this compression"
+    STALE_BROKER_EPOCH = 77, False, "the request names an earlier registration of the broker"
+    OFFSET_NOT_AVAILABLE = 78, True, "a new leader's high watermark has not caught up yet"
+    MEMBER_ID_REQUIRED = 79, False, "join again with the member id given"
+    PREFERRED_LEADER_NOT_AVAILABLE = 80, True, "the preferred leader is not available"
+    GROUP_MAX_SIZE_REACHED = 81, False, "the group is full"
+    FENCED_INSTANCE_ID = 82, False, "another member holds this group.instance.id"
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, True, "no eligible leader is available"
+    ELECTION_NOT_NEEDED = 84, True, "no election is needed"
+    NO_REASSIGNMENT_IN_PROGRESS = 85, False, "no reassignment is in progress"
+    GROUP_SUBSCRIBED_TO_TOPIC = 86, False, "the group is subscribed to the topic"
+    INVALID_RECORD = 87, False, "a record fails the topic's checks"
+    UNSTABLE_OFFSET_COMMIT = 88, True, "transactions with offsets for this group are pending"
+    THROTTLING_QUOTA_EXCEEDED = 89, True, "the quota is exceeded"
+    PRODUCER_FENCED = 90, False, "a newer producer with this transactional id fenced this one"
+    UNKNOWN_TOPIC_ID = 100, True, "this broker hosts no topic with this id"
+    INCONSISTENT_TOPIC_ID = 103, True, "the topic id does not match the log's"
+    FETCH_SESSION_TOPIC_ID_ERROR = 106, True, "topic ids were used inconsistently in the fetch session"
+    MISMATCHED_ENDPOINT_TYPE = 114, False, "the endpoint is not of the requested type"
+    UNSUPPORTED_ENDPOINT_TYPE = 115, False, "endpoints of this type are unknown"
 
 
 MAX_TEXT_LENGTH: Final = 2_000
@@ -278,10 +181,17 @@ class ApiError(BarnabasError):
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
 
+    def __init_subclass__(cls, code: ErrorCode | None = None, **keywords: Any) -> None:
+        """With ``code``, make the class that code's own."""
+        super().__init_subclass__(**keywords)
+        if code is not None:
+            cls.code, cls.retriable, cls.__doc__ = code, code.retriable, code.text
+            _CLASSES[code] = cls
+
     def __init__(self, message: str = "") -> None:
         if len(message) > MAX_TEXT_LENGTH:
             message = f"{message[:MAX_TEXT_LENGTH]}… ({len(message)} characters)"
-        super().__init__(message or _MEANINGS[self.code].text)
+        super().__init__(message or self.code.text)
 
     @property
     def text(self) -> str:
@@ -292,44 +202,116 @@ class ApiError(BarnabasError):
         return f"{self.code.name}: {self.text}"
 
 
-def _class_name(code: ErrorCode) -> str:
-    words = code.name.removesuffix("_EXCEPTION").removesuffix("_ERROR").split("_")
-    return "".join(word.capitalize() for word in words) + "Error"
-
-
-_CLASSES: dict[int, type[ApiError]] = {
-    code: type(
-        _class_name(code),
-        (ApiError,),
-        {"code": code, "retriable": meaning.retriable, "__doc__": meaning.text, "__module__": __name__},
-    )
-    for code, meaning in _MEANINGS.items()
-}
+_CLASSES: Final[dict[int, type[ApiError]]] = {}
 
 
 def api_error(code: int, message: str = "") -> ApiError:
     """The exception for a code from the wire; an unknown number becomes UNKNOWN_SERVER_ERROR and is named."""
-    found = _CLASSES.get(code)
-    if found is None:
-        return _CLASSES[ErrorCode.UNKNOWN_SERVER_ERROR](f"{message} (unknown error code {code})".strip())
-    return found(message)
+    error_class = _CLASSES.get(code)
+    if error_class is None:
+        return UnknownServerError(f"{message} (unknown error code {code})".strip())
+    return error_class(message)
 
 
 def is_retriable(code: int) -> bool:
-    """Whether a retry of the unchanged request may succeed."""
-    meaning = _MEANINGS.get(ErrorCode(code)) if code in ErrorCode._value2member_map_ else None
-    return meaning is not None and meaning.retriable
+    """Whether a retry of the unchanged request may succeed; False for an unknown code."""
+    return code in ErrorCode._value2member_map_ and ErrorCode(code).retriable
 
 
 def raise_for(code: int, message: str = "") -> None:
-    """Raise the error that a code stands for; NONE raises nothing."""
+    """Raise the error of a code; NONE raises nothing."""
     if code != ErrorCode.NONE:
         raise api_error(code, message)
 
 
-def __getattr__(name: str) -> type[ApiError]:
-    """The class of a code by its name, so that ``from …errors import NotLeaderOrFollowerError`` works."""
-    for found in _CLASSES.values():
-        if found.__name__ == name:
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# fmt: off
+class UnknownServerError(ApiError, code=ErrorCode.UNKNOWN_SERVER_ERROR): ...
+class OffsetOutOfRangeError(ApiError, code=ErrorCode.OFFSET_OUT_OF_RANGE): ...
+class CorruptMessageError(ApiError, code=ErrorCode.CORRUPT_MESSAGE): ...
+class UnknownTopicOrPartitionError(ApiError, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): ...
+class InvalidFetchSizeError(ApiError, code=ErrorCode.INVALID_FETCH_SIZE): ...
+class LeaderNotAvailableError(ApiError, code=ErrorCode.LEADER_NOT_AVAILABLE): ...
+class NotLeaderOrFollowerError(ApiError, code=ErrorCode.NOT_LEADER_OR_FOLLOWER): ...
+class RequestTimedOutError(ApiError, code=ErrorCode.REQUEST_TIMED_OUT): ...
+class BrokerNotAvailableError(ApiError, code=ErrorCode.BROKER_NOT_AVAILABLE): ...
+class ReplicaNotAvailableError(ApiError, code=ErrorCode.REPLICA_NOT_AVAILABLE): ...
+class MessageTooLargeError(ApiError, code=ErrorCode.MESSAGE_TOO_LARGE): ...
+class StaleControllerEpochError(ApiError, code=ErrorCode.STALE_CONTROLLER_EPOCH): ...
+class OffsetMetadataTooLargeError(ApiError, code=ErrorCode.OFFSET_METADATA_TOO_LARGE): ...
+class NetworkError(ApiError, code=ErrorCode.NETWORK_EXCEPTION): ...
+class CoordinatorLoadInProgressError(ApiError, code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS): ...
+class CoordinatorNotAvailableError(ApiError, code=ErrorCode.COORDINATOR_NOT_AVAILABLE): ...
+class NotCoordinatorError(ApiError, code=ErrorCode.NOT_COORDINATOR): ...
+class InvalidTopicError(ApiError, code=ErrorCode.INVALID_TOPIC_EXCEPTION): ...
+class RecordListTooLargeError(ApiError, code=ErrorCode.RECORD_LIST_TOO_LARGE): ...
+class NotEnoughReplicasError(ApiError, code=ErrorCode.NOT_ENOUGH_REPLICAS): ...
+class NotEnoughReplicasAfterAppendError(ApiError, code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND): ...
+class InvalidRequiredAcksError(ApiError, code=ErrorCode.INVALID_REQUIRED_ACKS): ...
+class IllegalGenerationError(ApiError, code=ErrorCode.ILLEGAL_GENERATION): ...
+class InconsistentGroupProtocolError(ApiError, code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL): ...
+class InvalidGroupIdError(ApiError, code=ErrorCode.INVALID_GROUP_ID): ...
+class UnknownMemberIdError(ApiError, code=ErrorCode.UNKNOWN_MEMBER_ID): ...
+class InvalidSessionTimeoutError(ApiError, code=ErrorCode.INVALID_SESSION_TIMEOUT): ...
+class RebalanceInProgressError(ApiError, code=ErrorCode.REBALANCE_IN_PROGRESS): ...
+class InvalidCommitOffsetSizeError(ApiError, code=ErrorCode.INVALID_COMMIT_OFFSET_SIZE): ...
+class TopicAuthorizationFailedError(ApiError, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED): ...
+class GroupAuthorizationFailedError(ApiError, code=ErrorCode.GROUP_AUTHORIZATION_FAILED): ...
+class ClusterAuthorizationFailedError(ApiError, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED): ...
+class InvalidTimestampError(ApiError, code=ErrorCode.INVALID_TIMESTAMP): ...
+class UnsupportedSaslMechanismError(ApiError, code=ErrorCode.UNSUPPORTED_SASL_MECHANISM): ...
+class IllegalSaslStateError(ApiError, code=ErrorCode.ILLEGAL_SASL_STATE): ...
+class UnsupportedVersionError(ApiError, code=ErrorCode.UNSUPPORTED_VERSION): ...
+class TopicAlreadyExistsError(ApiError, code=ErrorCode.TOPIC_ALREADY_EXISTS): ...
+class InvalidPartitionsError(ApiError, code=ErrorCode.INVALID_PARTITIONS): ...
+class InvalidReplicationFactorError(ApiError, code=ErrorCode.INVALID_REPLICATION_FACTOR): ...
+class InvalidReplicaAssignmentError(ApiError, code=ErrorCode.INVALID_REPLICA_ASSIGNMENT): ...
+class InvalidConfigError(ApiError, code=ErrorCode.INVALID_CONFIG): ...
+class NotControllerError(ApiError, code=ErrorCode.NOT_CONTROLLER): ...
+class InvalidRequestError(ApiError, code=ErrorCode.INVALID_REQUEST): ...
+class UnsupportedForMessageFormatError(ApiError, code=ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT): ...
+class PolicyViolationError(ApiError, code=ErrorCode.POLICY_VIOLATION): ...
+class OutOfOrderSequenceNumberError(ApiError, code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER): ...
+class DuplicateSequenceNumberError(ApiError, code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER): ...
+class InvalidProducerEpochError(ApiError, code=ErrorCode.INVALID_PRODUCER_EPOCH): ...
+class InvalidTxnStateError(ApiError, code=ErrorCode.INVALID_TXN_STATE): ...
+class InvalidProducerIdMappingError(ApiError, code=ErrorCode.INVALID_PRODUCER_ID_MAPPING): ...
+class InvalidTransactionTimeoutError(ApiError, code=ErrorCode.INVALID_TRANSACTION_TIMEOUT): ...
+class ConcurrentTransactionsError(ApiError, code=ErrorCode.CONCURRENT_TRANSACTIONS): ...
+class TransactionCoordinatorFencedError(ApiError, code=ErrorCode.TRANSACTION_COORDINATOR_FENCED): ...
+class TransactionalIdAuthorizationFailedError(ApiError, code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED): ...  # noqa: E501 - one line a code
+class SecurityDisabledError(ApiError, code=ErrorCode.SECURITY_DISABLED): ...
+class OperationNotAttemptedError(ApiError, code=ErrorCode.OPERATION_NOT_ATTEMPTED): ...
+class KafkaStorageError(ApiError, code=ErrorCode.KAFKA_STORAGE_ERROR): ...
+class LogDirNotFoundError(ApiError, code=ErrorCode.LOG_DIR_NOT_FOUND): ...
+class SaslAuthenticationFailedError(ApiError, code=ErrorCode.SASL_AUTHENTICATION_FAILED): ...
+class UnknownProducerIdError(ApiError, code=ErrorCode.UNKNOWN_PRODUCER_ID): ...
+class ReassignmentInProgressError(ApiError, code=ErrorCode.REASSIGNMENT_IN_PROGRESS): ...
+class NonEmptyGroupError(ApiError, code=ErrorCode.NON_EMPTY_GROUP): ...
+class GroupIdNotFoundError(ApiError, code=ErrorCode.GROUP_ID_NOT_FOUND): ...
+class FetchSessionIdNotFoundError(ApiError, code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND): ...
+class InvalidFetchSessionEpochError(ApiError, code=ErrorCode.INVALID_FETCH_SESSION_EPOCH): ...
+class ListenerNotFoundError(ApiError, code=ErrorCode.LISTENER_NOT_FOUND): ...
+class TopicDeletionDisabledError(ApiError, code=ErrorCode.TOPIC_DELETION_DISABLED): ...
+class FencedLeaderEpochError(ApiError, code=ErrorCode.FENCED_LEADER_EPOCH): ...
+class UnknownLeaderEpochError(ApiError, code=ErrorCode.UNKNOWN_LEADER_EPOCH): ...
+class UnsupportedCompressionTypeError(ApiError, code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE): ...
+class StaleBrokerEpochError(ApiError, code=ErrorCode.STALE_BROKER_EPOCH): ...
+class OffsetNotAvailableError(ApiError, code=ErrorCode.OFFSET_NOT_AVAILABLE): ...
+class MemberIdRequiredError(ApiError, code=ErrorCode.MEMBER_ID_REQUIRED): ...
+class PreferredLeaderNotAvailableError(ApiError, code=ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE): ...
+class GroupMaxSizeReachedError(ApiError, code=ErrorCode.GROUP_MAX_SIZE_REACHED): ...
+class FencedInstanceIdError(ApiError, code=ErrorCode.FENCED_INSTANCE_ID): ...
+class EligibleLeadersNotAvailableError(ApiError, code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE): ...
+class ElectionNotNeededError(ApiError, code=ErrorCode.ELECTION_NOT_NEEDED): ...
+class NoReassignmentInProgressError(ApiError, code=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS): ...
+class GroupSubscribedToTopicError(ApiError, code=ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC): ...
+class InvalidRecordError(ApiError, code=ErrorCode.INVALID_RECORD): ...
+class UnstableOffsetCommitError(ApiError, code=ErrorCode.UNSTABLE_OFFSET_COMMIT): ...
+class ThrottlingQuotaExceededError(ApiError, code=ErrorCode.THROTTLING_QUOTA_EXCEEDED): ...
+class ProducerFencedError(ApiError, code=ErrorCode.PRODUCER_FENCED): ...
+class UnknownTopicIdError(ApiError, code=ErrorCode.UNKNOWN_TOPIC_ID): ...
+class InconsistentTopicIdError(ApiError, code=ErrorCode.INCONSISTENT_TOPIC_ID): ...
+class FetchSessionTopicIdError(ApiError, code=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR): ...
+class MismatchedEndpointTypeError(ApiError, code=ErrorCode.MISMATCHED_ENDPOINT_TYPE): ...
+class UnsupportedEndpointTypeError(ApiError, code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE): ...
+# fmt: on
