@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import difflib
 import os
 from collections.abc import Coroutine, Iterable
 from typing import Any, Final, TypeVar
@@ -16,6 +15,7 @@ from barnabas.cli.cluster_dir import add_dir_argument, chosen_dir
 from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from barnabas.deploy.state import read_record
 from barnabas.protocol.ids import Endpoint, parse_endpoints
+from barnabas.protocol.suggestions import did_you_mean
 
 T = TypeVar("T")
 
@@ -60,11 +60,9 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 def unknown_topic(name: str, known: Iterable[str]) -> CommandError:
     """The error for a topic that does not exist, with similar names."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if near:
-        hint = f"; did you mean {' or '.join(near)}?"
-    elif names:
+    hint = did_you_mean(name, names, at_most=3)
+    if names and not hint:
         hint = f"; there are {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
-    else:
+    elif not names:
         hint = "; there are no topics yet (see `barnabas topics create --help`)"
     return CommandError(f"there is no topic {name!r}{hint}", NOT_FOUND)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from barnabas.cli.output import print_json, print_table
 from barnabas.cli.settings_arguments import key_values
 from barnabas.client.admin.admin import Admin, Append, ConfigChange, ConfigEntry, ConfigResource, Subtract
 from barnabas.protocol.messages.configs import ConfigResourceType, ConfigSource
+from barnabas.protocol.suggestions import did_you_mean
 
 _SOURCES = {
     ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",
@@ -154,9 +154,7 @@ async def _describe(options: argparse.Namespace, bootstrap: str, resource: Confi
 def _named(name: str, found: Mapping[str, ConfigEntry], resource: ConfigResource) -> ConfigEntry:
     if name in found:
         return found[name]
-    near = difflib.get_close_matches(name, list(found), n=3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise CommandError(f"{resource} has no setting {name!r}{hint}", NOT_FOUND)
+    raise CommandError(f"{resource} has no setting {name!r}{did_you_mean(name, found, at_most=3)}", NOT_FOUND)
 
 
 def _row(entry: ConfigEntry, *, explain: bool) -> tuple[object, ...]:

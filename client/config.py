@@ -8,7 +8,6 @@ Frozen, so any thread may read them.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES
 from barnabas.protocol.ids import Endpoint, parse_endpoints
+from barnabas.protocol.suggestions import suggestion
 
 _CHECK: Final = "check"
 _INT32_MAX: Final = 0x7FFFFFFF
@@ -157,8 +157,7 @@ class ClientConfig:
         known = [field.name for field in dataclasses.fields(cls)]
         for name, value in settings.items():
             if name not in known:
-                near = difflib.get_close_matches(name.replace(".", "_"), known, n=1)
-                hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
+                hint = suggestion(name.replace(".", "_"), sorted(known))
                 raise InvalidConfiguration(f"{name}={value!r}: there is no such setting{hint}")
         return cls(**settings)
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition, parse_endpoints
-from barnabas.spark_connector.nearest import did_you_mean
+from barnabas.protocol.suggestions import suggestion
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -86,7 +86,7 @@ def _by_known_name(given: Mapping[str, str]) -> dict[str, str]:
     options: dict[str, str] = {}
     for name, value in given.items():
         if name.lower() not in known:
-            hint = did_you_mean(name, OPTIONS)
+            hint = suggestion(name, OPTIONS)
             raise InvalidConfiguration(f"option {name!r} is unknown to the barnabas source{hint}")
         options[known[name.lower()]] = value
     return options

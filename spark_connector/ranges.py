@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant
-from barnabas.spark_connector.nearest import did_you_mean
+from barnabas.protocol.suggestions import suggestion
 from barnabas.spark_connector.options import EARLIEST, LATEST, PartitionOffsets, SourceOptions
 
 logger = logging.getLogger(__name__)
@@ -46,13 +46,13 @@ def choose_partitions(options: SourceOptions, topics: Mapping[str, Sequence[int]
         matches = re.compile(options.topic_pattern).fullmatch
         named = [topic for topic in topics if matches(topic)]
         if not named:
-            hint = did_you_mean(options.topic_pattern, topics) if topics else "; the cluster has none"
+            hint = suggestion(options.topic_pattern, topics) if topics else "; the cluster has none"
             logger.warning("no topic matches subscribePattern %r%s", options.topic_pattern, hint)
     else:
         named = list(options.topics or {tp.topic: None for tp in options.partitions or ()})
     for topic in named:
         if topic not in topics:
-            hint = did_you_mean(topic, topics) if topics else "; the cluster has none"
+            hint = suggestion(topic, topics) if topics else "; the cluster has none"
             raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}{hint}")
     if options.partitions is None:
         return sorted(TopicPartition(topic, index) for topic in named for index in topics[topic])

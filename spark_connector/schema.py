@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from barnabas.protocol.errors import InvalidConfiguration
-from barnabas.spark_connector.nearest import did_you_mean
+from barnabas.protocol.suggestions import suggestion
 
 _HEADERS: Final = "headers"
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -56,7 +56,7 @@ def check_schema(schema: StructType) -> None:
     for field in schema.fields:
         expected = _COLUMNS.get(field.name)
         if expected is None:
-            hint = did_you_mean(field.name, _COLUMNS)
+            hint = suggestion(field.name, _COLUMNS)
             raise InvalidConfiguration(f"the schema has a column {field.name!r} that does not exist{hint}")
         if field.name in seen:
             raise InvalidConfiguration(f"the schema has the column {field.name!r} twice")

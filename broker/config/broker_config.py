@@ -17,9 +17,10 @@ from barnabas.broker.config.listeners import PLAINTEXT, Listener, check_listener
 from barnabas.broker.config.settings import ALIASES, KNOWN_NAMES, ROWS, BrokerConfig
 from barnabas.broker.config.sources import parse_overrides, read_environment, read_properties_file
 from barnabas.broker.config.stored import topic_names, topic_row
-from barnabas.broker.config.table import DERIVED, REQUIRED, Integer, Row, SettingValue, nearest
+from barnabas.broker.config.table import DERIVED, REQUIRED, Integer, Row, SettingValue
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import parse_endpoints
+from barnabas.protocol.suggestions import did_you_mean
 
 __all__ = [
     "BrokerConfig",
@@ -80,7 +81,7 @@ def usable_topic_config(config: Mapping[str, str | None]) -> tuple[dict[str, Set
     for name, text in config.items():
         row = topic_row(name)
         if row is None:
-            problems.append(f"unknown topic setting {name}={text!r}{nearest(name, topic_names())}")
+            problems.append(f"unknown topic setting {name}={text!r}{did_you_mean(name, topic_names())}")
         elif text is not None:
             value = parse_setting(name, row, text, problems)
             if value is not None:
@@ -105,7 +106,7 @@ def parse_setting(name: str, row: Row, text: str, problems: list[str]) -> Any:
 def _build(settings: dict[str, str], problems: list[str]) -> BrokerConfig | None:
     """Values, then what follows from them, then the rules that bind several; None when incomplete."""
     for name in sorted(settings.keys() - KNOWN_NAMES):
-        problems.append(f"unknown setting {name}={settings[name]!r}{nearest(name, KNOWN_NAMES)}")
+        problems.append(f"unknown setting {name}={settings[name]!r}{did_you_mean(name, KNOWN_NAMES)}")
     given = dict(settings)
     for alias, name in ALIASES.items():
         if alias in settings:

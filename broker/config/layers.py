@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from barnabas.broker.config.broker_config import parse_setting
 from barnabas.broker.config.settings import ALIASES, ROWS, TOPIC_ROWS, BrokerConfig
-from barnabas.broker.config.table import NoDefault, Row, SettingValue, nearest
+from barnabas.broker.config.table import NoDefault, Row, SettingValue
 from barnabas.protocol.messages.configs import ConfigSource
+from barnabas.protocol.suggestions import did_you_mean
 
 DYNAMIC_NAMES: Final = frozenset(row.name for _, row in ROWS.values() if row.is_dynamic)
 """Settings of a broker that can be changed while it runs."""
@@ -79,7 +80,7 @@ def usable_dynamic(settings: Mapping[str, str], problems: list[str]) -> dict[str
     found = {}
     for name, text in settings.items():
         if name not in ROWS:
-            problems.append(f"unknown setting {name}={text!r}{nearest(name, ROWS)}")
+            problems.append(f"unknown setting {name}={text!r}{did_you_mean(name, ROWS)}")
         elif name not in DYNAMIC_NAMES:
             problems.append(f"{name} cannot be changed while the broker runs")
         elif parse_setting(name, ROWS[name][1], text, problems) is not None:

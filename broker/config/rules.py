@@ -21,7 +21,6 @@ from barnabas.broker.config.table import (
     Ratio,
     ReplicaList,
     Row,
-    nearest,
 )
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.messages.configs import (
@@ -32,6 +31,7 @@ from barnabas.protocol.messages.configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsSynonym,
 )
+from barnabas.protocol.suggestions import did_you_mean
 
 _SHORT_MAX: Final = 2**15 - 1
 _INT_MAX: Final = 2**31 - 1
@@ -233,11 +233,14 @@ def _check_name(kind: ConfigResourceType, name: str, current: Mapping[str, str])
     if kind is ConfigResourceType.TOPIC:
         if topic_row(name) is None:
             raise api_error(
-                ErrorCode.INVALID_CONFIG, f"unknown topic setting {name!r}{nearest(name, topic_names())}"
+                ErrorCode.INVALID_CONFIG,
+                f"unknown topic setting {name!r}{did_you_mean(name, topic_names())}",
             )
         return
     if name not in KNOWN_NAMES:
-        raise api_error(ErrorCode.INVALID_CONFIG, f"unknown broker setting {name!r}{nearest(name, ROWS)}")
+        raise api_error(
+            ErrorCode.INVALID_CONFIG, f"unknown broker setting {name!r}{did_you_mean(name, ROWS)}"
+        )
     if name not in DYNAMIC_NAMES:
         raise api_error(
             ErrorCode.INVALID_REQUEST,

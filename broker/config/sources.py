@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from barnabas.broker.config.table import nearest
+from barnabas.protocol.suggestions import did_you_mean
 
 ENVIRONMENT_PREFIX: Final = "BARNABAS_"
 
@@ -71,7 +71,7 @@ def read_environment(
             continue
         name = by_variable.get(variable)
         if name is None:
-            hint = nearest(variable, [*by_variable, *OTHER_ENVIRONMENT])
+            hint = did_you_mean(variable, [*by_variable, *OTHER_ENVIRONMENT])
             problems.append(f"environment variable {variable}={value!r} names no setting{hint}")
         else:
             found[name] = value

@@ -7,9 +7,7 @@ was expected. No thread of its own.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -234,9 +232,3 @@ def row_of(metadata: Any) -> Row | None:
     """The row in a dataclass field's metadata, if the field was made by `setting`."""
     found: Row | None = metadata.get(_ROW)
     return found
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean "x"?`` when a known name is close, else nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f'; did you mean "{close[0]}"?' if close else ""

@@ -10,7 +10,6 @@ An admin client belongs to the event loop that it was started on.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,6 +57,7 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from barnabas.protocol.suggestions import did_you_mean
 
 __all__ = [
     "Admin",
@@ -396,8 +396,7 @@ class Admin(ClusterOwner, AdminGroups):
             if topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
                 found[name] = topic_info(topic)
             elif topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                near = difflib.get_close_matches(name, await self.list_topics(include_internal=True), n=3)
-                hint = f"; did you mean {' or '.join(near)}?" if near else ""
+                hint = did_you_mean(name, await self.list_topics(include_internal=True), at_most=3)
                 errors[name] = api_error(topic.error_code, f"there is no topic {name!r}{hint}")
             else:
                 errors[name] = api_error(topic.error_code, f"topic {name!r}")

@@ -141,5 +141,5 @@ def test_a_setting_that_does_not_exist_is_refused_with_the_one_that_was_meant(
 ) -> None:
     ended = run_broker(tmp_path, {**settings, "num.io.thread": "2"})
     assert ended.exit_code != 0
-    assert 'did you mean "num.io.threads"?' in ended.said
+    assert "did you mean num.io.threads?" in ended.said
     assert "Traceback" not in ended.said

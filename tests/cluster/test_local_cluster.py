@@ -123,7 +123,7 @@ def test_health_checks_tell_a_broker_that_serves_from_one_that_does_not(
 def test_a_setting_that_a_broker_refuses_fails_the_start_by_name(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "cluster", settings={"num.io.thread": "3"})
     try:
-        with pytest.raises(DeployError, match=r'num\.io\.thread=.*did you mean "num\.io\.threads"'):
+        with pytest.raises(DeployError, match=r"num\.io\.thread=.*did you mean num\.io\.threads"):
             cluster.start()
         assert not cluster.is_running
     finally:

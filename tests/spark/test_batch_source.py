@@ -215,7 +215,7 @@ def test_records_that_retention_took_fail_the_read_unless_that_is_allowed(
 
 def test_what_is_wrong_is_said_by_name(read: Read, make_topic: MakeTopic) -> None:
     topic = make_topic()
-    with pytest.raises(Exception, match=r"'minpartition' is unknown .* did you mean 'minPartitions'"):
+    with pytest.raises(Exception, match=r"'minpartition' is unknown .* did you mean minPartitions"):
         read(topic, minPartition="3")
     with pytest.raises(Exception, match=f"did you mean {topic}"):
         read(topic + "x").count()

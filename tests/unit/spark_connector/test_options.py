@@ -53,7 +53,7 @@ def test_everything_can_be_given_and_the_result_is_pickled() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"startingOfsets": "earliest"}, "'startingOfsets' is unknown .* did you mean 'startingOffsets'"),
+        ({"startingOfsets": "earliest"}, "'startingOfsets' is unknown .* did you mean startingOffsets"),
         ({"path": "/x"}, "'path' is unknown"),
         ({"bootstrap.servers": None}, r"'bootstrap.servers' is missing; expected host:port"),
         ({"bootstrap.servers": "a"}, "'a' is not host:port"),

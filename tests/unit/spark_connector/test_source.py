@@ -61,9 +61,9 @@ def test_the_schema_is_that_of_sparks_kafka_source() -> None:
 
 def test_wrong_options_are_refused_with_the_schema_and_with_the_reader() -> None:
     source = BarnabasSource({"bootstrap.servers": "a:1", "subscribe": "t", "minPartition": "3"})
-    with pytest.raises(InvalidConfiguration, match="did you mean 'minPartitions'"):
+    with pytest.raises(InvalidConfiguration, match="did you mean minPartitions"):
         source.schema()
-    with pytest.raises(InvalidConfiguration, match="did you mean 'minPartitions'"):
+    with pytest.raises(InvalidConfiguration, match="did you mean minPartitions"):
         source.reader(source_schema(include_headers=False))
 
 
@@ -131,7 +131,7 @@ def test_a_sub_schema_selects_columns_in_its_own_order(view: Any, numbered: Numb
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ("valu binary", "'valu' that does not exist; did you mean 'value'"),
+        ("valu binary", "'valu' that does not exist; did you mean value"),
         ("value string", "'value' is binary, the schema says string; read it as it is and cast it"),
         ("offset integer", "'offset' is bigint"),
         ("key binary, key binary", "'key' twice"),
@@ -227,7 +227,7 @@ def test_a_pattern_that_matches_nothing_is_logged(view: Any, caplog: pytest.LogC
     view.write("flights", 0, [b"x"])
     options = parse_options({"bootstrap.servers": "a:1", "subscribePattern": "fligths"})
     assert BarnabasReader(options, ddl("topic string"), view).partitions() == []
-    assert "no topic matches subscribePattern 'fligths'; did you mean 'flights'?" in caplog.text
+    assert "no topic matches subscribePattern 'fligths'; did you mean flights?" in caplog.text
 
 
 def test_the_columns_have_the_arrow_types_that_spark_expects() -> None:

@@ -1,0 +1,19 @@
+"""The names that a misspelt one is similar to, for error texts."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known: Iterable[str], *, at_most: int = 1) -> str:
+    """``; did you mean a or b?``, or an empty text if no known name is similar. Ignores case."""
+    by_lower = {word.lower(): word for word in known}
+    similar = difflib.get_close_matches(name.lower(), by_lower, n=at_most)
+    return f"; did you mean {' or '.join(by_lower[word] for word in similar)}?" if similar else ""
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """As `did_you_mean`, for a short list: names all known ones if none is similar."""
+    known = list(known)
+    return did_you_mean(name, known) or f"; expected one of {', '.join(known)}"
