@@ -8,7 +8,6 @@ Frozen, so any thread may read them.
 from __future__ import annotations
 
 import dataclasses
-import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -163,7 +162,7 @@ class ClientConfig:
 
     def make_retry_backoff(self) -> Backoff:
         """The waits between the attempts of one call."""
-        return Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms, random.uniform)
+        return Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -1,47 +1,100 @@
-"""The wait before a lost or refused peer is tried again: it doubles, with jitter.
+"""The waits between attempts: doubled after each failure, with jitter, until a deadline.
 
-A plain rule: time is an argument. Belongs to its owner's thread.
+Plain objects of one thread or event loop. `Backoff` takes the time as an argument; `Retries` sleeps.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
+import random
+import time
 from collections.abc import Callable
+from typing import Final
 
-JITTER = (0.8, 1.2)
-"""The bounds of the factor that spreads the reconnects to a restarted broker over time."""
+from barnabas.protocol.errors import BarnabasError
+
+_JITTER: Final = (0.8, 1.2)
+"""The bounds of the random factor that spreads the attempts of many callers over time."""
 
 
 def doubled(first: float, failures: int, longest: float) -> float:
-    """The pause after that many failures before: the first one, doubled each time, up to the longest."""
+    """The wait after ``failures`` earlier ones: ``first``, doubled each time, at most ``longest``."""
     # The exponent is bounded, because a float overflows after a thousand failures.
     return min(first * 2.0 ** min(failures, 30), longest)
 
 
-class Backoff:
-    """The wait after each failure in a row: ``first_ms``, then doubled up to ``max_ms``, times the jitter.
+def jittered(wait: float, uniform: Callable[[float, float], float] = random.uniform) -> float:
+    """A wait that differs at random from the waits of other callers."""
+    return wait * uniform(*_JITTER)
 
-    ``uniform`` gives a random number between its two arguments. Times are seconds of one monotonic clock.
+
+class Backoff:
+    """The wait after each failure in a row: ``first_ms``, then doubled up to ``max_ms``, with jitter.
+
+    ``uniform`` returns a random number between its two arguments. Times are seconds of one monotonic clock.
     """
 
     __slots__ = ("_failures", "_first_ms", "_max_ms", "_retry_at", "_uniform")
 
-    def __init__(self, first_ms: int, max_ms: int, uniform: Callable[[float, float], float]) -> None:
+    def __init__(
+        self, first_ms: float, max_ms: float, uniform: Callable[[float, float], float] = random.uniform
+    ) -> None:
         self._first_ms = first_ms
         self._max_ms = max_ms
         self._uniform = uniform
         self._failures = 0
-        self._retry_at = float("-inf")
+        self._retry_at = -math.inf
 
-    def failed(self, now: float) -> None:
-        """An attempt has failed."""
-        wait_ms = doubled(self._first_ms, self._failures, self._max_ms)
+    def failed(self, now: float) -> float:
+        """Count a failed attempt; returns the seconds to wait before the next one."""
+        wait_s = jittered(doubled(self._first_ms, self._failures, self._max_ms), self._uniform) / 1000
         self._failures += 1
-        self._retry_at = now + wait_ms * self._uniform(*JITTER) / 1000
+        self._retry_at = now + wait_s
+        return wait_s
 
     def succeeded(self) -> None:
-        """An attempt has succeeded: the next failure waits as the first one did."""
+        """Make the wait after the next failure the first one again."""
         self._failures = 0
 
     def remaining(self, now: float) -> float:
-        """Seconds until the next attempt may be made; 0 or less when it may be made now."""
+        """Seconds until the next attempt is allowed; 0 or less if it is allowed now."""
         return self._retry_at - now
+
+
+class Retries:
+    """The attempts of one call: retries retriable errors until a deadline, with a wait before each retry.
+
+    ::
+
+        retries = Retries(config.make_retry_backoff(), timeout_ms / 1000)
+        while True:
+            try:
+                return await ask(timeout_ms=retries.left_ms())
+            except BarnabasError as error:
+                await retries.wait_after(error)
+
+    Without ``limit_s`` there is no deadline.
+    """
+
+    __slots__ = ("_backoff", "_deadline")
+
+    def __init__(self, backoff: Backoff, limit_s: float = math.inf) -> None:
+        self._backoff = backoff
+        self._deadline = time.monotonic() + limit_s
+
+    def left_ms(self, at_most: int | None = None) -> int:
+        """The timeout of the next attempt: the time until the deadline, at least 1 ms.
+
+        ``at_most`` is an upper limit, such as ``request_timeout_ms``; without a deadline it must be given.
+        """
+        left_ms = (self._deadline - time.monotonic()) * 1000
+        return max(1, int(left_ms if at_most is None else min(left_ms, at_most)))
+
+    async def wait_after(self, error: BarnabasError) -> None:
+        """Wait before the next attempt. Raises the error if it is permanent or the deadline would pass."""
+        now = time.monotonic()
+        wait_s = self._backoff.failed(now)
+        if not error.retriable or now + wait_s >= self._deadline:
+            raise error
+        await asyncio.sleep(wait_s)

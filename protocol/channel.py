@@ -20,7 +20,6 @@ A channel belongs to the event loop it was first used on; nothing here may be ca
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
@@ -103,7 +102,7 @@ class Channel:
         self.client_id = client_id
         self._request_timeout_ms = request_timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
-        self._backoff = Backoff(reconnect_backoff_ms, reconnect_backoff_max_ms, random.uniform)
+        self._backoff = Backoff(reconnect_backoff_ms, reconnect_backoff_max_ms)
         self._backoff_max_ms = reconnect_backoff_max_ms
         self._idle_ms = connections_max_idle_ms
         self._max_frame_bytes = max_frame_bytes

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
@@ -25,7 +24,7 @@ from barnabas.client.errors import DeliveryTimedOut
 from barnabas.client.producer.accumulator import Accumulator, PartitionQueue
 from barnabas.client.producer.batch import BatchState, ProducerBatch, now
 from barnabas.client.producer.identity import IdentitySource
-from barnabas.protocol.backoff import doubled
+from barnabas.protocol.backoff import doubled, jittered
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.produce import (
@@ -383,8 +382,7 @@ class Sender:
 
     def _backoff_ms(self, batch: ProducerBatch) -> float:
         config = self._config
-        backoff_ms = doubled(config.retry_backoff_ms, batch.attempts, config.retry_backoff_max_ms)
-        return backoff_ms * random.uniform(0.8, 1.2)
+        return jittered(doubled(config.retry_backoff_ms, batch.attempts, config.retry_backoff_max_ms))
 
     def _out_of_order(self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError) -> None:
         """The broker lacks an earlier batch, which is still to be sent again, or there is a gap.

@@ -13,7 +13,6 @@ import pytest
 import uvloop
 
 from barnabas.protocol import codec_msgpack
-from barnabas.protocol.backoff import Backoff
 from barnabas.protocol.channel import Channel, ChannelState
 from barnabas.protocol.codec_msgpack import RequestHead
 from barnabas.protocol.connection import Connection, open_connection
@@ -734,34 +733,3 @@ def test_a_loop_may_end_right_after_close(new_loop: Callable[[], asyncio.Abstrac
     with asyncio.Runner(loop_factory=new_loop) as runner:
         assert runner.run(main()).is_closed
     gc.collect()
-
-
-# ---- the back-off's rule
-
-
-def test_the_back_off_doubles_up_to_its_maximum_and_starts_anew_after_a_success() -> None:
-    backoff = Backoff(50, 1000, lambda low, high: (low + high) / 2)
-    assert backoff.remaining(0.0) <= 0
-    waits = []
-    for _ in range(7):
-        backoff.failed(100.0)
-        waits.append(round(backoff.remaining(100.0) * 1000))
-    assert waits == [50, 100, 200, 400, 800, 1000, 1000]
-    assert backoff.remaining(101.0) == pytest.approx(0.0)
-    backoff.succeeded()
-    backoff.failed(200.0)
-    assert backoff.remaining(200.0) == pytest.approx(0.05)
-
-
-def test_the_back_off_is_jittered_within_its_bounds() -> None:
-    for pick, expected in ((min, 0.08), (max, 0.12)):
-        backoff = Backoff(100, 1000, pick)
-        backoff.failed(0.0)
-        assert backoff.remaining(0.0) == pytest.approx(expected)
-
-
-def test_a_peer_that_is_away_for_days_is_no_trouble() -> None:
-    backoff = Backoff(50, 1000, max)
-    for _ in range(10_000):
-        backoff.failed(0.0)
-    assert backoff.remaining(0.0) == pytest.approx(1.2)
