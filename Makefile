@@ -5,12 +5,13 @@
 # make soak    unit tests on asyncio's debug loop, then 100,000 random histories (SOAK_SCHEDULES=…, SOAK_SEED=…)
 # make bench   the figures in the README, measured here
 # make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java and Maven; BENCH_ARGS=--quick)
+# make pictures     the pictures of the README, from a real run
 # make lint | format | lock | clean
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format demo chaos soak bench bench-kafka lock clean
+.PHONY: help setup test lint format demo chaos soak bench bench-kafka pictures lock clean
 
 # The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
 PYTHON ?= $(shell for found in python3.11 python3 python3.12 python3.13 python; do \
@@ -46,6 +47,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 format: setup
 	$(BIN)/ruff check --fix .
@@ -68,6 +70,9 @@ bench-kafka: setup
 	@$(BIN)/python -c 'import confluent_kafka' 2>/dev/null || $(BIN)/python -m pip install \
 		--disable-pip-version-check --no-input -q --no-build-isolation -e '.[bench]'
 	$(BIN)/python -m benchmarks.compare $(BENCH_ARGS)
+
+pictures: setup
+	$(BIN)/python docs/pictures/make.py
 
 lock:
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

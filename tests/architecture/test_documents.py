@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from barnabas.cli.main import build_parser
 from barnabas.spark_connector.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))}
+PAGES = (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")))
+DOCUMENTS = {str(path.relative_to(ROOT)): path.read_text() for path in PAGES}
 PLACEHOLDERS = {"FILE": "some.log", "BROKER": "1"}
 NOT_OURS = re.compile(r"(barnabas|spark|sys|os)\..*|.*\.(py|md|yml)")
 """Dotted names that are no settings of a broker or topic."""
@@ -73,63 +75,73 @@ def is_command(arguments: list[str]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_file_that_is_named_exists(name: str) -> None:
-    text = DOCUMENTS[name]
-    linked = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
-    folder = ROOT if name == "README.md" else ROOT / "docs"
-    assert [target for target in linked if not (folder / target).exists()] == []
-    assert [file for file in named_files(text) if file not in MADE_WHEN_USED and not is_there(file)] == []
+def missing(check: Callable[[str], Iterable[object]]) -> list[tuple[str, object]]:
+    """What a check finds wrong, with the page."""
+    return [(page, problem) for page, text in DOCUMENTS.items() for problem in check(text)]
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_setting_that_is_named_exists(name: str) -> None:
+def test_every_file_that_is_named_exists() -> None:
+    for page, text in DOCUMENTS.items():
+        linked = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
+        assert [target for target in linked if not ((ROOT / page).parent / target).exists()] == [], page
+    assert (
+        missing(lambda text: [f for f in named_files(text) if f not in MADE_WHEN_USED and not is_there(f)])
+        == []
+    )
+
+
+def test_every_setting_that_is_named_exists() -> None:
     known = KNOWN_NAMES | set(TOPIC_ROWS) | set(OPTIONS)
-    assert [setting for setting in named_settings(DOCUMENTS[name]) if setting not in known] == []
+    assert missing(lambda text: [setting for setting in named_settings(text) if setting not in known]) == []
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_call_of_the_command_in_a_code_block_is_one_that_it_takes(name: str) -> None:
-    shown = command_lines("\n".join(f"    {line}" for line in blocks(DOCUMENTS[name])), "barnabas")
-    assert [words for words in shown if not parses(words)] == []
+def test_every_call_of_the_command_in_a_code_block_is_one_that_it_takes() -> None:
+    def refused(text: str) -> list[list[str]]:
+        shown = command_lines("\n".join(f"    {line}" for line in blocks(text)), "barnabas")
+        return [words for words in shown if not parses(words)]
+
+    assert missing(refused) == []
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_command_that_a_text_names_exists(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    named = [
-        [w for w in words if w not in PLACEHOLDERS] for words in command_lines(DOCUMENTS[name], "barnabas")
-    ]
-    assert [words for words in named if not is_command(words)] == []
+def test_every_command_that_a_text_names_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    def unknown(text: str) -> list[list[str]]:
+        named = [[w for w in words if w not in PLACEHOLDERS] for words in command_lines(text, "barnabas")]
+        return [words for words in named if not is_command(words)]
+
+    assert missing(unknown) == []
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_target_of_make_exists(name: str) -> None:
+def test_every_target_of_make_exists() -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    assert [words[0] for words in command_lines(DOCUMENTS[name], "make") if words[0] not in targets] == []
+    assert missing(lambda text: [w[0] for w in command_lines(text, "make") if w[0] not in targets]) == []
 
 
 def test_every_option_of_the_data_source_is_described() -> None:
-    assert [name for name in OPTIONS if f"`{name}`" not in DOCUMENTS["spark.md"]] == []
+    assert [name for name in OPTIONS if f"`{name}`" not in DOCUMENTS["docs/spark.md"]] == []
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_benchmark_that_is_named_exists_and_has_the_options_shown(name: str) -> None:
-    for line in blocks(DOCUMENTS[name]):
-        if (found := re.search(r"-m (benchmarks[\w.]*)(.*)", line)) is None:
-            continue
+def test_every_benchmark_that_is_named_exists_and_has_the_options_shown() -> None:
+    shown = {
+        found
+        for text in DOCUMENTS.values()
+        for line in blocks(text)
+        for found in re.findall(r"-m (benchmarks[\w.]*)(.*)", line)
+    }
+    for module, options in sorted(shown):
         done = subprocess.run(
-            [sys.executable, "-m", found[1], "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+            [sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, f"{line}: {done.stderr}"
-        shown = re.findall(r"--[a-z-]+", found[2])
-        assert [option for option in shown if option not in done.stdout] == [], line
+        assert done.returncode == 0, f"{module}: {done.stderr}"
+        assert [option for option in re.findall(r"--[a-z-]+", options) if option not in done.stdout] == [], (
+            module
+        )
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_the_python_shown_is_python(name: str) -> None:
-    for code in re.findall(r"```python\n(.*?)```", DOCUMENTS[name], flags=re.DOTALL):
-        # Some of it stands within a coroutine.
-        ast.parse("async def shown():\n" + "".join(f"    {line}\n" for line in code.splitlines()))
+def test_the_python_shown_is_python() -> None:
+    for text in DOCUMENTS.values():
+        for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+            # Some examples use await outside of a function.
+            ast.parse("async def shown():\n" + "".join(f"    {line}\n" for line in code.splitlines()))
 
 
 def test_the_checks_see_what_is_not_there() -> None:

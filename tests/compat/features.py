@@ -1,4 +1,4 @@
-"""What every client is tried at, one function a row of the README's table.
+"""What every client is tried at, one function a row of the table in docs/compatibility.md.
 
 A feature gets a `Bench` and fails by AssertionError or ClientError; `Unsupported` means that the client has
 no such function. What a client writes is read back by another, the reference (confluent-kafka), and the other

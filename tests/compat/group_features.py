@@ -1,4 +1,4 @@
-"""Rows of the README's table about consumer groups; see `features`.
+"""Rows of the table in docs/compatibility.md about consumer groups; see `features`.
 
 A member is a consumer in a process of its own (`drivers/member.py`); its topic is written by the reference.
 Waits end with what all members had, and with the errors that their clients told.

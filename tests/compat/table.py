@@ -1,8 +1,8 @@
-"""The README's tables of clients: what each can do here, and which versions of each API it chose.
+"""The tables of clients in docs/compatibility.md: the features each can use, the API versions it chose.
 
     python -m tests.compat.table       # run the suite, and write the tables from what came out
 
-The tests compare what comes out with the README, cell by cell; so a table that is wrong fails `make test`.
+The tests compare what comes out with that page, cell by cell; so a table that is wrong fails `make test`.
 A cell is ``yes``, what was different, ``-`` (the client has no such function), or ``no``.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "compatibility.md"
 RESULTS = "COMPAT_RESULTS"
 """The variable that names the folder where tests leave what came out, instead of comparing it."""
 NOT_THERE, FAILED = "-", "no"
@@ -33,12 +33,12 @@ def is_being_made() -> bool:
 
 
 def check(table: str, row: str, client: str, cell: str) -> None:
-    """Compare what came out with the README, or leave it for the next README."""
+    """Compare the outcome with the page, or leave it for the next version of the page."""
     folder = os.environ.get(RESULTS)
     if folder is None:
-        said = read(README.read_text(encoding="utf-8"), table).get(row, {}).get(client)
+        said = read(PAGE.read_text(encoding="utf-8"), table).get(row, {}).get(client)
         complaint = (
-            f"the README says {said!r} of {client} at {row!r} (python -m tests.compat.table rewrites it)"
+            f"the page says {said!r} of {client} at {row!r} (python -m tests.compat.table rewrites it)"
         )
         assert said == cell, complaint
         return
@@ -48,7 +48,7 @@ def check(table: str, row: str, client: str, cell: str) -> None:
 
 
 def read(text: str, table: str) -> dict[str, dict[str, str]]:
-    """The table of this name in a README; empty where there is none."""
+    """The table of this name in the page; empty if it has none."""
     _, _, behind = text.partition(_BEGIN.format(table))
     lines = [line for line in behind.partition(_END.format(table))[0].splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -59,12 +59,12 @@ def read(text: str, table: str) -> dict[str, dict[str, str]]:
 
 
 def write(text: str, table: str, rows: Table, clients: Sequence[str], corner: str) -> str:
-    """The README with this table in place of the one it has; ValueError without the marks."""
+    """The page with this table in place of the one it has; ValueError without the marks."""
     begin, end = _BEGIN.format(table), _END.format(table)
     before, mark, rest = text.partition(begin)
     _, end_mark, after = rest.partition(end)
     if not mark or not end_mark:
-        raise ValueError(f"README.md has no marks {begin} and {end}")
+        raise ValueError(f"the page has no marks {begin} and {end}")
     lines = [f"| {corner} | {' | '.join(clients)} |", f"| --- |{' --- |' * len(clients)}"]
     lines += [
         f"| {row} | {' | '.join(cells.get(client, FAILED) for client in clients)} |"
@@ -105,10 +105,10 @@ def main() -> int:
             check=False,
         )
         tables = collect(Path(name), [*ALL, ROW, GROUP_ROW])
-    text = README.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     text = write(text, FEATURES, tables[FEATURES], list(CLIENTS), "")
     text = write(text, VERSIONS, tables[VERSIONS], [*CLIENTS, NAME], "API")
-    README.write_text(text, encoding="utf-8")
+    PAGE.write_text(text, encoding="utf-8")
     return ran.returncode
 
 

@@ -1,4 +1,4 @@
-"""Which version of each API a client chooses from what ApiVersions offers it; the README's table says so.
+"""Which version of each API a client chooses; the table in docs/compatibility.md must show it.
 
 The only broker advertises the address of a relay, which notes the head of every request on its way.
 """
@@ -259,11 +259,9 @@ def test_the_versions_that_a_client_chooses(relayed: Relay, name: str, tmp_path:
         low, high = offered[key]
         # A first guess at ApiVersions may be too high: it is answered with the range.
         assert low <= highest <= high or key == API_VERSIONS, f"{name} sends {API_NAMES[key]} {highest}"
-    said = table.read(table.README.read_text(encoding="utf-8"), table.VERSIONS)
+    said = table.read(table.PAGE.read_text(encoding="utf-8"), table.VERSIONS)
     if name == "kcat" and not table.is_being_made() and said["version"][name] != version:
-        pytest.skip(
-            f"kcat is that of the distribution, {version}, and the README's is {said['version'][name]}"
-        )
+        pytest.skip(f"kcat is that of the distribution, {version}, and the page says {said['version'][name]}")
     table.check(table.VERSIONS, "version", name, version)
     for key, (low, high) in offered.items():
         row = f"{key} {API_NAMES[key]} {low} to {high}"
