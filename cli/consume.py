@@ -24,7 +24,7 @@ from barnabas.cli.settings_arguments import add_settings_argument, admin_setting
 from barnabas.client.admin.admin import Admin
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.consumer import Consumer
-from barnabas.client.consumer.fetched import ConsumerRecord
+from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.protocol.ids import TopicPartition
 
 _POLL_MS: Final = 1_000

@@ -21,10 +21,9 @@ from barnabas.cli.offset_resets import (
 from barnabas.cli.output import count, print_json, print_table
 from barnabas.client.admin.admin import Admin, GroupDescription, MemberDescription
 from barnabas.client.admin.groups import for_each
-from barnabas.client.consumer.committed_offsets import OffsetAndMetadata
 from barnabas.client.errors import GroupErrors
 from barnabas.client.metadata import TopicInfo
-from barnabas.client.offsets import EARLIEST, LATEST, ListedOffset
+from barnabas.client.offsets import EARLIEST, LATEST, ListedOffset, OffsetAndMetadata
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, TopicPartition
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from barnabas.client.admin.admin import Admin, ConfigResource, NewPartitions, NewTopic
     from barnabas.client.config import AdminConfig, ConsumerConfig, ProducerConfig
-    from barnabas.client.consumer.committed_offsets import OffsetAndMetadata
-    from barnabas.client.consumer.consumer import Consumer, ConsumerRecord
+    from barnabas.client.consumer.consumer import Consumer
+    from barnabas.client.consumer.partition_state import ConsumerRecord
     from barnabas.client.consumer.subscription import RebalanceListener
+    from barnabas.client.offsets import OffsetAndMetadata
     from barnabas.client.producer.batch import RecordFuture, RecordMetadata
     from barnabas.client.producer.producer import Producer
     from barnabas.protocol.ids import TopicPartition
@@ -42,10 +43,10 @@ _HOMES = {
     "ConfigResource": "barnabas.client.admin.admin",
     "Consumer": "barnabas.client.consumer.consumer",
     "ConsumerConfig": "barnabas.client.config",
-    "ConsumerRecord": "barnabas.client.consumer.consumer",
+    "ConsumerRecord": "barnabas.client.consumer.partition_state",
     "NewPartitions": "barnabas.client.admin.admin",
     "NewTopic": "barnabas.client.admin.admin",
-    "OffsetAndMetadata": "barnabas.client.consumer.committed_offsets",
+    "OffsetAndMetadata": "barnabas.client.offsets",
     "Producer": "barnabas.client.producer.producer",
     "ProducerConfig": "barnabas.client.config",
     "RebalanceListener": "barnabas.client.consumer.subscription",

@@ -16,12 +16,11 @@ from barnabas.client.admin import admin as _admin
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import AdminConfig, BootstrapServers, ClientConfig
 from barnabas.client.consumer.blocking import Consumer
-from barnabas.client.consumer.committed_offsets import OffsetAndMetadata, OffsetToCommit
 from barnabas.client.consumer.range_reader import DEFAULT_FETCH_BYTES, DEFAULT_STALL_TIMEOUT_MS
 from barnabas.client.consumer.range_reader import read_range as _read_range
 from barnabas.client.loop_thread import LoopThread, start_on
 from barnabas.client.metadata import TopicInfo
-from barnabas.client.offsets import ListedOffset, OffsetSpec
+from barnabas.client.offsets import ListedOffset, OffsetAndMetadata, OffsetSpec, OffsetToCommit
 from barnabas.client.producer.blocking import Producer, RecordFuture
 from barnabas.protocol.ids import TopicPartition
 

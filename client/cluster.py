@@ -21,9 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-from barnabas.client.bugs import report_bug
 from barnabas.client.config import ClientConfig
-from barnabas.client.errors import ClientClosed, NoBrokerReachable
+from barnabas.client.errors import ClientClosed, NoBrokerReachable, report_bug
 from barnabas.client.hedge_delay import HedgeDelay, first_answer
 from barnabas.client.metadata import Leader, MetadataCache, Node, TopicInfo
 from barnabas.protocol.channel import Answer, Channel

@@ -7,6 +7,7 @@ retried for as long as their settings allow.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from barnabas.protocol import errors as protocol
@@ -22,7 +23,7 @@ class NoBrokerReachable(protocol.ConnectionClosed):
 
 
 class BufferExhausted(protocol.LocalError):
-    """No memory of `buffer_memory` became free within `max_block_ms`; the record was not taken."""
+    """`buffer_memory` stayed full for `max_block_ms`; the record was not taken."""
 
     retriable = True
 
@@ -35,7 +36,7 @@ class DeliveryTimedOut(protocol.LocalError, TimeoutError):
 
 
 class NotAssigned(protocol.LocalError, KeyError):
-    """The partition is not among those that the consumer was given by `assign`."""
+    """The partition is not assigned to this consumer."""
 
     def __str__(self) -> str:
         return Exception.__str__(self)
@@ -46,9 +47,9 @@ class OffsetUnknown(protocol.LocalError):
 
 
 class CommitFailed(protocol.LocalError):
-    """The group has rebalanced without this member, whose partitions now belong to others.
+    """The group has rebalanced without this member, and its partitions belong to other members.
 
-    These redeliver the records since the last commit. ``poll`` joins the group again.
+    The records since the last commit are redelivered to them. ``poll`` joins the group again.
     """
 
 
@@ -71,7 +72,7 @@ class LogTruncated(protocol.LocalError):
 
 
 class _SomeFailed(protocol.BarnabasError):
-    """Some of several things failed: ``errors`` says which and why, ``results`` holds what succeeded."""
+    """``errors`` has the errors of those that failed, by name, ``results`` the results of the others."""
 
     def __init__(self, errors: Mapping[str, protocol.BarnabasError], results: Mapping[str, object]) -> None:
         super().__init__("; ".join(f"{name}: {error}" for name, error in errors.items()))
@@ -83,8 +84,17 @@ class _SomeFailed(protocol.BarnabasError):
 
 
 class TopicErrors(_SomeFailed):
-    """Some of several topics failed: ``errors`` says which and why, ``results`` holds what succeeded."""
+    """Some of several topics failed: ``errors`` has their errors, ``results`` the results of the others."""
 
 
 class GroupErrors(_SomeFailed):
-    """Some of several groups failed: ``errors`` says which and why; ``results`` has the others as keys."""
+    """Some of several groups failed: ``errors`` has their errors; the keys of ``results`` are the others."""
+
+
+def report_bug(message: str, bug: BaseException) -> protocol.BarnabasError:
+    """Report an unforeseen exception of ours to the loop's exception handler; returns the error for the user.
+
+    ``message`` names the work that it ended.
+    """
+    asyncio.get_running_loop().call_exception_handler({"message": message, "exception": bug})
+    return bug if isinstance(bug, protocol.BarnabasError) else protocol.LocalError(f"{type(bug).__name__}: {bug}")

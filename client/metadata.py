@@ -27,6 +27,23 @@ _LATE_ANSWERS: Final = 30
 """The number of answers that may name an older leader than the expected epoch."""
 
 
+LEADERSHIP_ERRORS: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Codes after which another broker may lead: the next attempt waits for metadata, not for a back-off."""
+
+
 class Leader(NamedTuple):
     """The broker that leads a partition, and its epoch."""
 

@@ -1,4 +1,4 @@
-"""Offsets by position or time: asks the leaders of many partitions, and retries while they change.
+"""Offsets as users name them, and their lookup by position or time on the leaders of many partitions.
 
 Shared by consumer, admin and range reader; on their cluster's event loop.
 """
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from barnabas.client.cluster import Cluster
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
-from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from barnabas.protocol.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -27,6 +27,30 @@ LATEST: Final = "latest"
 
 OffsetSpec = str | int
 """``earliest``, ``latest``, or a timestamp in ms."""
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed offset: the next to read. ``leader_epoch`` is that of the record before it, -1 unknown."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+OffsetToCommit = int | OffsetAndMetadata | tuple[int, str]
+
+
+def checked_offsets(
+    offsets: Mapping[TopicPartition, OffsetToCommit],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The offsets that a user wants to commit. Raises ValueError naming an invalid one."""
+    checked: dict[TopicPartition, OffsetAndMetadata] = {}
+    for tp, given in offsets.items():
+        offset = OffsetAndMetadata(*given) if isinstance(given, tuple) else OffsetAndMetadata(given)
+        if type(offset.offset) is not int or offset.offset < 0:
+            raise ValueError(f"offset {offset.offset!r} of {tp}: expected 0 or more")
+        checked[TopicPartition(*tp)] = offset
+    return checked
 
 
 class ListedOffset(NamedTuple):

@@ -19,14 +19,13 @@ from typing import Any, Self, TypeVar
 
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer import consumer as _consumer
-from barnabas.client.consumer.committed_offsets import OffsetAndMetadata, OffsetToCommit
-from barnabas.client.consumer.fetched import ConsumerRecord
-from barnabas.client.consumer.group_commits import CommitDone
+from barnabas.client.consumer.group_offsets import CommitDone
+from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.consumer.subscription import RebalanceListener, check_listener
 from barnabas.client.errors import ClientClosed
 from barnabas.client.loop_thread import Handover, LoopThread, start_on
 from barnabas.client.metadata import PartitionInfo
-from barnabas.client.offsets import ListedOffset
+from barnabas.client.offsets import ListedOffset, OffsetAndMetadata, OffsetToCommit
 from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import Offset, TopicPartition
 
@@ -244,7 +243,7 @@ class Consumer:
 
     def _handed_out(self) -> dict[TopicPartition, OffsetToCommit]:
         """The positions, without records that were polled but not handed out yet."""
-        positions: dict[TopicPartition, OffsetToCommit] = {**self._do(self._consumer._consumed)}
+        positions: dict[TopicPartition, OffsetToCommit] = {**self._do(self._consumer._assignment.consumed)}
         return {**positions, **_first_offsets(self._left)}
 
     def partitions_for(self, topic: str) -> list[PartitionInfo]:

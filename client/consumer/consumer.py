@@ -19,28 +19,39 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
 from barnabas.client.cluster import Cluster, ClusterOwner
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.consumer.committed_offsets import OffsetAndMetadata
-from barnabas.client.consumer.fetched import ConsumerRecord, PartitionState, Reset
-from barnabas.client.consumer.fetcher import Fetcher, reset_of
+from barnabas.client.consumer.assignment import Assignment
+from barnabas.client.consumer.fetcher import Fetcher
+from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.group_session import GroupSession
-from barnabas.client.consumer.offsets import ConsumerOffsets
-from barnabas.client.consumer.start_offsets import StartOffsets
+from barnabas.client.consumer.partition_state import ConsumerRecord, PartitionState, Reset, consumer_metrics
 from barnabas.client.consumer.subscription import RebalanceListener, select
 from barnabas.client.errors import ClientClosed, InvalidConfiguration, NotAssigned, SubscriptionConflict
-from barnabas.protocol.errors import BarnabasError, RequestTimedOutLocally
+from barnabas.client.metadata import PartitionInfo
+from barnabas.client.offsets import (
+    EARLIEST,
+    LATEST,
+    ListedOffset,
+    OffsetAndMetadata,
+    OffsetSpec,
+    OffsetToCommit,
+    checked_offsets,
+    list_offsets,
+)
+from barnabas.protocol.errors import RequestTimedOutLocally
 from barnabas.protocol.ids import Offset, TopicPartition
 
 __all__ = ["Consumer", "ConsumerRecord", "OffsetAndMetadata", "RebalanceListener"]
 
 _NEVER: Final = float("inf")
 CLOSE_TIMEOUT_MS: Final = 30_000
+
+Partition = TopicPartition | tuple[str, int]
 
 
 def has_records_in_hand(error: BaseException | None, raised: BaseException | None) -> bool:
@@ -58,7 +69,7 @@ def has_records_in_hand(error: BaseException | None, raised: BaseException | Non
     return bool(met)
 
 
-class Consumer(ClusterOwner, ConsumerOffsets):
+class Consumer(ClusterOwner):
     """Settings as in `ConsumerConfig`, by name or as one ``config``; see the module."""
 
     def __init__(self, config: ConsumerConfig | None = None, **settings: Any) -> None:
@@ -67,18 +78,10 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         self._group: GroupSession | None = None
         self._closes = asyncio.Lock()
         self._is_closing = False
-        self._starts = StartOffsets(self.config, self._starts_found)
-        self._states: dict[TopicPartition, PartitionState] = {}
-        self._turns: deque[PartitionState] = deque()
+        self._assignment = Assignment(self.config, self._can_go_on)
         self._arrived = asyncio.Event()
-        # The records that `getone` and `async for` hand out one by one, and their partition's state.
-        self._current: Iterator[ConsumerRecord] = iter(())
-        self._current_state: PartitionState | None = None
-        self._current_generation = 0
         # The error of the last poll or step, during which the user was not processing records.
         self._raised: BaseException | None = None
-        # The partition whose error comes next, because records of others came first and may never end.
-        self._failed: PartitionState | None = None
 
     async def start(self) -> None:
         """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
@@ -90,9 +93,9 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         except BaseException:
             self._cluster.close()
             raise
-        self._fetcher = Fetcher(self._cluster, self.config, self._states, self._arrived.set)
+        self._fetcher = Fetcher(self._cluster, self.config, self._assignment.states, self._arrived.set)
         if self.config.group_id is not None:
-            self._group = GroupSession(self._cluster, self.config, _Assigned(self), self._arrived.set)
+            self._group = GroupSession(self._cluster, self.config, self._assignment, self._arrived.set)
 
     async def close(self, *, commits: bool = True, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Commit if commits are automatic and ``commits`` is True; leave the group, disconnect.
@@ -111,12 +114,10 @@ class Consumer(ClusterOwner, ConsumerOffsets):
                 if self._group is not None:
                     await self._group.close(commits=commits, timeout_s=timeout_ms / 1000)
             finally:
-                self._starts.cancel()
+                self._assignment.close()
                 self._fetcher.close()
                 self._cluster.close()
                 self._fetcher = None
-                self._states.clear()
-                self._turns.clear()
                 self._arrived.set()
 
     async def __aenter__(self) -> Self:
@@ -135,7 +136,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
 
     # Which partitions, and from where
 
-    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+    def assign(self, partitions: Iterable[Partition]) -> None:
         """Read exactly these partitions from now on; partitions that stay keep their positions.
 
         A new one starts at the group's committed offset, if there is one, else as `auto_offset_reset` says,
@@ -144,30 +145,12 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         cluster, fetcher = self._parts()
         if self._group is not None and self._group.selection is not None:
             raise SubscriptionConflict("the consumer is subscribed to topics: `unsubscribe` first")
-        wanted = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
-        self._drop([tp for tp in self._states if tp not in wanted])
-        new = [self._add(tp) for tp in wanted if tp not in self._states]
-        if self._group is not None and new:
-            self._starts.find(new, self._group.offsets.fetch)
-        self._turns = deque(self._states.values())
-        cluster.watch_only(*{tp.topic for tp in wanted})
+        chosen = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
+        assignment = self._assignment
+        assignment.drop([tp for tp in assignment.states if tp not in chosen])
+        assignment.add(chosen, self._group.offsets.fetch if self._group is not None else None)
+        cluster.watch_only(*{tp.topic for tp in chosen})
         fetcher.wake()
-
-    def _add(self, tp: TopicPartition) -> PartitionState:
-        state = self._states[tp] = PartitionState(tp, check_crcs=self.config.check_crcs)
-        state.seek(None, reset_of(self.config))
-        return state
-
-    def _starts_found(self) -> None:
-        self._arrived.set()
-        if self._fetcher is not None:
-            self._fetcher.wake()
-
-    def _drop(self, partitions: Iterable[TopicPartition]) -> None:
-        for tp in partitions:
-            self._leave_current(self._states[tp])
-            self._states.pop(tp).seek(None, None)
-        self._turns = deque(self._states.values())
 
     def subscribe(
         self,
@@ -183,7 +166,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         """
         self._parts()
         group = self._grouped("subscribing")
-        if group.selection is None and self._states:
+        if group.selection is None and self._assignment.states:
             raise SubscriptionConflict("partitions are assigned by hand: `unsubscribe` first")
         group.subscribe(select(topics, pattern, listener))
 
@@ -196,7 +179,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
             if self._group is not None and self._group.selection is not None:
                 await self._group.unsubscribe()
         finally:
-            self._drop(list(self._states))
+            self._assignment.drop(list(self._assignment.states))
             cluster.watch_only()
 
     def subscription(self) -> set[str]:
@@ -211,42 +194,38 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         return self._group
 
     def assignment(self) -> set[TopicPartition]:
-        return set(self._states)
+        return set(self._assignment.states)
 
-    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
+    def seek(self, partition: Partition, offset: int) -> None:
         """Continue from an offset; records fetched ahead are dropped. Raises NotAssigned and ValueError."""
         if type(offset) is not int or offset < 0:
             raise ValueError(f"offset {offset!r}: expected 0 or more")
         self._seek(partition, offset, None)
 
-    def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+    def seek_to_beginning(self, *partitions: Partition) -> None:
         """Continue from the first offset of the log, in these partitions or in all."""
-        for tp in partitions or list(self._states):
+        for tp in partitions or list(self._assignment.states):
             self._seek(tp, None, Reset.EARLIEST)
 
-    def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+    def seek_to_end(self, *partitions: Partition) -> None:
         """Continue from the high watermark, in these partitions or in all."""
-        for tp in partitions or list(self._states):
+        for tp in partitions or list(self._assignment.states):
             self._seek(tp, None, Reset.LATEST)
 
-    def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+    def pause(self, *partitions: Partition) -> None:
         """Return no records of these partitions from `poll` until `resume`; they keep their positions."""
         for tp in partitions:
-            self._state(tp).is_paused = True
-            self._push_back_current(self._state(tp))
+            self._assignment.pause(self._state(tp))
 
-    def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+    def resume(self, *partitions: Partition) -> None:
         for tp in partitions:
             self._state(tp).is_paused = False
-        self._arrived.set()
-        self._parts()[1].wake()
+        self._can_go_on()
 
     def paused(self) -> set[TopicPartition]:
-        return {tp for tp, state in self._states.items() if state.is_paused}
+        return {tp for tp, state in self._assignment.states.items() if state.is_paused}
 
-    async def position(
-        self, partition: TopicPartition | tuple[str, int], *, timeout_ms: int | None = None
-    ) -> Offset:
+    async def position(self, partition: Partition, *, timeout_ms: int | None = None) -> Offset:
         """The offset of the next record. Waits while the broker must be asked for it.
 
         Raises NotAssigned, RequestTimedOutLocally and the partition's own error.
@@ -261,12 +240,12 @@ class Consumer(ClusterOwner, ConsumerOffsets):
                 raise RequestTimedOutLocally(f"the position of {state.tp} was not found in {timeout_ms} ms")
         return Offset(state.position)
 
-    def high_watermark(self, partition: TopicPartition | tuple[str, int]) -> Offset | None:
+    def high_watermark(self, partition: Partition) -> Offset | None:
         """The high watermark of the last fetch; None before the first."""
         known = self._state(partition).high_watermark
         return Offset(known) if known >= 0 else None
 
-    def lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
+    def lag(self, partition: Partition) -> int | None:
         """The position's lag behind the high watermark of the last fetch; None before it."""
         state = self._state(partition)
         if state.high_watermark < 0 or state.position is None:
@@ -295,7 +274,8 @@ class Consumer(ClusterOwner, ConsumerOffsets):
             while True:
                 if self._group is not None:
                     await self._keep_up(self._group)
-                if records := self._collect(limit):
+                self._parts()
+                if records := self._assignment.collect(limit):
                     self._raised = None
                     return records
                 if not await self._wait_in_poll(deadline):
@@ -312,6 +292,7 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         return self
 
     async def __anext__(self) -> ConsumerRecord:
+        assignment = self._assignment
         try:
             while True:
                 if (group := self._group) is not None:
@@ -319,14 +300,17 @@ class Consumer(ClusterOwner, ConsumerOffsets):
                     group.member.polled(present)
                     if group.attention_at <= present or self._is_closing:
                         await self._keep_up(group)
-                if (state := self._current_state) is not None:
-                    if state.generation == self._current_generation:
-                        for record in self._current:
+                if (state := assignment.current_state) is not None:
+                    if state.generation == assignment.current_generation:
+                        for record in assignment.current:
                             state.position = record.offset + 1
                             return record
-                    self._finish_current()
+                    assignment.finish_current()
                 await asyncio.sleep(0)
-                if not self._take_current():
+                self._parts()
+                if assignment.take_current():
+                    self._raised = None
+                else:
                     await self._wait_in_poll(None)
         except BaseException as error:
             self._raised = error
@@ -339,86 +323,6 @@ class Consumer(ClusterOwner, ConsumerOffsets):
             await group.upkeep()
         if self._is_closing:
             raise ClientClosed("the consumer is being closed")
-
-    def _take_current(self) -> bool:
-        """Begin to hand out one partition's next records one by one; whether there are any."""
-        records = self._collect(self.config.max_poll_records, from_one_partition=True)
-        if not records:
-            return False
-        self._begin_current(records)
-        return True
-
-    def _begin_current(self, records: list[ConsumerRecord]) -> None:
-        state = self._states[TopicPartition(records[0].topic, records[0].partition)]
-        self._current, self._current_state = iter(records), state
-        self._current_generation = state.generation
-        self._raised = None
-        state.position = records[0].offset
-
-    def _finish_current(self) -> list[ConsumerRecord]:
-        """Stop handing out records one by one; returns the remaining ones.
-
-        None remain if the partition's position has changed meanwhile, for example by a truncation.
-        """
-        left, state = list(self._current), self._current_state
-        self._current, self._current_state = iter(()), None
-        if state is None or state.generation != self._current_generation:
-            return []
-        state.position = state.taken_offset
-        return left
-
-    def _leave_current(self, state: PartitionState) -> None:
-        if self._current_state is state:
-            self._finish_current()
-
-    def _push_back_current(self, state: PartitionState) -> None:
-        """Put back the remaining records of a paused partition; they are refetched after the resume."""
-        if self._current_state is state:
-            position = state.position
-            self._finish_current()
-            state.rewind(position)
-
-    def _collect(self, limit: int, *, from_one_partition: bool = False) -> list[ConsumerRecord]:
-        _, fetcher = self._parts()
-        records = self._finish_current() if self._current_state is not None else []
-        if len(records) > limit:
-            records = self._keep_rest(records, limit)
-        elif not records and (error := self._overdue_error()) is not None:
-            raise error
-        made_room = False
-        for _ in range(len(self._turns)):
-            if len(records) >= limit or (records and from_one_partition):
-                break
-            state = self._turns[0]
-            self._turns.rotate(-1)
-            if state.is_paused:
-                continue
-            before = state.buffered_bytes
-            try:
-                while len(records) < limit and (taken := state.take(limit - len(records))):
-                    records += taken
-            except BarnabasError as damage:
-                state.error = damage
-            made_room = made_room or state.buffered_bytes < before
-            if state.error is not None and self._failed is None:
-                self._failed = state
-        if made_room:
-            fetcher.wake()
-        if not records and (error := self._overdue_error()) is not None:
-            raise error
-        return records
-
-    def _overdue_error(self) -> BarnabasError | None:
-        """The error of a partition that the last poll found, if it persists."""
-        state, self._failed = self._failed, None
-        if state is None or self._states.get(state.tp) is not state:
-            return None
-        return None if state.error is None else state.error.again()
-
-    def _keep_rest(self, records: list[ConsumerRecord], limit: int) -> list[ConsumerRecord]:
-        """Return ``limit`` of these records, and keep the rest to be handed out one by one."""
-        self._begin_current(records[limit:])
-        return records[:limit]
 
     async def _wait_in_poll(self, deadline: float | None) -> bool:
         """As `_wait_until`, but ends when the group needs attention; the user counts as polling."""
@@ -454,22 +358,91 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         self._parts()
         return True
 
+    # Offsets of the group
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None, *, timeout_ms: int | None = None
+    ) -> None:
+        """Commit these offsets, each the next to read, or the positions; returns when they are committed.
+
+        Raises CommitFailed if the partitions belong to other members, REBALANCE_IN_PROGRESS (commit again
+        after the next poll), RequestTimedOutLocally, InvalidConfiguration without a `group_id`.
+        """
+        group = self._grouped("committing")
+        timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        await group.commits.commit(self._to_commit(offsets), timeout_ms)
+
+    def commit_nowait(
+        self,
+        offsets: Mapping[TopicPartition, OffsetToCommit] | None = None,
+        on_commit: CommitDone | None = None,
+    ) -> asyncio.Task[None]:
+        """Commit once, in the background; ``on_commit`` gets the offsets and the error, None on success.
+
+        The task is done when the outcome is known, also after a failure.
+        """
+        return self._grouped("committing").commits.commit_soon(self._to_commit(offsets), on_commit)
+
+    def _to_commit(
+        self, offsets: Mapping[TopicPartition, OffsetToCommit] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        return self._assignment.consumed() if offsets is None else checked_offsets(offsets)
+
+    async def committed(
+        self, partitions: Iterable[Partition], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The group's committed offset of each partition, None where there is none."""
+        group = self._grouped("asking for committed offsets")
+        timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        return await group.offsets.fetch([TopicPartition(*tp) for tp in partitions], timeout_ms)
+
+    # Metrics and offsets of partitions
+
+    def metrics(self) -> dict[str, int]:
+        """``records-lag-max`` and ``records-lead-min``, after the first fetch."""
+        return consumer_metrics(self._assignment.states.values())
+
+    async def partitions_for(self, topic: str) -> list[PartitionInfo]:
+        """The partitions of a topic. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+        cluster = self._parts()[0]
+        return list((await cluster.topic(topic, self.config.default_api_timeout_ms)).partitions)
+
+    async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, Offset]:
+        """The first offset that each partition still has."""
+        offsets = await self._list({TopicPartition(*tp): EARLIEST for tp in partitions})
+        return {tp: listed.offset for tp, listed in offsets.items()}
+
+    async def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, Offset]:
+        """The high watermark of each partition."""
+        offsets = await self._list({TopicPartition(*tp): LATEST for tp in partitions})
+        return {tp: listed.offset for tp, listed in offsets.items()}
+
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, ListedOffset | None]:
+        """The first record at or after each time; None if no record is that recent."""
+        offsets = await self._list({TopicPartition(*tp): time_ms for tp, time_ms in timestamps_ms.items()})
+        return {tp: listed if listed.offset >= 0 else None for tp, listed in offsets.items()}
+
+    async def _list(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, ListedOffset]:
+        cluster = self._parts()[0]
+        return await list_offsets(cluster, specs, self.config.default_api_timeout_ms)
+
     # Inside
 
-    def _seek(
-        self, partition: TopicPartition | tuple[str, int], offset: int | None, reset: Reset | None
-    ) -> None:
-        state = self._state(partition)
-        self._leave_current(state)
-        state.seek(offset, reset)
+    def _can_go_on(self) -> None:
+        """Some partitions can be fetched, or have an error for the next poll."""
+        self._arrived.set()
+        if self._fetcher is not None:
+            self._fetcher.wake()
+
+    def _seek(self, partition: Partition, offset: int | None, reset: Reset | None) -> None:
+        self._assignment.seek(self._state(partition), offset, reset)
         self._parts()[1].wake()
 
     def _rewind(self, offsets: dict[TopicPartition, int]) -> None:
         """Continue from offsets that the blocking facade polled but did not hand out."""
-        for tp, offset in offsets.items():
-            if tp in self._states:
-                self._leave_current(self._states[tp])
-                self._states[tp].rewind(offset)
+        self._assignment.rewind(offsets)
         self._parts()[1].wake()
 
     def _rebalance_is_due(self) -> bool:
@@ -479,56 +452,16 @@ class Consumer(ClusterOwner, ConsumerOffsets):
         self._group.member.polled(time.monotonic())
         return self._group.attention_at == -_NEVER
 
-    def _state(self, partition: TopicPartition | tuple[str, int]) -> PartitionState:
+    def _state(self, partition: Partition) -> PartitionState:
         self._parts()
         tp = TopicPartition(*partition)
-        found = self._states.get(tp)
-        if found is None:
+        state = self._assignment.states.get(tp)
+        if state is None:
             raise NotAssigned(f"{tp} is not assigned to this consumer")
-        return found
-
-    def _consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        return {
-            tp: OffsetAndMetadata(state.position, "", state.position_epoch)
-            for tp, state in self._states.items()
-            if state.position is not None
-        }
+        return state
 
     def _parts(self) -> tuple[Cluster, Fetcher]:
         if self._cluster is None or self._fetcher is None:
             state = "not started; use `async with Consumer(…)`" if self._cluster is None else "closed"
             raise ClientClosed(f"the consumer is {state}")
         return self._cluster, self._fetcher
-
-
-class _Assigned:
-    """The consumer's interface for its group's session."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-
-    def take(
-        self,
-        partitions: Collection[TopicPartition],
-        starts: Mapping[TopicPartition, OffsetAndMetadata | None] | None,
-    ) -> None:
-        consumer = self._consumer
-        cluster, fetcher = consumer._parts()
-        new = [consumer._add(tp) for tp in sorted(partitions)]
-        if starts is None and consumer._group is not None and new:
-            consumer._starts.find(new, consumer._group.offsets.fetch)
-        for state in new:
-            if starts is not None and (start := starts.get(state.tp)) is not None:
-                state.begin_at(start.offset, start.leader_epoch)
-        consumer._turns = deque(consumer._states.values())
-        cluster.watch_topics(*{tp.topic for tp in partitions})
-        fetcher.wake()
-
-    def drop(self, partitions: Collection[TopicPartition]) -> None:
-        self._consumer._drop(partitions)
-
-    def owned(self) -> set[TopicPartition]:
-        return set(self._consumer._states)
-
-    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        return self._consumer._consumed()

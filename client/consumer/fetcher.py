@@ -17,19 +17,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from barnabas.client.bugs import report_bug
 from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.consumer.fetch_flights import Asked, Flight, Unplaced, fetch_request
-from barnabas.client.consumer.fetched import NO_EPOCH, FetchedFrame, PartitionState, Reset, received_records
-from barnabas.client.consumer.read_replicas import advice, source_of
-from barnabas.client.consumer.truncation import Checked, Verdict, epoch_ends, judge
-from barnabas.client.errors import LogTruncated, OffsetUnknown
-from barnabas.client.metadata import Leader
+from barnabas.client.consumer.partition_state import (
+    NO_EPOCH,
+    FetchedFrame,
+    PartitionState,
+    Reset,
+    Verdict,
+    advised_replica,
+    broker_to_read,
+    judge,
+    received_records,
+    reset_of,
+)
+from barnabas.client.errors import LogTruncated, OffsetUnknown, report_bug
+from barnabas.client.metadata import LEADERSHIP_ERRORS, Leader
 from barnabas.client.offsets import ListedOffset, ask_for_offsets
 from barnabas.protocol.channel import Answer
 from barnabas.protocol.errors import (
@@ -42,31 +49,77 @@ from barnabas.protocol.errors import (
     api_error,
     is_retriable,
 )
-from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
-from barnabas.protocol.messages.fetch import FetchPartitionResponse
-from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from barnabas.protocol.messages.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic
+from barnabas.protocol.messages.leader_epoch import (
+    LeaderEpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 
-Q = TypeVar("Q", Checked, Unplaced)
 log = logging.getLogger(__name__)
 
-_LEADERSHIP: Final = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-    }
-)
-"""Codes after which another broker may lead: the next attempt waits for metadata, not for a back-off."""
-
+_CONSUMER: Final = -1
 _WAIT_WHILE_OTHERS_ARE_FULL_MS: Final = 20
 """A fetch without the partitions whose buffer is full must end soon: they can only join the next one."""
+
+
+class Asked(NamedTuple):
+    """A partition in a fetch, as it was when the fetch was sent."""
+
+    state: PartitionState
+    generation: int
+    fetch_offset: int
+    leader_epoch: LeaderEpoch
+    is_of_leader: bool
+    """False if a follower was asked."""
+
+
+class Unplaced(NamedTuple):
+    """A partition without a position, as it was when the request for one was sent."""
+
+    state: PartitionState
+    generation: int
+    reset: Reset | None
+    leader_epoch: LeaderEpoch
+
+
+class Checked(NamedTuple):
+    """A partition whose new leader is asked for the end of its epoch, as it was when that was sent."""
+
+    state: PartitionState
+    generation: int
+    fetch_offset: int
+    fetch_epoch: int
+    leader_epoch: LeaderEpoch
+
+
+Q = TypeVar("Q", Checked, Unplaced)
+
+
+class Flight:
+    """A request in flight for some partitions, each of which points to it until it ends."""
+
+    def __init__(self, node_id: BrokerId, reserved_bytes: int) -> None:
+        self.node_id = node_id
+        self.reserved_bytes = reserved_bytes
+        """The largest size of the answer."""
+        self.leader_epochs: dict[PartitionState, LeaderEpoch] = {}
+        self.task: asyncio.Task[None] | None = None
+
+    def carry(self, state: PartitionState, leader_epoch: LeaderEpoch) -> None:
+        self.leader_epochs[state] = leader_epoch
+        state.flight = self
+
+    def carries(self, state: PartitionState) -> bool:
+        return state.flight is self
+
+    def land(self) -> None:
+        """Release the partitions that still point to this flight."""
+        for state in self.leader_epochs:
+            if state.flight is self:
+                state.flight = None
 
 
 class Fetcher:
@@ -124,7 +177,7 @@ class Fetcher:
         for state in self._states.values():
             leader = self._cluster.leader_for(state.tp)
             if leader is not None:
-                source = source_of(state.read_replica, leader, self._cluster.nodes, present)
+                source = broker_to_read(state.read_replica, leader, self._cluster.nodes, present)
                 sources.add(source)
             if state.flight is not None or state.is_paused or state.error is not None:
                 continue
@@ -198,7 +251,9 @@ class Fetcher:
                 flight.task.cancel()
 
     def _asked_of(self, state: PartitionState, leader: Leader) -> tuple[BrokerId, BrokerId]:
-        return leader.node_id, source_of(state.read_replica, leader, self._cluster.nodes, time.monotonic())
+        return leader.node_id, broker_to_read(
+            state.read_replica, leader, self._cluster.nodes, time.monotonic()
+        )
 
     def _send(self, by_node: dict[BrokerId, list[Asked]], crowded: set[BrokerId], sources: int) -> None:
         config = self._config
@@ -265,7 +320,7 @@ class Fetcher:
     async def _fetch(self, flight: Flight, asked: list[Asked], wait_ms: int) -> None:
         node_id = flight.node_id
         topic_id = self._cluster.cache.topic_id
-        request = fetch_request(self._config, asked, topic_id, flight.reserved_bytes, wait_ms)
+        request = _fetch_request(self._config, asked, topic_id, flight.reserved_bytes, wait_ms)
         try:
             answer = await self._cluster.request_frame(node_id, request, lane=FETCH_LANE)
         except BarnabasError as error:
@@ -325,9 +380,9 @@ class Fetcher:
         frame.release_if_unused()
 
     def _heed(self, asked: Asked, leader: Leader, partition: FetchPartitionResponse) -> None:
-        """Follow the leader's choice of a replica; see `read_replicas`."""
+        """Follow the leader's choice of a replica."""
         present, lease_s = time.monotonic(), self._config.metadata_max_age_ms / 1000
-        named = advice(partition.preferred_read_replica, leader, present, lease_s)
+        named = advised_replica(partition.preferred_read_replica, leader, present, lease_s)
         asked.state.read_replica = named
         if named is not None and named.node_id not in self._cluster.nodes:
             # The leader would name it again at once, and send no records.
@@ -354,7 +409,7 @@ class Fetcher:
 
     def _refused(self, asked: Asked, partition: FetchPartitionResponse) -> None:
         state, code = asked.state, partition.error_code
-        if code in _LEADERSHIP:
+        if code in LEADERSHIP_ERRORS:
             self._cluster.invalidate(state.tp)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
             text = (
@@ -397,7 +452,7 @@ class Fetcher:
     async def _check(self, flight: Flight, checked: list[Checked]) -> None:
         """Ask a new leader whether it still has the records that were read from the previous one."""
         try:
-            answers = await epoch_ends(self._cluster, flight.node_id, checked)
+            answers = await self._epoch_ends(flight.node_id, checked)
         except BarnabasError as error:
             log.debug("broker %d was asked in vain for the ends of epochs: %s", flight.node_id, error)
             if isinstance(error, ApiError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
@@ -419,12 +474,35 @@ class Fetcher:
             if answer is None or answer.error_code != ErrorCode.NONE:
                 code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
                 log.debug("checking the position of %s: %s", state.tp, api_error(code))
-                if code in _LEADERSHIP:
+                if code in LEADERSHIP_ERRORS:
                     self._cluster.invalidate(state.tp)
                 else:
                     self._retry_later(state)
             else:
                 self._follow(one, answer)
+
+    async def _epoch_ends(
+        self, node_id: BrokerId, checked: Iterable[Checked]
+    ) -> dict[TopicPartition, LeaderEpochEndOffset]:
+        """Ask a leader where the epochs of these positions end. Raises as `Cluster.request`."""
+        topics: dict[str, list[OffsetForLeaderPartition]] = {}
+        for one in checked:
+            partition = OffsetForLeaderPartition(
+                partition=one.state.tp.partition,
+                current_leader_epoch=one.leader_epoch,
+                leader_epoch=one.fetch_epoch,
+            )
+            topics.setdefault(one.state.tp.topic, []).append(partition)
+        request = OffsetForLeaderEpochRequest(
+            replica_id=_CONSUMER,
+            topics=[OffsetForLeaderTopic(topic=topic, partitions=asked) for topic, asked in topics.items()],
+        )
+        response = await self._cluster.request(node_id, request)
+        return {
+            TopicPartition(topic.topic, answer.partition): answer
+            for topic in response.topics
+            for answer in topic.partitions
+        }
 
     def _follow(self, checked: Checked, answer: LeaderEpochEndOffset) -> None:
         """Continue from the offset up to which the new leader's log agrees with the records read."""
@@ -492,6 +570,30 @@ class Fetcher:
             log.warning("%s; waiting for it to pass", text)
 
 
-def reset_of(config: ConsumerConfig) -> Reset | None:
-    """The reset for an invalid position, by `auto_offset_reset`."""
-    return {"earliest": Reset.EARLIEST, "latest": Reset.LATEST}.get(config.auto_offset_reset)
+def _fetch_request(
+    config: ConsumerConfig,
+    asked: Iterable[Asked],
+    topic_id: Callable[[str], TopicId],
+    max_bytes: int,
+    wait_ms: int,
+) -> FetchRequest:
+    """One fetch for these partitions, with the client's rack (KIP-392)."""
+    topics: dict[str, list[FetchPartition]] = {}
+    for one in asked:
+        partition = FetchPartition(
+            partition=one.state.tp.partition,
+            current_leader_epoch=one.leader_epoch,
+            fetch_offset=one.fetch_offset,
+            partition_max_bytes=config.max_partition_fetch_bytes,
+        )
+        topics.setdefault(one.state.tp.topic, []).append(partition)
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=config.fetch_min_bytes,
+        max_bytes=max_bytes,
+        topics=[
+            FetchTopic(topic=topic, topic_id=topic_id(topic), partitions=partitions)
+            for topic, partitions in topics.items()
+        ],
+        rack_id=config.client_rack or "",
+    )

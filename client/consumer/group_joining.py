@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from barnabas.client.cluster import GROUP_LANE, Cluster
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.assignors import ASSIGNORS, Assignor, Member, subscription_for
-from barnabas.client.consumer.committed_offsets import CommittedOffsets, OffsetAndMetadata
 from barnabas.client.consumer.consumer_protocol import (
     NO_GENERATION,
     PROTOCOL_TYPE,
@@ -35,7 +34,9 @@ from barnabas.client.consumer.group_membership import (
     Reaction,
     reaction_to,
 )
+from barnabas.client.consumer.group_offsets import CommittedOffsets
 from barnabas.client.errors import NoBrokerReachable
+from barnabas.client.offsets import OffsetAndMetadata
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.join_group import (

@@ -17,13 +17,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
-from barnabas.client.bugs import report_bug
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
+from barnabas.client.consumer.assignment import Assignment
 from barnabas.client.consumer.assignors import is_cooperative
-from barnabas.client.consumer.committed_offsets import CommittedOffsets
 from barnabas.client.consumer.group_calls import GroupCalls
-from barnabas.client.consumer.group_commits import GroupCommits
 from barnabas.client.consumer.group_joining import GroupJoin, Holdings, Joined
 from barnabas.client.consumer.group_membership import (
     Api,
@@ -34,14 +32,13 @@ from barnabas.client.consumer.group_membership import (
     Timing,
     reaction_to,
 )
-from barnabas.client.consumer.group_topics import TopicSearch
-from barnabas.client.consumer.subscription import Assigned, TopicSelection
+from barnabas.client.consumer.group_offsets import CommittedOffsets, GroupCommits
+from barnabas.client.consumer.subscription import TopicSelection
+from barnabas.client.errors import report_bug
 from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.join_group import (
-    NO_MEMBER,
-    HeartbeatRequest,
-)
+from barnabas.protocol.messages.join_group import NO_MEMBER, HeartbeatRequest
+from barnabas.protocol.messages.metadata import MetadataRequest
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -54,14 +51,14 @@ class GroupSession:
     """One member of one group, subscribed or with partitions assigned by hand; see the module."""
 
     def __init__(
-        self, cluster: Cluster, config: ConsumerConfig, assigned: Assigned, wake: Callable[[], None]
+        self, cluster: Cluster, config: ConsumerConfig, assignment: Assignment, wake: Callable[[], None]
     ) -> None:
         if config.group_id is None:
             raise ValueError("group_id=None: expected a group")
         self._group_id = config.group_id
         self._cluster = cluster
         self._config = config
-        self._assigned = assigned
+        self._assignment = assignment
         self._wake = wake
         self.member = Membership(
             Timing(
@@ -79,7 +76,8 @@ class GroupSession:
         self._background: asyncio.Task[None] | None = None
         self._stirred = asyncio.Event()
         """Set to wake the background before its time."""
-        self._topics = TopicSearch(cluster, config)
+        self._searched_at = -_NEVER
+        """The time of the last search for the topics of a pattern."""
         self._fault: BarnabasError | None = None
         self.attention_at = -_NEVER
         """The time at which `upkeep` is due; `-inf` is at once."""
@@ -97,7 +95,7 @@ class GroupSession:
         if before is not None and selection.wants_as(before):
             selection.topics = before.topics
             return
-        self._topics.anew()
+        self._searched_at = -_NEVER
         self._cluster.watch_topics(*selection.topics)
         if before is not None:
             self.member.want_rejoin("the subscription has changed")
@@ -221,26 +219,27 @@ class GroupSession:
     async def _begin_join(self, selection: TopicSelection) -> BaseException | None:
         """Revoke partitions if necessary, then join in the background. Returns the listener's exception."""
         failure: BaseException | None = None
-        member, assigned = self.member, self._assigned
+        member, owned = self.member, set(self._assignment.states)
         if member.has_lost_partitions:
             failure = await self._lose_all(selection)
         elif not self._is_cooperative:
-            failure = await self._revoke(selection, assigned.owned(), remember=True)
+            failure = await self._revoke(selection, owned, remember=True)
         else:
             unwanted = set()
             if selection.pattern is None:
-                unwanted = {tp for tp in assigned.owned() if tp.topic not in selection.topics}
+                unwanted = {tp for tp in owned if tp.topic not in selection.topics}
             if not unwanted:
                 await self.commits.automatic_now()
             failure = await self._revoke(selection, unwanted)
         if member.state is MemberState.UNJOINED and not member.has_lost_partitions:
-            holdings = Holdings(assigned.owned(), set(self._remembered), self._held_generation)
+            holdings = Holdings(set(self._assignment.states), set(self._remembered), self._held_generation)
             self._joining = self._spawn(self._join_with(selection, holdings))
             self._joining.add_done_callback(self._join_done)
         return failure
 
     async def _join_with(self, selection: TopicSelection, holdings: Holdings) -> Joined | None:
-        await self._topics.first(selection)
+        if selection.pattern is not None and self._searched_at == -_NEVER:
+            await self._search_topics(selection)
         return await self._join.run(lambda: selection.topics, holdings)
 
     def _join_done(self, task: asyncio.Task[Joined | None]) -> None:
@@ -267,17 +266,20 @@ class GroupSession:
 
     async def _exchange(self, selection: TopicSelection, joined: Joined) -> BaseException | None:
         """Switch to the assignment of the new generation. Returns the listener's exception."""
-        assigned, member = self._assigned, self.member
-        gone = assigned.owned() - joined.partitions
+        assignment, member = self._assignment, self.member
+        gone = assignment.states.keys() - joined.partitions
         failure: BaseException | None = None
         if gone:
             failure = await self._revoke(selection, gone)
             if member.has_lost_partitions:
                 return failure
-        added = set(joined.partitions - assigned.owned())
+        added = set(joined.partitions - assignment.states.keys())
         starts = joined.offsets
-        assigned.take(added, None if starts is None else {tp: starts.get(tp) for tp in added})
-        owned = {tp.topic for tp in assigned.owned()}
+        if starts is None:
+            assignment.add(sorted(added), self.offsets.fetch)
+        else:
+            assignment.add_at(sorted(added), starts)
+        owned = {tp.topic for tp in assignment.states}
         self._cluster.watch_only(*selection.topics, *self._join.led_topics, *owned)
         self.commits.assigned_now({tp: found for tp, found in (starts or {}).items() if found is not None})
         self._remembered = set()
@@ -303,12 +305,12 @@ class GroupSession:
         if remember and not self.member.has_lost_partitions:
             self._remembered = set(partitions)
         # If they are lost meanwhile, the listener is not called again.
-        self._assigned.drop(partitions)
+        self._assignment.drop(partitions)
         return failure
 
     async def _lose_all(self, selection: TopicSelection) -> BaseException | None:
-        lost = self._assigned.owned()
-        self._assigned.drop(lost)
+        lost = set(self._assignment.states)
+        self._assignment.drop(lost)
         self._remembered = set()
         self.member.lost_told()
         return await self._tell(selection.listener.on_partitions_lost, lost) if lost else None
@@ -318,7 +320,7 @@ class GroupSession:
         await self._stop_joining()
         failure: BaseException | None = None
         if not self._is_out:
-            failure = await self._revoke(selection, self._assigned.owned())
+            failure = await self._revoke(selection, set(self._assignment.states))
         if self._is_out:
             failure = await self._lose_all(selection) or failure
         if failure is not None:
@@ -411,13 +413,41 @@ class GroupSession:
         self._attend_if_needed()
 
     async def _watch_topics(self) -> None:
+        """Look for new topics of the pattern, or for topics of the subscription that do not exist yet."""
         selection = self.selection
-        if selection is None or (selection.pattern is not None and self._joining is not None):
+        if selection is None:
             return
-        if not await self._topics.again(selection) or selection is not self.selection:
+        if selection.pattern is None:
+            if not selection.topics <= set(self._cluster.cache.topics):
+                self._cluster.request_refresh()
+            return
+        is_due = time.monotonic() - self._searched_at >= self._config.metadata_max_age_ms / 1000
+        if self._joining is not None or not is_due:
+            return
+        try:
+            # The heartbeats wait for this.
+            async with asyncio.timeout(self._config.heartbeat_interval_ms / 1000):
+                has_changed = await self._search_topics(selection)
+        except (BarnabasError, TimeoutError) as error:
+            log.warning("topics could not be listed: %s", str(error) or "no broker answers")
+            return
+        if not has_changed or selection is not self.selection:
             return
         if self.member.want_rejoin("the topics of the pattern have changed"):
             self._attend()
+
+    async def _search_topics(self, selection: TopicSelection) -> bool:
+        """Select the topics that match the pattern; whether they have changed. Raises NoBrokerReachable."""
+        response = await self._cluster.ask_any(MetadataRequest(topics=None, allow_auto_topic_creation=False))
+        self._searched_at = time.monotonic()
+        names = [topic.name or "" for topic in response.topics if topic.error_code == ErrorCode.NONE]
+        matching = selection.matching(names, exclude_internal=self._config.exclude_internal_topics)
+        if matching == selection.topics:
+            return False
+        self._cluster.unwatch_topics(*(selection.topics - matching))
+        self._cluster.watch_topics(*matching)
+        selection.topics = matching
+        return True
 
     def _metadata_changed(self) -> None:
         """The leader rejoins if the partitions differ from those that it assigned."""
@@ -466,7 +496,7 @@ class GroupSession:
         cluster, config, member = self._cluster, self._config, self.member
         self._calls = GroupCalls(cluster, self._group_id, member)
         self.offsets = CommittedOffsets(self._calls, member, config.request_timeout_ms)
-        self.commits = GroupCommits(config, member, self.offsets, self._assigned, self._attend_if_needed)
+        self.commits = GroupCommits(config, member, self.offsets, self._assignment, self._attend_if_needed)
         self._join = GroupJoin(cluster, config, member, self._calls, self.offsets)
         self._remembered = set()
         self._held_generation = member.generation_id

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from barnabas.client.cluster import FETCH_LANE, Cluster
-from barnabas.client.consumer.fetched import received_records
+from barnabas.client.consumer.partition_state import received_records
 from barnabas.protocol.errors import (
     BarnabasError,
     ErrorCode,

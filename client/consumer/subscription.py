@@ -6,11 +6,9 @@ Plain data and rules; the session looks the topics up. A pattern has to match th
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from barnabas.client.consumer.committed_offsets import OffsetAndMetadata
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
@@ -40,28 +38,6 @@ def check_listener(listener: RebalanceListener) -> None:
     for method in ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"):
         if not callable(getattr(listener, method, None)):
             raise ValueError(f"listener={listener!r} has no {method}: derive it from RebalanceListener")
-
-
-class Assigned(Protocol):
-    """The interface of the consumer for the group's session."""
-
-    def take(
-        self,
-        partitions: Collection[TopicPartition],
-        starts: Mapping[TopicPartition, OffsetAndMetadata | None] | None,
-    ) -> None:
-        """Begin to read these, each from its committed offset or else as a reset finds one.
-
-        ``starts`` is None if the committed offsets must still be requested.
-        """
-
-    def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop reading these."""
-
-    def owned(self) -> set[TopicPartition]: ...
-
-    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions that may be committed."""
 
 
 @dataclass(slots=True)

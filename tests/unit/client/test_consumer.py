@@ -250,7 +250,7 @@ async def test_prefetch_stops_at_its_bound_and_goes_on_when_there_is_room() -> N
         settings = {"max_partition_fetch_bytes": 3 * size, "fetch_max_bytes": 100 * size, **EARLIEST}
         async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
             consumer.assign([T0])
-            state = consumer._states[T0]
+            state = consumer._assignment.states[T0]
             await until(lambda: state.buffered_bytes >= 3 * size)
             for _ in range(5):
                 await consumer.end_offsets([T0])
@@ -324,7 +324,7 @@ async def test_partitions_take_turns() -> None:
             fill(partition, 0, 100)
         async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
             consumer.assign([("t", 0), ("t", 1)])
-            await until(lambda: all(state.has_data for state in consumer._states.values()))
+            await until(lambda: all(state.has_data for state in consumer._assignment.states.values()))
             polled = [{record.partition for record in await consumer.poll(10_000, 10)} for _ in range(4)]
         assert polled == [{0}, {1}, {0}, {1}]
 

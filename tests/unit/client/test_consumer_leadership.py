@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from barnabas.client.consumer.consumer import Consumer
-from barnabas.client.consumer.truncation import Verdict, judge
+from barnabas.client.consumer.partition_state import Verdict, judge
 from barnabas.client.errors import ApiError, ErrorCode, LogTruncated
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
@@ -108,7 +108,7 @@ async def test_paused_partitions_do_not_keep_the_memory_that_others_need() -> No
         async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
             consumer.assign([T0])
             first = await consumer.poll(10_000, 5)
-            await until(lambda: consumer._states[T0].buffered_bytes >= 500)
+            await until(lambda: consumer._assignment.states[T0].buffered_bytes >= 500)
             consumer.pause(T0)
             consumer.assign([T0, T1])
             assert await read(consumer, 100) == values(0, 100)
@@ -140,7 +140,7 @@ async def test_the_error_of_a_partition_comes_out_though_others_have_records_all
         cluster.brokers[1].script(ApiKey.FETCH, answer_with(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
             consumer.assign([T0, T1])
-            await until(lambda: consumer._states[T0].error is not None)
+            await until(lambda: consumer._assignment.states[T0].error is not None)
             found: list[bytes | None] = []
             codes = set()
             while len(found) < 1_000:
@@ -212,10 +212,10 @@ async def test_what_was_fetched_ahead_and_lost_is_replaced_without_a_word(
         async with Consumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
             consumer.assign([T0])
             consumer.seek(T0, 0)
-            await until(lambda: consumer._states[T0].fetch_offset == 30)
+            await until(lambda: consumer._assignment.states[T0].fetch_offset == 30)
             assert [record.value for record in await consumer.poll(10_000, 10)] == values(0, 10)
             await lose(cluster, 20, 40)
-            await until(lambda: consumer._states[T0].checked_epoch == 1)
+            await until(lambda: consumer._assignment.states[T0].checked_epoch == 1)
             assert await read(consumer, 30) == values(10, 20) + values(1_020, 1_040)
         assert "diverges" not in caplog.text
 
@@ -226,10 +226,10 @@ async def test_records_handed_out_one_by_one_are_not_lost_by_a_truncation_behind
         fill(cluster.partition("t"), 0, 30)
         async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
             consumer.assign([T0])
-            await until(lambda: consumer._states[T0].fetch_offset == 30)
+            await until(lambda: consumer._assignment.states[T0].fetch_offset == 30)
             found = [(await consumer.getone()).value for _ in range(5)]
             await lose(cluster, 10, 40)
-            await until(lambda: consumer._states[T0].checked_epoch == 1)
+            await until(lambda: consumer._assignment.states[T0].checked_epoch == 1)
             found += [(await consumer.getone()).value for _ in range(35)]
             assert found == values(0, 10) + values(1_010, 1_040)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from barnabas.client.consumer.consumer import Consumer
-from barnabas.client.consumer.fetched import PartitionState
-from barnabas.client.consumer.metrics import consumer_metrics
+from barnabas.client.consumer.partition_state import PartitionState, consumer_metrics
 from barnabas.protocol.ids import TopicPartition
 from tests.support.fake_broker import FakeCluster
 

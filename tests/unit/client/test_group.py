@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from barnabas.client.consumer.consumer import Consumer, RebalanceListener
-from barnabas.client.consumer.group_commits import GroupCommits
+from barnabas.client.consumer.group_offsets import GroupCommits
 from barnabas.client.errors import (
     ApiError,
     CommitFailed,

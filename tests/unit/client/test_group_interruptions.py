@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.consumer.committed_offsets import CommittedOffsets
 from barnabas.client.consumer.consumer import Consumer, RebalanceListener
 from barnabas.client.consumer.group_membership import MemberState
+from barnabas.client.consumer.group_offsets import CommittedOffsets
 from barnabas.client.errors import ApiError, BarnabasError, ClientClosed, ErrorCode, LocalError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.join_group import HeartbeatResponse, SyncGroupResponse

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from barnabas.client.consumer.consumer import Consumer
-from barnabas.client.consumer.read_replicas import ReadReplica, advice, source_of
+from barnabas.client.consumer.partition_state import ReadReplica, advised_replica, broker_to_read
 from barnabas.client.metadata import Leader
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch
@@ -152,13 +152,13 @@ LEADER = Leader(BrokerId(1), LeaderEpoch(5))
 
 
 def test_advice_holds_for_its_lease_while_leader_and_replica_are_there() -> None:
-    assert advice(-1, LEADER, 10.0, 300.0) is None
-    assert advice(1, LEADER, 10.0, 300.0) is None
-    given = advice(2, LEADER, 10.0, 300.0)
+    assert advised_replica(-1, LEADER, 10.0, 300.0) is None
+    assert advised_replica(1, LEADER, 10.0, 300.0) is None
+    given = advised_replica(2, LEADER, 10.0, 300.0)
     assert given == ReadReplica(BrokerId(2), LEADER, 310.0)
     live = {BrokerId(1), BrokerId(2)}
-    assert source_of(None, LEADER, live, 10.0) == 1
-    assert source_of(given, LEADER, live, 309.9) == 2
-    assert source_of(given, LEADER, live, 310.0) == 1
-    assert source_of(given, LEADER, {BrokerId(1)}, 10.0) == 1
-    assert source_of(given, Leader(BrokerId(1), LeaderEpoch(6)), live, 10.0) == 1
+    assert broker_to_read(None, LEADER, live, 10.0) == 1
+    assert broker_to_read(given, LEADER, live, 309.9) == 2
+    assert broker_to_read(given, LEADER, live, 310.0) == 1
+    assert broker_to_read(given, LEADER, {BrokerId(1)}, 10.0) == 1
+    assert broker_to_read(given, Leader(BrokerId(1), LeaderEpoch(6)), live, 10.0) == 1

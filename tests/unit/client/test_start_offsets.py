@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.consumer.committed_offsets import CommittedOffsets, OffsetAndMetadata
+from barnabas.client.consumer.assignment import Assignment
 from barnabas.client.consumer.consumer import Consumer
-from barnabas.client.consumer.fetched import PartitionState
-from barnabas.client.consumer.start_offsets import StartOffsets
+from barnabas.client.consumer.group_offsets import CommittedOffsets
 from barnabas.client.errors import BarnabasError, RequestTimedOutLocally
+from barnabas.client.offsets import OffsetAndMetadata
 from barnabas.protocol.ids import TopicPartition
 from tests.support.fake_broker import FakeCluster
 from tests.support.fake_coordinator import FakeCoordinator
@@ -34,14 +34,14 @@ async def test_a_request_that_fails_at_once_is_retried_after_a_pause() -> None:
         await asyncio.sleep(0)
         raise RequestTimedOutLocally("nobody coordinates")
 
-    starts = StartOffsets(
+    assignment = Assignment(
         ConsumerConfig(retry_backoff_ms=600_000, retry_backoff_max_ms=600_000, default_api_timeout_ms=1),
         lambda: None,
     )
-    starts.find([PartitionState(TopicPartition("t", 0), check_crcs=True)], fetch)
+    assignment.add([T0], fetch)
     for _ in range(100):
         await asyncio.sleep(0)
-    starts.cancel()
+    assignment.close()
     assert asked == [1]
 
 

@@ -1,7 +1,8 @@
-"""Fetched data of the consumer: raw batches that are decoded in `poll`.
+"""One assigned partition: its position, its fetched batches, and the rules for where it is read.
 
-Guarantees: records come in offset order, none below the position and none twice; the memory of an answer is
-returned for reuse after its last batch was decoded, and no view of it is used after that.
+Guarantees: records come in offset order, none below the position and none twice. Batches are decoded in
+`poll`. The memory of an answer is reused after its last batch was decoded, and no view of it is used after
+that. The rules for the read replica (KIP-392) and after a truncation (KIP-320) are pure functions.
 
 A partition's state belongs to the consumer's event loop.
 """
@@ -9,21 +10,26 @@ A partition's state belongs to the consumer's event loop.
 from __future__ import annotations
 
 from collections import deque
-from enum import IntEnum
+from collections.abc import Container, Iterable
+from enum import Enum, IntEnum
 from functools import partial
 from typing import Final, NamedTuple
 
-from barnabas.client.consumer.read_replicas import ReadReplica
+from barnabas.client.config import ConsumerConfig
+from barnabas.client.metadata import Leader
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.frames import Frame
-from barnabas.protocol.ids import Offset, TopicPartition
+from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
 from barnabas.protocol.invariants import invariant
+from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
 from barnabas.protocol.record_batch import BatchHeader, TimestampType, iter_batches
 from barnabas.protocol.records import Headers, RecordFields, decode_fields
 from barnabas.protocol.schema import RecordsToSend
 
 _NO_FIELDS: Final[list[RecordFields]] = []
 NO_EPOCH: Final = -1
+_NO_REPLICA: Final = -1
+_UNDEFINED: Final = -1
 
 
 class ConsumerRecord(NamedTuple):
@@ -98,6 +104,61 @@ class Reset(IntEnum):
 
     LATEST = -1
     EARLIEST = -2
+
+
+def reset_of(config: ConsumerConfig) -> Reset | None:
+    """The reset for an invalid position, by `auto_offset_reset`."""
+    return {"earliest": Reset.EARLIEST, "latest": Reset.LATEST}.get(config.auto_offset_reset)
+
+
+class ReadReplica(NamedTuple):
+    """The replica that a leader named, and the time until which the choice is valid."""
+
+    node_id: BrokerId
+    advised_by: Leader
+    until: float
+
+
+def advised_replica(named: int, leader: Leader, now: float, lease_s: float) -> ReadReplica | None:
+    """The replica named by a leader's answer; None means the leader itself.
+
+    A leader that places readers by rack answers each fetch from another rack with no records and the name of
+    a replica nearby, so a consumer with a rack must fetch from that replica.
+    """
+    if named in (_NO_REPLICA, leader.node_id):
+        return None
+    return ReadReplica(BrokerId(named), leader, now + lease_s)
+
+
+def broker_to_read(
+    replica: ReadReplica | None, leader: Leader, live: Container[BrokerId], now: float
+) -> BrokerId:
+    """The replica while the choice is valid: in time, by the same leader, its broker alive; or the leader."""
+    if replica is None or replica.advised_by != leader or now >= replica.until or replica.node_id not in live:
+        return leader.node_id
+    return replica.node_id
+
+
+class Verdict(Enum):
+    """The validity of a partition's position on a new leader."""
+
+    HOLDS = "holds"
+    FETCHED_AHEAD = "only records fetched ahead are gone"
+    TRUNCATED = "records that were taken are gone"
+    NO_COMMON_HISTORY = "the leader knows no such epoch, nor an earlier one"
+
+
+def judge(fetch_offset: int, taken_offset: int, answer: LeaderEpochEndOffset) -> Verdict:
+    """The verdict on a position, by the end of its epoch on the new leader; taken_offset ≤ fetch_offset.
+
+    An unclean election may replace the history that was read by a shorter one, which offsets alone do not
+    show once the new one has grown.
+    """
+    if answer.end_offset == _UNDEFINED or answer.leader_epoch == _UNDEFINED:
+        return Verdict.NO_COMMON_HISTORY
+    if answer.end_offset >= fetch_offset:
+        return Verdict.HOLDS
+    return Verdict.FETCHED_AHEAD if answer.end_offset >= taken_offset else Verdict.TRUNCATED
 
 
 class PartitionState:
@@ -247,7 +308,7 @@ class PartitionState:
         self.fetch_epoch = batches[-1][1].partition_leader_epoch
 
     def take(self, max_records: int) -> list[ConsumerRecord]:
-        """The next records, at most ``max_records`` and of one batch; moves the position behind them.
+        """The next records, at most ``max_records`` and of one batch; moves the position past them.
 
         Empty only if there is no data. Raises decoding errors; the position then stays before the damaged
         batch.
@@ -292,3 +353,23 @@ class PartitionState:
         if not fields:
             self.position = self.taken_offset = header.next_offset
         return True
+
+
+def consumer_metrics(states: Iterable[PartitionState]) -> dict[str, int]:
+    """Kafka's metrics of the partitions that were fetched at least once, as of the last fetch.
+
+    - ``records-lag-max``: the largest distance of a position to its high watermark;
+    - ``records-lead-min``: the smallest distance of a position to its log's start. At 0 retention may delete
+      the next records before they are read.
+    """
+    fetched = [
+        (state.position, state.high_watermark, state.log_start_offset)
+        for state in states
+        if state.position is not None and state.high_watermark >= 0 and state.log_start_offset >= 0
+    ]
+    if not fetched:
+        return {}
+    return {
+        "records-lag-max": max(max(0, high_watermark - position) for position, high_watermark, _ in fetched),
+        "records-lead-min": min(max(0, position - log_start) for position, _, log_start in fetched),
+    }

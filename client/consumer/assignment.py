@@ -1,0 +1,228 @@
+"""The consumer's partitions: which they are, where each starts, and whose records are handed out next.
+
+Partitions take turns, so that none starves. A partition is not fetched until its start is known: the request
+for its committed offset is retried after every retriable error, because a reset must not replace a committed
+offset. A seek of the user takes precedence. Everything here runs on the consumer's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final
+
+from barnabas.client.config import ConsumerConfig
+from barnabas.client.consumer.partition_state import ConsumerRecord, PartitionState, Reset, reset_of
+from barnabas.client.errors import BarnabasError, report_bug
+from barnabas.client.offsets import OffsetAndMetadata
+from barnabas.protocol.ids import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_NEVER: Final = float("inf")
+
+Committed = dict[TopicPartition, OffsetAndMetadata | None]
+FetchCommitted = Callable[[Collection[TopicPartition], int], Awaitable[Committed]]
+"""Fetches committed offsets within a time limit in ms."""
+
+
+class Assignment:
+    """The partitions of one consumer; ``changed`` is called when some can be fetched or have an error."""
+
+    def __init__(self, config: ConsumerConfig, changed: Callable[[], None]) -> None:
+        self._config = config
+        self._changed = changed
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self._turns: deque[PartitionState] = deque()
+        self._searches: set[asyncio.Task[None]] = set()
+        """They find the start offsets of new partitions."""
+        self.current: Iterator[ConsumerRecord] = iter(())
+        """The records that `getone` and `async for` return one by one."""
+        self.current_state: PartitionState | None = None
+        """Their partition."""
+        self.current_generation = 0
+        self._failed: PartitionState | None = None
+        """The partition whose error is raised next; the records of others come first and may never end."""
+
+    # Which partitions
+
+    def add(self, partitions: Iterable[TopicPartition], fetch: FetchCommitted | None) -> None:
+        """Read these too, each from the offset that ``fetch`` gets, or where `auto_offset_reset` says."""
+        new = [self._add(tp) for tp in partitions if tp not in self.states]
+        if fetch is not None and new:
+            self._find_starts(new, fetch)
+
+    def add_at(self, partitions: Iterable[TopicPartition], starts: Committed) -> None:
+        """Read these too, each from its committed offset, or from where `auto_offset_reset` says."""
+        for tp in partitions:
+            state = self._add(tp)
+            if (start := starts.get(tp)) is not None:
+                state.begin_at(start.offset, start.leader_epoch)
+        self._changed()
+
+    def _add(self, tp: TopicPartition) -> PartitionState:
+        state = self.states[tp] = PartitionState(tp, check_crcs=self._config.check_crcs)
+        state.seek(None, reset_of(self._config))
+        self._turns.append(state)
+        return state
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop reading these."""
+        for tp in partitions:
+            self._leave_current(self.states[tp])
+            self.states.pop(tp).seek(None, None)
+        self._turns = deque(self.states.values())
+
+    def close(self) -> None:
+        for task in self._searches:
+            task.cancel()
+        self.states.clear()
+        self._turns.clear()
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions that may be committed, of all partitions that have one."""
+        return {
+            tp: OffsetAndMetadata(state.position, "", state.position_epoch)
+            for tp, state in self.states.items()
+            if state.position is not None
+        }
+
+    # From where
+
+    def seek(self, state: PartitionState, offset: int | None, reset: Reset | None) -> None:
+        self._leave_current(state)
+        state.seek(offset, reset)
+
+    def rewind(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Continue from offsets that the blocking facade polled but did not hand out."""
+        for tp, offset in offsets.items():
+            if tp in self.states:
+                self._leave_current(self.states[tp])
+                self.states[tp].rewind(offset)
+
+    def pause(self, state: PartitionState) -> None:
+        """Hand out no records; the current ones are refetched after the resume."""
+        state.is_paused = True
+        if self.current_state is state:
+            position = state.position
+            self.finish_current()
+            state.rewind(position)
+
+    def _find_starts(self, states: Collection[PartitionState], fetch: FetchCommitted) -> None:
+        for state in states:
+            state.retry_at = _NEVER
+        # Before any seek of the user, which raises the generation.
+        generations = {state: state.generation for state in states}
+        task = asyncio.get_running_loop().create_task(self._search(generations, fetch))
+        self._searches.add(task)
+        task.add_done_callback(partial(self._searched, generations))
+
+    async def _search(self, generations: dict[PartitionState, int], fetch: FetchCommitted) -> None:
+        failure: BarnabasError | None = None
+        offsets: Committed = {}
+        backoff = self._config.make_retry_backoff()
+        while unplaced := [state.tp for state, known in generations.items() if state.generation == known]:
+            try:
+                offsets = await fetch(unplaced, self._config.default_api_timeout_ms)
+            except BarnabasError as error:
+                if error.retriable:
+                    log.warning("%s; retrying", error)
+                    backoff.failed(time.monotonic())
+                    await asyncio.sleep(backoff.remaining(time.monotonic()))
+                    continue
+                failure = error
+            break
+        self._place(generations, offsets, failure)
+
+    def _place(
+        self, generations: dict[PartitionState, int], offsets: Committed, failure: BarnabasError | None
+    ) -> None:
+        for state, generation in generations.items():
+            if state.generation != generation:
+                continue
+            if (start := offsets.get(state.tp)) is not None:
+                state.begin_at(start.offset, start.leader_epoch)
+            else:
+                state.seek(None, reset_of(self._config))
+                state.error = failure
+        self._changed()
+
+    def _searched(self, generations: dict[PartitionState, int], task: asyncio.Task[None]) -> None:
+        self._searches.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            # A bug of ours: the user's next poll must raise it instead of waiting without end.
+            self._place(generations, {}, report_bug("finding the start offsets failed", error))
+
+    # Handing out
+
+    def collect(self, limit: int, *, from_one_partition: bool = False) -> list[ConsumerRecord]:
+        """The next records, at most ``limit``; each partition's are in order. Raises a partition's error."""
+        records = self.finish_current() if self.current_state is not None else []
+        if len(records) > limit:
+            self._begin_current(records[limit:])
+            records = records[:limit]
+        elif not records:
+            self._raise_overdue_error()
+        made_room = False
+        for _ in range(len(self._turns)):
+            if len(records) >= limit or (records and from_one_partition):
+                break
+            state = self._turns[0]
+            self._turns.rotate(-1)
+            if state.is_paused:
+                continue
+            before = state.buffered_bytes
+            try:
+                while len(records) < limit and (taken := state.take(limit - len(records))):
+                    records += taken
+            except BarnabasError as damage:
+                state.error = damage
+            made_room = made_room or state.buffered_bytes < before
+            if state.error is not None and self._failed is None:
+                self._failed = state
+        if made_room:
+            self._changed()
+        if not records:
+            self._raise_overdue_error()
+        return records
+
+    def take_current(self) -> bool:
+        """Begin to hand out one partition's next records one by one; whether there are any."""
+        records = self.collect(self._config.max_poll_records, from_one_partition=True)
+        if not records:
+            return False
+        self._begin_current(records)
+        return True
+
+    def _begin_current(self, records: list[ConsumerRecord]) -> None:
+        state = self.states[TopicPartition(records[0].topic, records[0].partition)]
+        self.current, self.current_state = iter(records), state
+        self.current_generation = state.generation
+        state.position = records[0].offset
+
+    def finish_current(self) -> list[ConsumerRecord]:
+        """Stop handing out records one by one; returns the remaining ones.
+
+        None remain if the partition's position has changed meanwhile, for example by a truncation.
+        """
+        left, state = list(self.current), self.current_state
+        self.current, self.current_state = iter(()), None
+        if state is None or state.generation != self.current_generation:
+            return []
+        state.position = state.taken_offset
+        return left
+
+    def _leave_current(self, state: PartitionState) -> None:
+        if self.current_state is state:
+            self.finish_current()
+
+    def _raise_overdue_error(self) -> None:
+        """Raise the error of a partition that the last poll met, if it persists."""
+        state, self._failed = self._failed, None
+        if state is not None and self.states.get(state.tp) is state and state.error is not None:
+            raise state.error.again()
