@@ -97,4 +97,6 @@ def report_bug(message: str, bug: BaseException) -> protocol.BarnabasError:
     ``message`` names the work that it ended.
     """
     asyncio.get_running_loop().call_exception_handler({"message": message, "exception": bug})
-    return bug if isinstance(bug, protocol.BarnabasError) else protocol.LocalError(f"{type(bug).__name__}: {bug}")
+    if isinstance(bug, protocol.BarnabasError):
+        return bug
+    return protocol.LocalError(f"{type(bug).__name__}: {bug}")

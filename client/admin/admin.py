@@ -9,13 +9,11 @@ An admin client belongs to the event loop that it was started on.
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from barnabas.client.admin.configs import (
     Append,
@@ -26,33 +24,54 @@ from barnabas.client.admin.configs import (
     alter_configs,
     describe_configs,
 )
-from barnabas.client.admin.controller_calls import ask_controller, broker_timeout_ms
-from barnabas.client.admin.groups import AdminGroups, GroupDescription, GroupListing, MemberDescription
+from barnabas.client.admin.groups import (
+    DEAD,
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+    ask_coordinator,
+    for_each,
+    group_description,
+    groups_of_broker,
+    offsets_of_group,
+)
+from barnabas.client.admin.topics import (
+    CreatedTopic,
+    NewPartitions,
+    NewTopic,
+    ask_controller,
+    broker_timeout_ms,
+    creatable_topic,
+    growing_topic,
+    wait_until_everywhere,
+)
 from barnabas.client.cluster import Cluster, ClusterOwner
 from barnabas.client.config import AdminConfig
-from barnabas.client.errors import ClientClosed, TopicErrors
+from barnabas.client.errors import ClientClosed, CommitFailed, GroupErrors, TopicErrors
 from barnabas.client.metadata import Node, TopicInfo, nodes_of, topic_info
-from barnabas.client.offsets import ListedOffset, OffsetSpec, list_offsets
+from barnabas.client.offsets import (
+    ListedOffset,
+    OffsetAndMetadata,
+    OffsetSpec,
+    OffsetToCommit,
+    checked_offsets,
+    list_offsets,
+)
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.messages.configs import ConfigSource
 from barnabas.protocol.messages.describe_replicas import DescribeReplicasRequest, ReplicaDescription
-from barnabas.protocol.messages.metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataTopic,
+from barnabas.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from barnabas.protocol.messages.join_group import NO_MEMBER, LeaveGroupRequest, MemberIdentity
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.protocol.messages.offsets import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
 )
-from barnabas.protocol.messages.partitions import (
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-)
+from barnabas.protocol.messages.partitions import CreatePartitionsRequest
 from barnabas.protocol.messages.topics import (
     USE_DEFAULT,
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicState,
@@ -77,32 +96,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to create. -1 means the broker's default; ``replica_assignment`` replaces both counts."""
-
-    name: str
-    num_partitions: int = USE_DEFAULT
-    replication_factor: int = USE_DEFAULT
-    configs: Mapping[str, str] = field(default_factory=dict)
-    replica_assignment: Mapping[int, Sequence[int]] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NewPartitions:
-    """The new total of partitions; ``assignments`` has the replicas of each new partition in order."""
-
-    total_count: int
-    assignments: Sequence[Sequence[int]] | None = None
-
-
-class CreatedTopic(NamedTuple):
-    name: str
-    topic_id: TopicId
-    num_partitions: int
-    replication_factor: int
-
-
 class ClusterDescription(NamedTuple):
     """``controller_id`` is -1 while there is no controller."""
 
@@ -119,11 +112,7 @@ class BrokerReplicas(NamedTuple):
     error: BarnabasError | None
 
 
-_KNOWN_POLL_S: Final = 0.01
-_KNOWN_TIMEOUT_MS: Final = 2_000
-
-
-class Admin(ClusterOwner, AdminGroups):
+class Admin(ClusterOwner):
     """Settings as in `AdminConfig`, by name or as one ``config``; see the module."""
 
     def __init__(self, config: AdminConfig | None = None, **settings: Any) -> None:
@@ -167,7 +156,7 @@ class Admin(ClusterOwner, AdminGroups):
         wanted = [topics] if isinstance(topics, NewTopic) else list(topics)
         timeout_ms = self._timeout(timeout_ms)
         request = CreateTopicsRequest(
-            topics=[_creatable(topic) for topic in wanted],
+            topics=[creatable_topic(topic) for topic in wanted],
             timeout_ms=broker_timeout_ms(timeout_ms, self.config.request_timeout_ms),
             validate_only=validate_only,
         )
@@ -191,7 +180,8 @@ class Admin(ClusterOwner, AdminGroups):
             text = result.error_message or f"topic {result.name!r} was not created"
             errors[result.name] = api_error(result.error_code, text)
         if created and not validate_only:
-            await self._wait_until_everybody(
+            await wait_until_everywhere(
+                self._open(),
                 created,
                 lambda known: all(
                     name in known and known[name].topic_id == topic.topic_id
@@ -228,31 +218,6 @@ class Admin(ClusterOwner, AdminGroups):
             return None
         return CreatedTopic(wanted.name, info.topic_id, len(replicas), factor)
 
-    async def _wait_until_everybody(
-        self, names: Iterable[str], knows: Callable[[Mapping[str, MetadataTopic]], bool], deadline: float
-    ) -> None:
-        """Wait until every broker's metadata has a change, so that later requests to any broker see it.
-
-        ``knows`` gets those of the topics that a broker has. The controller has answered already; it updates
-        the others within milliseconds. A broker that does not answer, or lacks the change at the deadline, is
-        skipped, because the change is made all the same.
-        """
-        cluster = self._open()
-        request = MetadataRequest(
-            topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
-        )
-        for node_id in list(cluster.nodes):
-            while (left_ms := int((deadline - time.monotonic()) * 1000)) > 0:
-                try:
-                    answer = await cluster.request(
-                        node_id, request, timeout_ms=min(left_ms, _KNOWN_TIMEOUT_MS)
-                    )
-                except BarnabasError:
-                    break
-                if knows({one.name or "": one for one in answer.topics if one.error_code == ErrorCode.NONE}):
-                    break
-                await asyncio.sleep(_KNOWN_POLL_S)
-
     async def delete_topics(self, names: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
         """Delete topics and wait until they are gone from all metadata. Raises as `create_topics`."""
         wanted = [names] if isinstance(names, str) else list(names)
@@ -277,7 +242,8 @@ class Admin(ClusterOwner, AdminGroups):
             else:
                 deleted[result.name or ""] = result.topic_id
         if deleted:
-            await self._wait_until_everybody(
+            await wait_until_everywhere(
+                self._open(),
                 deleted,
                 lambda known: (
                     not any(
@@ -306,7 +272,7 @@ class Admin(ClusterOwner, AdminGroups):
         }
         timeout_ms = self._timeout(timeout_ms)
         request = CreatePartitionsRequest(
-            topics=[_growing(name, more) for name, more in wanted.items()],
+            topics=[growing_topic(name, more) for name, more in wanted.items()],
             timeout_ms=broker_timeout_ms(timeout_ms, self.config.request_timeout_ms),
             validate_only=validate_only,
         )
@@ -325,7 +291,8 @@ class Admin(ClusterOwner, AdminGroups):
             errors[result.name] = api_error(result.error_code, text)
         grown = {name: more.total_count for name, more in wanted.items() if name not in errors}
         if grown and not validate_only:
-            await self._wait_until_everybody(
+            await wait_until_everywhere(
+                self._open(),
                 grown,
                 lambda known: all(
                     name in known and len(known[name].partitions) >= count for name, count in grown.items()
@@ -439,6 +406,147 @@ class Admin(ClusterOwner, AdminGroups):
             found.append(BrokerReplicas(node, replicas, error))
         return found
 
+    # Groups
+
+    async def list_groups(
+        self, *, states: Iterable[str] = (), timeout_ms: int | None = None
+    ) -> list[GroupListing]:
+        """The groups of all live brokers, by name; only those in these states, if any are given.
+
+        Raises the last error of a broker that did not answer before the timeout.
+        """
+        cluster, timeout_ms = self._open(), self._timeout(timeout_ms)
+        await cluster.refresh()
+        request = ListGroupsRequest(states_filter=list(states))
+        deadline = time.monotonic() + timeout_ms / 1000
+        listed = await for_each(
+            cluster.nodes, lambda node_id: groups_of_broker(cluster, node_id, request, deadline)
+        )
+        found = {group_id: group for groups in listed.values() for group_id, group in groups.items()}
+        return [
+            GroupListing(group.group_id, group.protocol_type, group.group_state)
+            for _, group in sorted(found.items())
+        ]
+
+    async def describe_groups(
+        self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None
+    ) -> dict[str, GroupDescription]:
+        """State, members and assignments. Raises GROUP_ID_NOT_FOUND for a group that does not exist."""
+        wanted = [group_ids] if isinstance(group_ids, str) else list(group_ids)
+
+        async def describe(group_id: str) -> GroupDescription:
+            answer, coordinator = await ask_coordinator(
+                self._open(),
+                group_id,
+                DescribeGroupsRequest(groups=[group_id]),
+                lambda answer: [group.error_code for group in answer.groups],
+                self._timeout(timeout_ms),
+            )
+            group = answer.groups[0]
+            if group.group_state == DEAD:
+                raise api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
+            return group_description(group, coordinator)
+
+        return await for_each(wanted, describe)
+
+    async def delete_groups(self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
+        """Delete groups and their offsets. If one cannot be deleted, the others are.
+
+        Raises an ApiError such as NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND for a single group, and GroupErrors
+        if some of several groups failed.
+        """
+        wanted = [group_ids] if isinstance(group_ids, str) else list(group_ids)
+
+        async def delete(group_id: str) -> BarnabasError | None:
+            try:
+                await ask_coordinator(
+                    self._open(),
+                    group_id,
+                    DeleteGroupsRequest(groups_names=[group_id]),
+                    lambda answer: [result.error_code for result in answer.results],
+                    self._timeout(timeout_ms),
+                )
+            except BarnabasError as error:
+                return error
+            return None
+
+        outcomes = await for_each(wanted, delete)
+        errors = {group_id: error for group_id, error in outcomes.items() if error is not None}
+        if errors and len(outcomes) == 1:
+            raise errors.popitem()[1]
+        if errors:
+            raise GroupErrors(errors, dict.fromkeys(outcomes.keys() - errors.keys()))
+
+    async def remove_members(
+        self, group_id: str, group_instance_ids: Iterable[str], *, timeout_ms: int | None = None
+    ) -> None:
+        """Remove static members that will not return. Raises UNKNOWN_MEMBER_ID."""
+        members = [
+            MemberIdentity(member_id=NO_MEMBER, group_instance_id=instance, reason="removed by an operator")
+            for instance in group_instance_ids
+        ]
+        await ask_coordinator(
+            self._open(),
+            group_id,
+            LeaveGroupRequest(group_id=group_id, members=members),
+            lambda answer: [answer.error_code, *(member.error_code for member in answer.members)],
+            self._timeout(timeout_ms),
+        )
+
+    async def group_offsets(
+        self,
+        group_id: str,
+        partitions: Collection[TopicPartition] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Committed offsets of all partitions, or of these, where None means that there is none."""
+        offsets = offsets_of_group(self._open(), group_id)
+        if partitions is None:
+            return await offsets.fetch_all(self._timeout(timeout_ms))
+        return await offsets.fetch(partitions, self._timeout(timeout_ms))
+
+    async def alter_group_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetToCommit],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Set the committed offsets of a group. Raises NON_EMPTY_GROUP while it has members."""
+        try:
+            await offsets_of_group(self._open(), group_id).commit(
+                checked_offsets(offsets), self._timeout(timeout_ms)
+            )
+        except CommitFailed as error:
+            raise api_error(
+                ErrorCode.NON_EMPTY_GROUP,
+                f"group {group_id!r} has members, which commit offsets of their own: stop them first",
+            ) from error
+
+    async def delete_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+    ) -> None:
+        """Delete committed offsets. Raises GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND and their kind."""
+        topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
+        for topic, partition in partitions:
+            asked = OffsetDeleteRequestPartition(partition_index=partition)
+            topics.setdefault(topic, []).append(asked)
+        request = OffsetDeleteRequest(
+            group_id=group_id,
+            topics=[OffsetDeleteRequestTopic(name=name, partitions=found) for name, found in topics.items()],
+        )
+        await ask_coordinator(
+            self._open(),
+            group_id,
+            request,
+            lambda answer: [
+                answer.error_code,
+                *(one.error_code for topic in answer.topics for one in topic.partitions),
+            ],
+            self._timeout(timeout_ms),
+        )
+
     async def _metadata(self, topics: list[str] | None) -> MetadataResponse:
         asked = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         return await self._open().ask_any(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
@@ -450,27 +558,6 @@ class Admin(ClusterOwner, AdminGroups):
         if self._cluster is None:
             raise ClientClosed("the admin client is not started; use `async with Admin(…)`")
         return self._cluster
-
-
-def _creatable(topic: NewTopic) -> CreatableTopic:
-    assignments = [
-        CreatableReplicaAssignment(partition_index=partition, broker_ids=list(replicas))
-        for partition, replicas in (topic.replica_assignment or {}).items()
-    ]
-    return CreatableTopic(
-        name=topic.name,
-        num_partitions=USE_DEFAULT if assignments else topic.num_partitions,
-        replication_factor=USE_DEFAULT if assignments else topic.replication_factor,
-        assignments=assignments,
-        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
-    )
-
-
-def _growing(name: str, more: NewPartitions) -> CreatePartitionsTopic:
-    assignments = None
-    if more.assignments is not None:
-        assignments = [CreatePartitionsAssignment(broker_ids=list(replicas)) for replicas in more.assignments]
-    return CreatePartitionsTopic(name=name, count=more.total_count, assignments=assignments)
 
 
 def _raise_errors(errors: dict[str, ApiError], results: Mapping[str, object], asked: int) -> None:

@@ -1,0 +1,160 @@
+"""Topics to create and to grow, and the requests for them to the controller.
+
+An answer may be lost after the change was made. The request is then retried, and the second answer does not
+show whether the first attempt succeeded: `Answered.is_doubtful`. Belongs to the event loop of the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from barnabas.client.cluster import Cluster
+from barnabas.protocol.errors import (
+    BarnabasError,
+    ConnectionClosed,
+    ConnectionRefused,
+    ErrorCode,
+    RequestTimedOutLocally,
+    api_error,
+)
+from barnabas.protocol.ids import TopicId
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataTopic
+from barnabas.protocol.messages.partitions import CreatePartitionsAssignment, CreatePartitionsTopic
+from barnabas.protocol.messages.topics import (
+    USE_DEFAULT,
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+)
+from barnabas.protocol.schema import RequestOf
+
+R = TypeVar("R")
+
+_POLL_S: Final = 0.01
+_POLL_TIMEOUT_MS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. -1 means the broker's default; ``replica_assignment`` replaces both counts."""
+
+    name: str
+    num_partitions: int = USE_DEFAULT
+    replication_factor: int = USE_DEFAULT
+    configs: Mapping[str, str] = field(default_factory=dict)
+    replica_assignment: Mapping[int, Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """The new total of partitions; ``assignments`` has the replicas of each new partition in order."""
+
+    total_count: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+class CreatedTopic(NamedTuple):
+    name: str
+    topic_id: TopicId
+    num_partitions: int
+    replication_factor: int
+
+
+def creatable_topic(topic: NewTopic) -> CreatableTopic:
+    assignments = [
+        CreatableReplicaAssignment(partition_index=partition, broker_ids=list(replicas))
+        for partition, replicas in (topic.replica_assignment or {}).items()
+    ]
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=USE_DEFAULT if assignments else topic.num_partitions,
+        replication_factor=USE_DEFAULT if assignments else topic.replication_factor,
+        assignments=assignments,
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+    )
+
+
+def growing_topic(name: str, more: NewPartitions) -> CreatePartitionsTopic:
+    assignments = None
+    if more.assignments is not None:
+        assignments = [CreatePartitionsAssignment(broker_ids=list(replicas)) for replicas in more.assignments]
+    return CreatePartitionsTopic(name=name, count=more.total_count, assignments=assignments)
+
+
+class Answered(NamedTuple, Generic[R]):
+    """An answer, and whether an earlier attempt may have carried out the request, or part of it."""
+
+    response: R
+    is_doubtful: bool
+
+
+def broker_timeout_ms(timeout_ms: int, request_timeout_ms: int) -> int:
+    """The time limit for a broker, so that it answers before the client gives up."""
+    return min(timeout_ms, request_timeout_ms) * 9 // 10
+
+
+async def ask_controller(
+    cluster: Cluster, request: RequestOf[R], codes: Callable[[R], list[int]], timeout_ms: int
+) -> Answered[R]:
+    """Ask brokers until the controller answers. Raises the last error after the timeout."""
+    deadline = time.monotonic() + timeout_ms / 1000
+    is_doubtful = False
+    while True:
+        left_ms = int((deadline - time.monotonic()) * 1000)
+        try:
+            response = await cluster.request(
+                cluster.cache.controller_id,
+                request,
+                timeout_ms=max(1, min(left_ms, cluster.config.request_timeout_ms)),
+            )
+            found = codes(response)
+            if ErrorCode.NOT_CONTROLLER not in found:
+                return Answered(response, is_doubtful)
+            # It may have been the controller for the first of several topics.
+            is_doubtful = is_doubtful or ErrorCode.NONE in found
+            error: BarnabasError = api_error(ErrorCode.NOT_CONTROLLER)
+        except BarnabasError as failure:
+            if not failure.retriable:
+                raise
+            is_doubtful = is_doubtful or _may_be_done(failure)
+            error = failure
+        if time.monotonic() >= deadline:
+            raise error
+        await cluster.refresh_before(deadline)
+
+
+def _may_be_done(error: BarnabasError) -> bool:
+    return isinstance(error, RequestTimedOutLocally) or (
+        isinstance(error, ConnectionClosed) and not isinstance(error, ConnectionRefused)
+    )
+
+
+async def wait_until_everywhere(
+    cluster: Cluster,
+    names: Iterable[str],
+    is_visible: Callable[[Mapping[str, MetadataTopic]], bool],
+    deadline: float,
+) -> None:
+    """Wait until the metadata of every broker has a change, so that later requests to any broker see it.
+
+    ``is_visible`` gets the named topics that a broker has. The controller has answered already and updates
+    the others within milliseconds. A broker that does not answer, or lacks the change at the deadline, is
+    skipped, because the change is made all the same.
+    """
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
+    )
+    for node_id in list(cluster.nodes):
+        while (left_ms := int((deadline - time.monotonic()) * 1000)) > 0:
+            try:
+                answer = await cluster.request(node_id, request, timeout_ms=min(left_ms, _POLL_TIMEOUT_MS))
+            except BarnabasError:
+                break
+            topics = [topic for topic in answer.topics if topic.error_code == ErrorCode.NONE]
+            if is_visible({topic.name or "": topic for topic in topics}):
+                break
+            await asyncio.sleep(_POLL_S)
