@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from barnabas.client.bugs import report_bug
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ProducerConfig
-from barnabas.client.errors import DeliveryTimedOut
+from barnabas.client.errors import DeliveryTimedOut, report_bug
+from barnabas.client.metadata import LEADERSHIP_ERRORS
 from barnabas.client.producer.accumulator import Accumulator, PartitionQueue
 from barnabas.client.producer.batch import BatchState, ProducerBatch, now
-from barnabas.client.producer.identity import IdentitySource
+from barnabas.client.producer.sequences import ProducerIdentity
 from barnabas.protocol.backoff import doubled, jittered
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest
 from barnabas.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -38,18 +40,6 @@ log = logging.getLogger(__name__)
 
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 """Codes that smaller batches may cure: above ``max.message.bytes``, or larger than a segment."""
-_LEADERSHIP: Final = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-    }
-)
-"""Codes after which another broker may lead: the next attempt waits for metadata, not for a back-off."""
 _NOT_WRITTEN: Final = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -82,7 +72,76 @@ _GATHER_S: Final = 0.05
 _BUG: Final = "sending records failed"
 
 
+class IdentitySource:
+    """The producer id of an idempotent producer, requested once, from any broker, without a time limit.
+
+    A permanent error (an old broker, no permission) fails the waiting records, and the next record starts a
+    new request. ``changed`` is called when a request has ended.
+    """
+
+    def __init__(self, cluster: Cluster, changed: Callable[[], None]) -> None:
+        self.current: ProducerIdentity | None = None
+        """The id that partitions begin with."""
+        self.failure: BarnabasError | None = None
+        """The permanent error, if a retry cannot help."""
+        self.last_error: BarnabasError | None = None
+        """The last retriable error."""
+        self._cluster = cluster
+        self._changed = changed
+        self._asking: asyncio.Task[None] | None = None
+
+    def ask(self, worn_out: int | None = None) -> ProducerIdentity | None:
+        """The id, a new one if its epochs are used up; None while it is requested."""
+        if self.current is not None and self.current.producer_id == worn_out:
+            self.current = None
+        if self.current is None and self._asking is None:
+            self.failure = None
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+            self._asking.add_done_callback(self._asked)
+        return self.current
+
+    def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _ask(self) -> None:
+        backoff = self._cluster.config.make_retry_backoff()
+        while True:
+            try:
+                self.current = await self._ask_once()
+                self.last_error = None
+                return
+            except BarnabasError as error:
+                if not error.retriable:
+                    raise
+                self.last_error = error
+                log.debug("no producer id yet: %s", error)
+            backoff.failed(time.monotonic())
+            await asyncio.sleep(backoff.remaining(time.monotonic()))
+
+    async def _ask_once(self) -> ProducerIdentity:
+        node_id, answer = await self._cluster.ask_any_node(InitProducerIdRequest())
+        if answer.error_code != ErrorCode.NONE:
+            raise api_error(answer.error_code, f"broker {node_id} gave no producer id")
+        return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        self._asking = None
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, BarnabasError):
+            log.warning("no producer id was assigned: %s", error)
+            self.failure = error
+        elif error is not None:
+            # A bug of ours must not leave the records without an outcome.
+            self.failure = report_bug("requesting a producer id failed", error)
+        self._changed()
+
+
 class _Sent(NamedTuple):
+    """A batch in a request, with its attempt."""
+
     queue: PartitionQueue
     batch: ProducerBatch
     flight: int
@@ -374,7 +433,7 @@ class Sender:
                 self._fail(queue, batch, report_bug(_BUG, bug), may_be_written=batch.may_be_written)
             return
         backoff_ms = 0.0
-        if code in _LEADERSHIP:
+        if code in LEADERSHIP_ERRORS:
             self._cluster.invalidate(queue.tp)
         else:
             backoff_ms = self._backoff_ms(batch)
