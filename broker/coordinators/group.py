@@ -1,58 +1,52 @@
-"""One group, pure: requests and time go in, answers, records and deadlines come out.
+"""One group, pure: requests and time go in; answers, records and deadlines come out.
 
-How it is driven (all of it under one lock per group; nothing here blocks, reads a clock or does I/O):
+How to drive it (under one lock per group; nothing here blocks, reads a clock or does I/O):
 
-- Every event returns `Effects`: append each of ``appends`` in order, with acks=all, before the lock is given
-  up, and report the outcome of each that has a number by `appended`, exactly once; send each of ``answers``.
-- A request whose answer is not among the effects waits in the group. It is answered by a later event.
-- `next_deadline_ms` is the latest time for the next `tick`, and cheap to read. Heartbeats never make
-  it earlier; read it again after every other event. Calling `tick` too early or too often does no harm.
-- When `is_dead`, drop the object: the group was deleted, has expired or was unloaded. The outcomes of its
-  appends must still be reported, so that commits are answered.
+- Every event returns `Effects`: queue its appends in order before the lock is released, pass the outcome of
+  each numbered append to `appended` exactly once, and send the answers.
+- A request without an answer in the effects waits in the group. A later event answers it.
+- `next_deadline_ms` is the latest time of the next `tick`, and cheap to read. Heartbeats never make it
+  earlier; read it again after every other event. A tick that is early or repeated does no harm.
+- When `is_dead`, drop the object: the group was deleted, has expired or was unloaded. Still report the
+  outcomes of its appends, so that commits are answered.
 
-An unknown group answers as a new one does; but a commit of generation 0 or more gets ILLEGAL_GENERATION,
-DeleteGroups and OffsetDelete GROUP_ID_NOT_FOUND, and it is described as Dead.
+An unknown group answers as a new one does. But a commit of generation 0 or more gets ILLEGAL_GENERATION,
+DeleteGroups and OffsetDelete get GROUP_ID_NOT_FOUND, and it is described as Dead.
 
-Guarantees: those of `rebalance`; and a commit is accepted only from a member of the present generation, or
-from outside while there are no members; it counts when it is replicated.
+Guarantees: those of `rebalance`; and a commit is accepted only from a member of the current generation, or
+from outside while there are no members; it is valid when it is replicated.
 
-Source: Kafka 3.9's classic group coordinator for errors and their order.
+Source: Kafka 3.9's classic group coordinator for errors and their order; KIP-345 (static members), KIP-389
+(group.max.size), KIP-394 (required member ids), KIP-814 (a static leader that skips the assignment).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from barnabas.broker.coordinators.group_effects import (
-    Append,
     Client,
     Commit,
-    CommitResponse,
     Effects,
     GroupLimits,
     JoinOptions,
     Moment,
+    Outbox,
     Token,
+    generation_error,
 )
-from barnabas.broker.coordinators.group_log import (
-    GroupRecord,
-    OffsetAndMetadata,
-    OffsetRecord,
-    Record,
-    StoredGroup,
-)
-from barnabas.broker.coordinators.group_state import GroupState
-from barnabas.broker.coordinators.joining import Asked, Joining, Replacement
-from barnabas.broker.coordinators.members import Protocol
-from barnabas.broker.coordinators.offsets import CommittedOffsets, commit_error
-from barnabas.broker.coordinators.rebalance import EmptyGeneration, Rebalance, store_error
-from barnabas.broker.coordinators.subscription import CONSUMER_PROTOCOL_TYPE
+from barnabas.broker.coordinators.group_log import GroupRecord, Record, StoredGroup
+from barnabas.broker.coordinators.members import Member, MemberProtocol, Members
+from barnabas.broker.coordinators.offsets import GroupOffsets, LoadedOffset
+from barnabas.broker.coordinators.rebalance import GroupState, Rebalance, join_refused
+from barnabas.broker.coordinators.subscription import CONSUMER_PROTOCOL_TYPE, topics_of_all
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.groups import DescribedGroup, DescribedGroupMember, ListedGroup
 from barnabas.protocol.messages.join_group import (
     NO_MEMBER,
@@ -70,41 +64,32 @@ logger = logging.getLogger(__name__)
 
 GROUP_TYPE: Final = "classic"
 _LATEST: Final = JoinOptions()
-
-
-class _Assignment(NamedTuple):
-    """The purpose of an append: what the leader of a generation gave to its members."""
-
-    generation_id: int
-    assignment: dict[str, bytes]
-
-
-class _Commit(NamedTuple):
-    """The purpose of an append: offsets; ``refused`` has those of the same request that were not appended."""
-
-    token: Token
-    offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    refused: CommitResponse
-
-
-class LoadedOffset(NamedTuple):
-    """An offset as the log has it: ``record_offset`` is that of its batch."""
-
-    partition: TopicPartition
-    value: OffsetAndMetadata
-    record_offset: int
+_NAME_CHARS_IN_ID: Final = 255
+"""How many characters of the client's or the instance's name a member id begins with."""
 
 
 class OffsetDeletion(NamedTuple):
-    """What OffsetDelete did: an ``error`` for all, or else one for each partition."""
+    """The result of OffsetDelete: an ``error`` for the request, or else one for each partition."""
 
     error: ErrorCode
     partitions: dict[TopicPartition, ErrorCode]
     effects: Effects
 
 
+class _Replacement(NamedTuple):
+    """A static member that came back under a new id, in a generation that continues."""
+
+    generation_id: int
+    member: Member
+    token: Token
+    former: Member
+    """A copy from before the return."""
+    former_leader_id: str | None
+    can_skip_assignment: bool
+
+
 class Group:
-    """``new_id`` makes what no other member id ends with."""
+    """``new_id`` makes a suffix that no other member id has."""
 
     def __init__(
         self,
@@ -114,11 +99,12 @@ class Group:
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self.group_id = group_id
-        self.offsets = CommittedOffsets()
         self._limits = limits
-        self._core = Rebalance(group_id, limits, now)
-        self._members = self._core.members
-        self._joining = Joining(self._core, limits, new_id)
+        self._new_id = new_id
+        self._outbox = Outbox(group_id)
+        self._members = Members()
+        self._rebalance = Rebalance(group_id, limits, self._members, self._outbox, now)
+        self.offsets = GroupOffsets(group_id, limits.max_offset_metadata_bytes, self._outbox)
 
     @classmethod
     def load(
@@ -131,7 +117,7 @@ class Group:
         now: Moment,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> tuple[Group, Effects]:
-        """A group as its log has it; ``stored`` is None when only offsets were found. Sessions start anew.
+        """A group from the log; ``stored`` is None if the log only has offsets. All sessions restart.
 
         ``coordinator_epoch`` is the leader epoch of the partition of the offsets topic.
         """
@@ -139,22 +125,20 @@ class Group:
         for offset in offsets:
             group.offsets.load(*offset)
         if stored is not None:
-            group._core.load(stored, coordinator_epoch, now)
-        return group, group._core.take_effects()
-
-    # ---- what it is
+            group._rebalance.load(stored, coordinator_epoch, now)
+        return group, group._outbox.take()
 
     @property
     def state(self) -> GroupState:
-        return self._core.state
+        return self._rebalance.state
 
     @property
     def generation_id(self) -> int:
-        return self._core.generation_id
+        return self._rebalance.generation_id
 
     @property
     def is_dead(self) -> bool:
-        return self._core.state is GroupState.DEAD
+        return self._rebalance.state is GroupState.DEAD
 
     @property
     def member_count(self) -> int:
@@ -162,41 +146,41 @@ class Group:
 
     @property
     def next_deadline_ms(self) -> float:
-        """By the monotonic clock; infinite when there is none. It may be earlier than anything happens."""
-        return self._core.next_deadline_ms
+        """By the monotonic clock; infinite without a deadline. Nothing need be due at that time."""
+        return self._rebalance.next_deadline_ms
 
     def describe(self) -> DescribedGroup:
-        """As DescribeGroups shows it; metadata and assignments only while Stable."""
-        core = self._core
-        in_force = core.protocol_name if core.state is GroupState.STABLE else None
+        """The answer of DescribeGroups; metadata and assignments only while Stable."""
+        rebalance = self._rebalance
+        protocol = rebalance.protocol_name if rebalance.state is GroupState.STABLE else None
         return DescribedGroup(
             group_id=self.group_id,
-            group_state=core.state.value,
-            protocol_type=core.protocol_type or "",
-            protocol_data=in_force or "",
+            group_state=rebalance.state.value,
+            protocol_type=rebalance.protocol_type or "",
+            protocol_data=protocol or "",
             members=[
                 DescribedGroupMember(
                     member_id=member.member_id,
                     group_instance_id=member.instance_id,
                     client_id=member.client.client_id,
                     client_host=member.client.client_host,
-                    member_metadata=member.metadata(in_force) if in_force is not None else b"",
-                    member_assignment=member.assignment if in_force is not None else b"",
+                    member_metadata=member.metadata(protocol) if protocol is not None else b"",
+                    member_assignment=member.assignment if protocol is not None else b"",
                 )
                 for member in self._members
             ],
         )
 
     def listed(self) -> ListedGroup:
-        """As ListGroups shows it."""
+        """The entry in ListGroups."""
         return ListedGroup(
             group_id=self.group_id,
-            protocol_type=self._core.protocol_type or "",
-            group_state=self._core.state.value,
+            protocol_type=self._rebalance.protocol_type or "",
+            group_state=self._rebalance.state.value,
             group_type=GROUP_TYPE,
         )
 
-    # ---- the life of a member
+    # ---- JoinGroup
 
     def join(
         self,
@@ -206,265 +190,376 @@ class Group:
         now: Moment,
         options: JoinOptions = _LATEST,
     ) -> Effects:
-        """Answered by a JoinGroupResponse, whose ``protocol_name`` None older versions send as empty."""
-        protocols = tuple(Protocol(protocol.name, protocol.metadata) for protocol in request.protocols)
-        self._joining.join(Asked(request, protocols, client, options, token), now)
-        return self._core.take_effects()
+        """Answered by a JoinGroupResponse; older versions send its ``protocol_name`` None as empty."""
+        candidate = Member(
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            client=client,
+            protocols=tuple(MemberProtocol(each.name, each.metadata) for each in request.protocols),
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms
+            if request.rebalance_timeout_ms > 0
+            else request.session_timeout_ms,
+            is_new=True,
+            join_token=token,
+        )
+        error = self._join_error(candidate, request.protocol_type)
+        if error is ErrorCode.GROUP_MAX_SIZE_REACHED:
+            self._turn_away(candidate.member_id)
+            self._outbox.answer(token, join_refused(error, NO_MEMBER))
+        elif error is not ErrorCode.NONE:
+            self._outbox.answer(token, join_refused(error, candidate.member_id))
+        elif candidate.member_id != NO_MEMBER:
+            self._join_again(candidate, request.protocol_type, now)
+        elif candidate.instance_id is not None:
+            self._join_static(candidate, candidate.instance_id, request.protocol_type, options, now)
+        elif options.requires_known_member_id:
+            member_id = self._make_member_id(client.client_id)
+            self._members.add_pending(member_id, now.monotonic_ms + candidate.session_timeout_ms)
+            self._outbox.answer(token, join_refused(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        else:
+            self._admit(candidate, self._make_member_id(client.client_id), request.protocol_type, now)
+        self._rebalance.complete_join_if_all_have(now)
+        return self._outbox.take()
 
-    def sync(self, request: SyncGroupRequest, token: Token, now: Moment) -> Effects:
-        """Answered by a SyncGroupResponse."""
-        core = self._core
-        error = self._sync_error(request)
+    def _make_member_id(self, name: str) -> str:
+        """People recognise it by the name. The whole name might make it longer than a string may be."""
+        return f"{name[:_NAME_CHARS_IN_ID]}-{self._new_id()}"
+
+    def _join_error(self, candidate: Member, protocol_type: str) -> ErrorCode:
+        limits = self._limits
+        if not (
+            limits.min_session_timeout_ms <= candidate.session_timeout_ms <= limits.max_session_timeout_ms
+        ):
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        if self.is_dead:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if not self._has_room_for(candidate.member_id):
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        if not self._supports(protocol_type, candidate.protocols):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.NONE
+
+    def _has_room_for(self, member_id: str) -> bool:
+        """While a rebalance is prepared only members that have joined count, so that a group that is too
+        large shrinks to the first ones."""
+        state, max_size = self.state, self._limits.max_size
+        if state is GroupState.EMPTY:
+            return True
+        member = self._members.find(member_id)
+        if state is GroupState.PREPARING_REBALANCE:
+            has_joined = member is not None and member.join_token is not None
+            return has_joined or self._members.awaiting_join < max_size
+        return member is not None or len(self._members) < max_size
+
+    def _turn_away(self, member_id: str) -> None:
+        member = self._members.find(member_id)
+        if member is not None:
+            self._rebalance.drop(member)
+        else:
+            self._members.remove(member_id)
+
+    def _supports(self, protocol_type: str, protocols: tuple[MemberProtocol, ...]) -> bool:
+        if self.state is GroupState.EMPTY:
+            return protocol_type != "" and len(protocols) > 0
+        return self._rebalance.protocol_type == protocol_type and self._members.support_one_of(protocols)
+
+    def _admit(self, candidate: Member, member_id: str, protocol_type: str, now: Moment) -> None:
+        candidate.member_id = member_id
+        self._rebalance.admit(candidate, protocol_type, now)
+
+    def _join_again(self, candidate: Member, protocol_type: str, now: Moment) -> None:
+        """The JoinGroup of a member, or the first one with a pending id."""
+        member_id = candidate.member_id
+        if member_id in self._members.pending and candidate.instance_id is None:
+            self._admit(candidate, member_id, protocol_type, now)
+            return
+        error = self._members.error_of(member_id, candidate.instance_id)
         if error is not ErrorCode.NONE:
-            core.effects.answer(token, SyncGroupResponse(error_code=error))
-            return core.take_effects()
-        member = self._members[request.member_id]
-        core.has_synced(member)
-        if core.state is GroupState.STABLE:
-            core.keep_alive(member, now)
-            core.effects.answer(token, core.synced(member))
-            return core.take_effects()
-        core.wait_for_sync(member, token)
-        # A leader that asks twice has not heard the answer yet: what it said first is in the log already.
-        if self._members.leader_id == member.member_id and core.assignment_append is None:
-            given = {entry.member_id: entry.assignment for entry in request.assignments}
-            assignment = {one.member_id: given.get(one.member_id, b"") for one in self._members}
-            purpose = _Assignment(core.generation_id, assignment)
-            core.assignment_append = core.store(assignment, purpose)
-        return core.take_effects()
+            self._outbox.answer(candidate.join_token, join_refused(error, member_id))
+            return
+        member = self._members[member_id]
+        # A member with the same protocols may have missed the answer to its last JoinGroup. But the leader of
+        # a Stable group has a reason that its metadata does not show, such as more partitions.
+        is_leader = self._members.leader_id == member_id
+        if member.protocols == candidate.protocols and (
+            self.state is GroupState.COMPLETING_REBALANCE
+            or (self.state is GroupState.STABLE and not is_leader)
+        ):
+            self._rebalance.keep_alive(member, now)
+            self._outbox.answer(candidate.join_token, self._rebalance.joined(member))
+            return
+        self._members.update(member, candidate)
+        self._rebalance.wait_for_join(member, candidate.join_token)
+        self._rebalance.prepare(f"member {member_id} joins again", now)
+
+    # ---- static members that come back
+
+    def _join_static(
+        self, candidate: Member, instance_id: str, protocol_type: str, options: JoinOptions, now: Moment
+    ) -> None:
+        new_id = self._make_member_id(instance_id)
+        former_id = self._members.id_of_instance(instance_id)
+        if former_id is None:
+            self._admit(candidate, new_id, protocol_type, now)
+            return
+        logger.info(
+            "group %s: member %s replaces %s of instance %s", self.group_id, new_id, former_id, instance_id
+        )
+        rebalance, member, token = self._rebalance, self._members[former_id], candidate.join_token
+        replacement = _Replacement(
+            rebalance.generation_id,
+            member,
+            token,
+            dataclasses.replace(member),
+            self._members.leader_id,
+            options.can_skip_assignment,
+        )
+        rebalance.refuse_waiting(member, ErrorCode.FENCED_INSTANCE_ID, former_id)
+        rebalance.rename(member, new_id)
+        self._members.update(member, candidate)
+        rebalance.keep_alive(member, now)
+        rebalance.wait_for_join(member, token)
+        if rebalance.state is GroupState.STABLE and self._fits_assignment(member, replacement.former):
+            # The generation continues with the new id, so the other members need not know.
+            assignment = {each.member_id: each.assignment for each in self._members}
+            rebalance.store(assignment, partial(self._replacement_stored, replacement))
+        else:
+            # A leader that got the former id in this generation would assign to that id.
+            rebalance.prepare(f"instance {instance_id} came back as {new_id}", now)
+
+    def _fits_assignment(self, member: Member, former: Member) -> bool:
+        """Whether the current assignment suits a member that came back.
+
+        It does not if the group would choose another protocol now, or if the member reads other topics.
+        (Kafka ignores the topics, so that such a member never gets the new ones.) The rest of the metadata
+        says what a member owns and differs after every restart.
+        """
+        name = self._members.choose_protocol()
+        if name != self._rebalance.protocol_name:
+            return False
+        return self._rebalance.protocol_type != CONSUMER_PROTOCOL_TYPE or topics_of_all(
+            protocol.metadata for protocol in former.protocols if protocol.name == name
+        ) == topics_of_all(protocol.metadata for protocol in member.protocols if protocol.name == name)
+
+    def _replacement_stored(
+        self, replacement: _Replacement, error: ErrorCode, base_offset: int, now: Moment
+    ) -> None:
+        """Answer the member, or undo the replacement if it could not be stored.
+
+        If a rebalance has begun meanwhile, the member's JoinGroup waits for that one like all others.
+        """
+        rebalance, member, token = self._rebalance, replacement.member, replacement.token
+        is_waiting = (
+            rebalance.state is GroupState.STABLE
+            and rebalance.generation_id == replacement.generation_id
+            and member.join_token is token
+        )
+        if not is_waiting:
+            return
+        self._members.set_join_token(member, None)
+        rebalance.keep_alive(member, now)
+        if error is not ErrorCode.NONE:
+            former = replacement.former
+            logger.warning(
+                "group %s: member %s could not be stored (%s); %s stays",
+                self.group_id,
+                member.member_id,
+                error.name,
+                former.member_id,
+            )
+            rebalance.rename(member, former.member_id)
+            self._members.update(member, former)
+            self._outbox.answer(token, join_refused(generation_error(error), NO_MEMBER))
+        elif replacement.can_skip_assignment:
+            is_leader = self._members.leader_id == member.member_id
+            self._outbox.answer(token, rebalance.joined(member, skip_assignment=is_leader))
+        else:
+            # An older client that leads would send an assignment, which a Stable group ignores. So it gets
+            # another leader's id.
+            self._outbox.answer(token, rebalance.joined(member, leader_id=replacement.former_leader_id))
+
+    # ---- SyncGroup, Heartbeat, LeaveGroup
 
     def _caller_error(self, member_id: str, instance_id: str | None, generation_id: int) -> ErrorCode:
-        """NONE for a member of the generation that is now; what everyone else is told."""
-        core = self._core
-        if core.state is GroupState.DEAD:
+        """NONE for a member of the current generation, else the error for the caller."""
+        if self.is_dead:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error = core.member_error(member_id, instance_id)
-        if error is ErrorCode.NONE and generation_id != core.generation_id:
+        error = self._members.error_of(member_id, instance_id)
+        if error is ErrorCode.NONE and generation_id != self.generation_id:
             return ErrorCode.ILLEGAL_GENERATION
         return error
 
+    def sync(self, request: SyncGroupRequest, token: Token, now: Moment) -> Effects:
+        """Answered by a SyncGroupResponse."""
+        error = self._sync_error(request)
+        if error is not ErrorCode.NONE:
+            self._outbox.answer(token, SyncGroupResponse(error_code=error))
+        else:
+            given = {entry.member_id: entry.assignment for entry in request.assignments}
+            self._rebalance.sync(self._members[request.member_id], given, token, now)
+        return self._outbox.take()
+
     def _sync_error(self, request: SyncGroupRequest) -> ErrorCode:
-        core = self._core
+        rebalance = self._rebalance
         error = self._caller_error(request.member_id, request.group_instance_id, request.generation_id)
         if error is not ErrorCode.NONE:
             return error
-        if request.protocol_type is not None and request.protocol_type != core.protocol_type:
+        if request.protocol_type is not None and request.protocol_type != rebalance.protocol_type:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if request.protocol_name is not None and request.protocol_name != core.protocol_name:
+        if request.protocol_name is not None and request.protocol_name != rebalance.protocol_name:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if core.state is GroupState.PREPARING_REBALANCE:
+        if rebalance.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
     def heartbeat(self, request: HeartbeatRequest, now: Moment) -> ErrorCode:
         """Keep a member alive; REBALANCE_IN_PROGRESS tells it to join again."""
-        core = self._core
         error = self._caller_error(request.member_id, request.group_instance_id, request.generation_id)
         if error is not ErrorCode.NONE:
             return error
-        core.keep_alive(self._members[request.member_id], now)
-        if core.state is GroupState.PREPARING_REBALANCE:
+        self._rebalance.keep_alive(self._members[request.member_id], now)
+        if self.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
     def restart_sessions(self, now: Moment) -> None:
-        """Nobody could be heard until now, as while many groups were loaded: all sessions start anew."""
+        """Restart all sessions after a time without heartbeats, as while groups are loaded."""
         for member in self._members:
-            self._core.keep_alive(member, now)
+            self._rebalance.keep_alive(member, now)
         self._members.find_deadline()
 
     def leave(self, leaving: Sequence[MemberIdentity], token: Token, now: Moment) -> Effects:
-        """Answered by a LeaveGroupResponse with one entry for each who was to leave."""
-        core = self._core
-        if core.state is GroupState.DEAD:
+        """Answered by a LeaveGroupResponse with one entry for each leaving member."""
+        if self.is_dead:
             response = LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:
             members = [
                 MemberResponse(
-                    member_id=who.member_id,
-                    group_instance_id=who.group_instance_id,
-                    error_code=self._leave(who, now),
+                    member_id=identity.member_id,
+                    group_instance_id=identity.group_instance_id,
+                    error_code=self._leave(identity, now),
                 )
-                for who in leaving
+                for identity in leaving
             ]
             response = LeaveGroupResponse(error_code=ErrorCode.NONE, members=members)
-        core.effects.answer(token, response)
-        return core.take_effects()
+        self._outbox.answer(token, response)
+        return self._outbox.take()
 
-    def _leave(self, who: MemberIdentity, now: Moment) -> ErrorCode:
-        core, member_id, instance_id = self._core, who.member_id, who.group_instance_id
+    def _leave(self, identity: MemberIdentity, now: Moment) -> ErrorCode:
+        member_id, instance_id = identity.member_id, identity.group_instance_id
         if member_id == NO_MEMBER and instance_id is not None:
-            # An operator removes a static member whose id it does not know.
+            # An operator removes a static member without knowing its member id.
             member_id = self._members.id_of_instance(instance_id) or NO_MEMBER
         elif member_id in self._members.pending:
-            core.forget_pending(member_id, now)
+            self._rebalance.remove_pending(member_id, now)
             return ErrorCode.NONE
-        error = core.member_error(member_id, instance_id)
+        error = self._members.error_of(member_id, instance_id)
         if error is ErrorCode.NONE:
-            core.dismiss(self._members[member_id], f"member {member_id} leaves ({who.reason})", now)
+            reason = f"member {member_id} leaves ({identity.reason})"
+            self._rebalance.remove(self._members[member_id], reason, now)
         return error
 
     # ---- time, outcomes, the end
 
     def tick(self, now: Moment) -> Effects:
         """Act on every deadline that has passed."""
-        self._core.tick(now)
-        return self._core.take_effects()
+        self._rebalance.tick(now)
+        return self._outbox.take()
 
     def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Effects:
         """The outcome of an append: replicated at ``base_offset``, or the error of the log."""
-        core = self._core
-        invariant(number in core.under_way, "group %s has no append %d under way", self.group_id, number)
-        purpose = core.under_way.pop(number)
-        if isinstance(purpose, _Commit):
-            self._committed(number, purpose, error, base_offset)
-        elif isinstance(purpose, _Assignment):
-            self._assigned(purpose, error, now)
-        elif isinstance(purpose, Replacement):
-            self._joining.replaced(purpose, error, now)
-        elif isinstance(purpose, EmptyGeneration) and error is not ErrorCode.NONE:
-            logger.warning(
-                "group %s: its empty generation %d was not stored: %s",
-                self.group_id,
-                purpose.generation_id,
-                error.name,
-            )
-        return core.take_effects()
-
-    def _assigned(self, purpose: _Assignment, error: ErrorCode, now: Moment) -> None:
-        core = self._core
-        is_current = core.generation_id == purpose.generation_id
-        if core.state is not GroupState.COMPLETING_REBALANCE or not is_current:
-            return
-        if error is ErrorCode.NONE:
-            core.hand_out(purpose.assignment, now)
-        else:
-            core.fail_assignment(store_error(error), now)
-            core.prepare(f"its assignment was not stored: {error.name}", now)
+        self._outbox.settle(number, error, base_offset, now)
+        return self._outbox.take()
 
     def unload(self, now: Moment) -> Effects:
-        """The group has moved to another coordinator; whoever waits is told."""
-        self._core.die(ErrorCode.NOT_COORDINATOR, now)
-        return self._core.take_effects()
+        """The group has moved to another coordinator: refuse the waiting requests."""
+        self._rebalance.die(ErrorCode.NOT_COORDINATOR, now)
+        return self._outbox.take()
 
     # ---- offsets
 
     def commit(self, commit: Commit, token: Token, now: Moment) -> Effects:
-        """Answered by a `CommitResponse`: at once when all is refused, else when the log has it."""
-        core = self._core
+        """Answered by a `CommitResponse`: at once if all is refused, else when the log has it."""
         error = self._commit_error(commit)
         if error is not ErrorCode.NONE:
-            core.effects.answer(token, dict.fromkeys(commit.offsets, error))
-            return core.take_effects()
-        if core.state is not GroupState.EMPTY:
-            core.keep_alive(self._members[commit.member_id], now)
-        offsets: Mapping[TopicPartition, OffsetAndMetadata] = commit.offsets
-        refused: CommitResponse = {}
-        most = self._limits.max_offset_metadata_bytes
-        for partition, value in offsets.items():
-            if value.metadata and len(value.metadata.encode()) > most:
-                refused[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-        if refused:
-            offsets = {partition: value for partition, value in offsets.items() if partition not in refused}
-        if not offsets:
-            core.effects.answer(token, refused)
-            return core.take_effects()
-        records = tuple(OffsetRecord(self.group_id, partition, value) for partition, value in offsets.items())
-        number = core.append(records, _Commit(token, offsets, refused))
-        self.offsets.begin(number, offsets)
-        return core.take_effects()
+            self._outbox.answer(token, dict.fromkeys(commit.offsets, error))
+        else:
+            if self.state is not GroupState.EMPTY:
+                self._rebalance.keep_alive(self._members[commit.member_id], now)
+            self.offsets.commit(commit.offsets, token)
+        return self._outbox.take()
 
     def _commit_error(self, commit: Commit) -> ErrorCode:
-        core = self._core
-        if commit.generation_id < 0 and core.state is GroupState.EMPTY:
+        if commit.generation_id < 0 and self.state is GroupState.EMPTY:
             return ErrorCode.NONE
         error = self._caller_error(commit.member_id, commit.instance_id, commit.generation_id)
-        if error is not ErrorCode.NONE:
-            return error
-        if core.state is GroupState.COMPLETING_REBALANCE:
-            # It does not know yet what is its own in the new generation.
+        if error is ErrorCode.NONE and self.state is GroupState.COMPLETING_REBALANCE:
+            # The member does not know yet which partitions it owns in the new generation.
             return ErrorCode.REBALANCE_IN_PROGRESS
-        return ErrorCode.NONE
-
-    def _committed(self, number: int, purpose: _Commit, error: ErrorCode, base_offset: int) -> None:
-        if error is ErrorCode.NONE:
-            self.offsets.finish(number, purpose.offsets, base_offset)
-        else:
-            self.offsets.fail(number, purpose.offsets)
-        outcome = dict.fromkeys(purpose.offsets, commit_error(error))
-        self._core.effects.answer(purpose.token, {**outcome, **purpose.refused})
+        return error
 
     def fetch(
         self, partitions: Iterable[TopicPartition] | None, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetFetchResponsePartition]:
-        """What OffsetFetch answers, for some partitions or (None) for all that were committed."""
-        wanted = self.offsets if partitions is None else partitions
-        return {partition: self.offsets.fetch(partition, require_stable) for partition in wanted}
+        """The answer of OffsetFetch, for some partitions or (None) for all committed ones."""
+        names = self.offsets if partitions is None else partitions
+        return {partition: self.offsets.fetch(partition, require_stable) for partition in names}
 
     def delete_offsets(self, partitions: Sequence[TopicPartition], now: Moment) -> OffsetDeletion:
         """OffsetDelete: not of topics that consumers of the group are subscribed to."""
-        core = self._core
-        if core.state is GroupState.DEAD:
+        rebalance = self._rebalance
+        if self.is_dead:
             return OffsetDeletion(ErrorCode.GROUP_ID_NOT_FOUND, {}, Effects())
-        if core.state is not GroupState.EMPTY and core.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            return OffsetDeletion(ErrorCode.NON_EMPTY_GROUP, {}, Effects())
         outcome = dict.fromkeys(partitions, ErrorCode.NONE)
-        if core.state is not GroupState.EMPTY:
-            read = core.subscribed_topics
+        if rebalance.state is not GroupState.EMPTY:
+            if rebalance.protocol_type != CONSUMER_PROTOCOL_TYPE:
+                return OffsetDeletion(ErrorCode.NON_EMPTY_GROUP, {}, Effects())
+            subscribed = rebalance.subscribed_topics
             for partition in partitions:
-                if read is None or partition.topic in read:
+                if subscribed is None or partition.topic in subscribed:
                     outcome[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         deleted = [partition for partition, error in outcome.items() if error is ErrorCode.NONE]
         return OffsetDeletion(ErrorCode.NONE, outcome, self.remove_offsets(deleted, now))
 
     def remove_offsets(self, partitions: Iterable[TopicPartition], now: Moment) -> Effects:
-        """Remove offsets, as of topics that were deleted; a group with nothing left is dead then."""
-        core = self._core
-        if core.state is GroupState.DEAD:
+        """Remove offsets, as of deleted topics; a group without members and offsets dies."""
+        if self.is_dead:
             return Effects()
-        records: list[Record] = [
-            OffsetRecord(self.group_id, partition, None) for partition in self.offsets.remove(partitions)
-        ]
-        if core.state is GroupState.EMPTY and self.offsets.is_empty and not self._members.pending:
-            records += self._bury(now)
-        return self._tombstones(records)
+        tombstones = self.offsets.remove(partitions)
+        if self.state is GroupState.EMPTY and self.offsets.is_empty and not self._members.pending:
+            tombstones += self._die(now)
+        self._outbox.append_tombstones(tombstones)
+        return self._outbox.take()
 
     def expire_offsets(self, now: Moment, retention_ms: int) -> Effects:
-        """Remove the offsets that have outlived their retention; to be called now and then.
+        """Remove offsets that have exceeded their retention; call it periodically.
 
-        Those of a group without members, since it became Empty; those of one that only stores offsets, since
-        each commit; of a Stable group of consumers, those of topics that it does not read.
+        The retention of a group without members counts since it became Empty; of a group that only stores
+        offsets, since each commit. A Stable group of consumers loses offsets of topics that it does not read.
         """
-        core = self._core
+        rebalance = self._rebalance
         since_ms, still_read = None, frozenset[str]()
-        if core.state is GroupState.EMPTY:
-            since_ms = core.state_since_ms if core.protocol_type is not None else None
-        elif core.state is GroupState.STABLE and core.subscribed_topics is not None:
-            still_read = core.subscribed_topics
+        if rebalance.state is GroupState.EMPTY:
+            since_ms = rebalance.state_since_ms if rebalance.protocol_type is not None else None
+        elif rebalance.state is GroupState.STABLE and rebalance.subscribed_topics is not None:
+            still_read = rebalance.subscribed_topics
         else:
             return Effects()
         expired = self.offsets.expired(now.wall_ms, retention_ms, since_ms, still_read)
         return self.remove_offsets(expired, now)
 
     def delete(self, now: Moment) -> tuple[ErrorCode, Effects]:
-        """DeleteGroups: NONE and dead, or NON_EMPTY_GROUP."""
-        core = self._core
-        if core.state is GroupState.DEAD:
+        """DeleteGroups: NONE if the group died."""
+        if self.is_dead:
             return ErrorCode.GROUP_ID_NOT_FOUND, Effects()
-        if core.state is not GroupState.EMPTY:
+        if self.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP, Effects()
-        records: list[Record] = [
-            OffsetRecord(self.group_id, partition, None) for partition in self.offsets.remove_all()
-        ]
-        return ErrorCode.NONE, self._tombstones(records + self._bury(now))
+        tombstones = self.offsets.remove(self.offsets.all_partitions())
+        self._outbox.append_tombstones(tombstones + self._die(now))
+        return ErrorCode.NONE, self._outbox.take()
 
-    def _bury(self, now: Moment) -> list[Record]:
-        """Die; returns the group's own tombstone, unless it only stored offsets and has no record."""
-        self._core.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, now)
-        return [GroupRecord(self.group_id, None)] if self._core.generation_id > 0 else []
-
-    def _tombstones(self, records: list[Record]) -> Effects:
-        effects = self._core.take_effects()
-        if records:
-            effects.appends.append(Append(None, tuple(records)))
-        return effects
+    def _die(self, now: Moment) -> list[Record]:
+        """Returns the group's own tombstone, unless it only stored offsets and has no record."""
+        self._rebalance.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, now)
+        return [GroupRecord(self.group_id, None)] if self._rebalance.generation_id > 0 else []

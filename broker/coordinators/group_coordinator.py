@@ -437,7 +437,7 @@ class GroupCoordinator:
         topic_ids = {name: known[name].topic_id for name in names if name in known}
 
         def forget(group: Group, now: Moment) -> Effects:
-            return group.remove_offsets(group.offsets.of_others(topic_ids), now)
+            return group.remove_offsets(group.offsets.of_earlier_topics(topic_ids), now)
 
         for shard in told:
             shard.for_all(forget)
@@ -448,4 +448,4 @@ class GroupCoordinator:
         known = {**current.hidden_topics, **{name: topic.topic_id for name, topic in current.topics.items()}}
         recreated = {name: known[name] for name in topics if name in known}
         gone = topics - recreated.keys()
-        return group.remove_offsets(group.offsets.of_topics(gone, recreated, end), now)
+        return group.remove_offsets(group.offsets.of_deleted_topics(gone, recreated, end), now)

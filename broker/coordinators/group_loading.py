@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from barnabas.broker.coordinators.group import LoadedOffset
 from barnabas.broker.coordinators.group_log import GroupRecord, StoredGroup
 from barnabas.broker.coordinators.group_records import (
     UnreadableRecord,
@@ -27,7 +26,7 @@ from barnabas.broker.coordinators.group_records import (
     read_offset_key,
     read_offset_value,
 )
-from barnabas.broker.coordinators.offsets import is_of_another
+from barnabas.broker.coordinators.offsets import LoadedOffset, is_of_earlier_topic
 from barnabas.broker.log.log import Log
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicId, TopicPartition
@@ -112,7 +111,7 @@ def groups_of(
             if is_offset_key(key):
                 group_id, name = read_offset_key(key)
                 committed = LoadedOffset(name, read_offset_value(value), offset)
-                if is_of_another(name, committed.value, topic_ids):
+                if is_of_earlier_topic(name, committed.value, topic_ids):
                     continue
                 group = found.get(group_id)
                 if group is None:

@@ -25,8 +25,8 @@ from typing import Final, TypeVar
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Append, Effects, GroupLimits, Moment
 from barnabas.broker.coordinators.group_loading import LoadedGroup
-from barnabas.broker.coordinators.group_state import GroupState
 from barnabas.broker.coordinators.offsets_appends import OffsetsAppends, in_batches
+from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.broker.purgatory import DelayedOperation, Reaper
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition

@@ -1,7 +1,7 @@
 """The members of one group: their ids, their protocols, and their waiting requests.
 
 Keeps in step: the members by id, the static ones by instance id (KIP-345), how many support each protocol,
-how many wait in a JoinGroup, the ids that were given out and not used yet (KIP-394), and the leader. Knows no
+how many wait in a JoinGroup, the ids that are assigned but not used yet (KIP-394), and the leader. Knows no
 states and sends nothing. Used under the group's lock.
 """
 
@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from barnabas.broker.coordinators.group_effects import Client, Token
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.join_group import JoinGroupResponseMember
 
 MAX_PENDING_MEMBERS: Final = 10_000
-"""The most member ids that are given out and not used; the oldest goes when there is one more."""
+"""The most member ids that are assigned and not used; one more drops the oldest."""
 
 
-class Protocol(NamedTuple):
-    """A way of assigning that a member knows, and what it says of itself under it."""
+class MemberProtocol(NamedTuple):
+    """An assignment strategy that a member supports, with the member's metadata for it."""
 
     name: str
     metadata: bytes
@@ -35,20 +36,20 @@ class Member:
     member_id: str
     instance_id: str | None
     client: Client
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[MemberProtocol, ...]
     """In the order of its preference; never empty."""
     session_timeout_ms: int
     rebalance_timeout_ms: int
     assignment: bytes = b""
     is_new: bool = False
-    """In no generation yet: its JoinGroup may be of a client that is gone, so waiting proves nothing."""
+    """In no generation yet: the client of its waiting JoinGroup may be gone, so waiting proves nothing."""
     join_token: Token = None
     sync_token: Token = None
     expires_at_ms: float = math.inf
 
     @property
     def deadline_ms(self) -> float:
-        """When it counts as failed: never while a request of its waits here, unless it is new."""
+        """When it counts as failed: never while one of its requests waits here, unless it is new."""
         if not self.is_new and (self.join_token is not None or self.sync_token is not None):
             return math.inf
         return self.expires_at_ms
@@ -57,12 +58,12 @@ class Member:
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata
-        invariant(False, "member %s does not know the protocol %r in force", self.member_id, protocol_name)
+        invariant(False, "member %s does not know the chosen protocol %r", self.member_id, protocol_name)
         return b""
 
 
 class Members:
-    """Of one group. ``leader_id`` is None exactly when there are no members."""
+    """The members of one group. ``leader_id`` is None exactly when there are no members."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Member] = {}
@@ -72,13 +73,13 @@ class Members:
         self._next_deadline_ms = math.inf
         self.leader_id: str | None = None
         self.pending: dict[str, float] = {}
-        """Member ids that were given out and not used yet: when each expires."""
+        """Member ids that are assigned and not used yet, with their expiry."""
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def __iter__(self) -> Iterator[Member]:
-        """In the order in which they came; a copy, so that they may be removed meanwhile."""
+        """In the order in which they joined; a copy, so that the loop may remove members."""
         return iter(list(self._by_id.values()))
 
     def __contains__(self, member_id: str) -> bool:
@@ -91,11 +92,22 @@ class Members:
         return self._by_id.get(member_id)
 
     def id_of_instance(self, instance_id: str) -> str | None:
-        """The member that holds an instance id."""
+        """The id of the member that holds an instance id."""
         return self._static.get(instance_id)
+
+    def error_of(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Whether a request comes from a member: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+        if instance_id is not None:
+            holder = self._static.get(instance_id)
+            if holder is not None and holder != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+            if holder is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if member_id in self._by_id else ErrorCode.UNKNOWN_MEMBER_ID
 
     @property
     def awaiting_join(self) -> int:
+        """How many have a waiting JoinGroup."""
         return self._awaiting_join
 
     @property
@@ -104,14 +116,14 @@ class Members:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member asks for."""
+        """The longest that a member asks for."""
         return max((member.rebalance_timeout_ms for member in self._by_id.values()), default=0)
 
     @property
     def next_deadline_ms(self) -> float:
-        """No later than the first deadline; exact until a session is prolonged, and after `find_deadline`.
+        """No later than the first deadline, and exact after `find_deadline`.
 
-        So that a heartbeat of one member need not look at all the others.
+        It may be early after a session is extended, so that a heartbeat need not look at all members.
         """
         return self._next_deadline_ms
 
@@ -120,14 +132,14 @@ class Members:
         first = min((member.deadline_ms for member in self._by_id.values()), default=math.inf)
         self._next_deadline_ms = min(first, min(self.pending.values(), default=math.inf))
 
-    def prolong(self, member: Member, expires_at_ms: float) -> None:
-        """Restart a member's session; called whenever the member has no waiting request left."""
+    def extend_session(self, member: Member, expires_at_ms: float) -> None:
+        """Restart a member's session; required whenever the member has no waiting request left."""
         member.expires_at_ms = expires_at_ms
         self._next_deadline_ms = min(self._next_deadline_ms, expires_at_ms)
 
     def add(self, member: Member) -> None:
-        """The first one becomes the leader."""
-        invariant(member.member_id not in self._by_id, "member %s is already there", member.member_id)
+        """Add a member; the first one becomes the leader."""
+        invariant(member.member_id not in self._by_id, "member %s exists already", member.member_id)
         if member.instance_id is not None:
             invariant(member.instance_id not in self._static, "instance %s is taken", member.instance_id)
             self._static[member.instance_id] = member.member_id
@@ -138,12 +150,12 @@ class Members:
         if self.leader_id is None:
             self.leader_id = member.member_id
 
-    def remove(self, member_id: str) -> Member | None:
-        """Forget a member or an id that was given out. Its tokens are the caller's to answer."""
+    def remove(self, member_id: str) -> None:
+        """Remove a member or a pending id. The caller has answered the member's requests."""
         self.pending.pop(member_id, None)
         member = self._by_id.pop(member_id, None)
         if member is None:
-            return None
+            return
         self._supporters.subtract({protocol.name for protocol in member.protocols})
         self._supporters += Counter()
         self._awaiting_join -= member.join_token is not None
@@ -151,50 +163,53 @@ class Members:
             del self._static[member.instance_id]
         if self.leader_id == member_id:
             self.leader_id = next(iter(self._by_id), None)
-        return member
 
     def rename(self, member: Member, new_id: str) -> None:
-        """Give a static member another id; leadership goes with it."""
+        """Give a static member another id; it keeps its leadership."""
         invariant(member.instance_id is not None, "member %s is not static", member.member_id)
-        invariant(new_id not in self._by_id, "member %s is already there", new_id)
+        invariant(new_id not in self._by_id, "member %s exists already", new_id)
         self._by_id = {
-            (new_id if member_id == member.member_id else member_id): found
-            for member_id, found in self._by_id.items()
+            (new_id if member_id == member.member_id else member_id): other
+            for member_id, other in self._by_id.items()
         }
         if self.leader_id == member.member_id:
             self.leader_id = new_id
         self._static[str(member.instance_id)] = new_id
         member.member_id = new_id
 
-    def set_protocols(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
+    def update(self, member: Member, source: Member) -> None:
+        """Give a member the client, the protocols and the timeouts of another."""
         self._supporters.subtract({protocol.name for protocol in member.protocols})
-        self._supporters.update({protocol.name for protocol in protocols})
+        self._supporters.update({protocol.name for protocol in source.protocols})
         self._supporters += Counter()
-        member.protocols = protocols
+        member.protocols = source.protocols
+        member.client = source.client
+        member.session_timeout_ms = source.session_timeout_ms
+        member.rebalance_timeout_ms = source.rebalance_timeout_ms
 
     def set_join_token(self, member: Member, token: Token) -> Token:
-        """Let a JoinGroup wait, or none with None; returns what waited before."""
-        before, member.join_token = member.join_token, token
-        self._awaiting_join += (token is not None) - (before is not None)
-        return before
+        """Set the token of the waiting JoinGroup, None for no request; returns the former one."""
+        former, member.join_token = member.join_token, token
+        self._awaiting_join += (token is not None) - (former is not None)
+        return former
 
     def add_pending(self, member_id: str, expires_at_ms: float) -> None:
-        """Remember an id that was given out."""
+        """Remember an id that was assigned."""
         while len(self.pending) >= MAX_PENDING_MEMBERS:
             del self.pending[next(iter(self.pending))]
         self.pending[member_id] = expires_at_ms
         self._next_deadline_ms = min(self._next_deadline_ms, expires_at_ms)
 
-    def support_one_of(self, names: Iterable[str]) -> bool:
-        """Whether all members support one of some protocols."""
-        return any(self._supporters[name] == len(self._by_id) for name in names)
+    def support_one_of(self, protocols: Iterable[MemberProtocol]) -> bool:
+        """Whether all members support one of these protocols."""
+        return any(self._supporters[protocol.name] == len(self._by_id) for protocol in protocols)
 
     def choose_protocol(self) -> str:
-        """The one of the protocols common to all for which most vote; of a tie, the one voted for first."""
-        everyone = len(self._by_id)
+        """The protocol that all support and most prefer; in a tie, the one that was voted for first."""
+        count = len(self._by_id)
         votes: Counter[str] = Counter()
         for member in self._by_id.values():
-            votes[next(name for name, _ in member.protocols if self._supporters[name] == everyone)] += 1
+            votes[next(name for name, _ in member.protocols if self._supporters[name] == count)] += 1
         return votes.most_common(1)[0][0]
 
     def elect_joined_leader(self) -> bool:
@@ -208,7 +223,8 @@ class Members:
             self.leader_id = joined
         return joined is not None
 
-    def as_the_leader_sees_them(self, protocol_name: str) -> list[JoinGroupResponseMember]:
+    def for_leader(self, protocol_name: str) -> list[JoinGroupResponseMember]:
+        """All members with their metadata, which the leader assigns partitions by."""
         return [
             JoinGroupResponseMember(
                 member_id=member.member_id,

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Final
 
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_effects import Client, Effects, JoinOptions, Moment
+from barnabas.broker.coordinators.group_effects import Client, Effects, JoinOptions, Moment, removal_error
 from barnabas.broker.coordinators.group_shard import GroupShard
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from barnabas.broker.handlers.offsets_topic_wait import when_loaded
-from barnabas.broker.handlers.removals import AllOf, removal_error
+from barnabas.broker.handlers.removals import AllOf
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.messages.groups import (

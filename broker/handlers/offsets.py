@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_effects import Commit, CommitResponse, Effects, Moment
+from barnabas.broker.coordinators.group_effects import Commit, CommitResponse, Effects, Moment, removal_error
 from barnabas.broker.coordinators.group_log import OffsetAndMetadata
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.groups import shard_of
 from barnabas.broker.handlers.offsets_topic_wait import when_there
-from barnabas.broker.handlers.removals import removal_error
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition

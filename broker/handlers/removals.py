@@ -5,9 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from barnabas.broker.coordinators.offsets import commit_error
-from barnabas.protocol.errors import ErrorCode
-
 
 class AllOf:
     """Calls ``done`` once: at once for a count of zero, else when so many things are done."""
@@ -25,10 +22,3 @@ class AllOf:
             is_last = not self._left
         if is_last:
             self._done()
-
-
-def removal_error(error: ErrorCode) -> ErrorCode:
-    """What a client is told whose tombstones were not replicated: that it should try again."""
-    if error == ErrorCode.REQUEST_TIMED_OUT:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return commit_error(error)

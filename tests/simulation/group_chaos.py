@@ -11,7 +11,7 @@ import struct
 from typing import Any
 
 from barnabas.broker.coordinators.group_log import GroupRecord, OffsetRecord, StoredGroup
-from barnabas.broker.coordinators.group_state import GroupState
+from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.join_group import (
@@ -280,24 +280,23 @@ class Judge:
         shard = self.world.shard_of(broker)
         for group in self.world.groups_of(broker):
             assert shard is not None
-            core = group._core
-            members = list(core.members)
+            rebalance, members = group._rebalance, list(group._members)
             joins = [member for member in members if member.join_token is not None]
             syncs = [member for member in members if member.sync_token is not None]
-            assert core.members.awaiting_join == len(joins)
-            assert (core.members.leader_id in core.members) == bool(members), "the leader is not a member"
-            deadlines = [member.deadline_ms for member in members] + list(core.members.pending.values())
+            assert group._members.awaiting_join == len(joins)
+            assert (group._members.leader_id in group._members) == bool(members), "the leader is not a member"
+            deadlines = [member.deadline_ms for member in members] + list(group._members.pending.values())
             assert all(group.next_deadline_ms <= due for due in deadlines), "a tick would come too late"
             if group.state is GroupState.EMPTY:
                 assert not members
             if group.state is not GroupState.COMPLETING_REBALANCE:
                 assert not syncs, f"syncs wait while {group.state.value}"
-                assert core.assignment_append is None
+                assert not rebalance.is_assigned
             if group.state is GroupState.COMPLETING_REBALANCE:
                 assert not joins, "joins wait after a generation has begun"
                 leader_id, told = self._told.get((shard.since, group.generation_id), ("", {""}))
                 assert leader_id in told, "the leader of a generation has no answer to its join"
-            assert core.awaited_syncs <= {member.member_id for member in members}
+            assert rebalance.awaited_syncs <= {member.member_id for member in members}
 
     def hears(self, token: Token, response: Any) -> None:
         """Check an answer before it is sent."""

@@ -25,10 +25,12 @@ def assignments_are_handed_out_before_they_are_stored(setattr_: SetAttr) -> None
 
     def hasty(self: Group, request: Any, token: Any, now: Any) -> Effects:
         effects = sync(self, request, token, now)
-        if self._core.assignment_append is not None:
-            purpose: Any = self._core.under_way[self._core.assignment_append]
-            self._core.hand_out(purpose.assignment, now)
-            effects.answers += self._core.take_effects().answers
+        if self._rebalance.is_assigned:
+            number = effects.appends[-1].number if effects.appends else None
+            if number is not None:
+                settled = self._outbox._unsettled[number]
+                settled(ErrorCode.NONE, 0, now)
+                effects.answers += self._outbox.take().answers
         return effects
 
     setattr_(Group, "sync", hasty)
@@ -38,7 +40,7 @@ def a_leader_that_asks_again_may_assign_again(setattr_: SetAttr) -> None:
     sync = Group.sync
 
     def forgetful(self: Group, request: Any, token: Any, now: Any) -> Effects:
-        self._core.assignment_append = None
+        self._rebalance.is_assigned = False
         return sync(self, request, token, now)
 
     setattr_(Group, "sync", forgetful)
@@ -46,24 +48,24 @@ def a_leader_that_asks_again_may_assign_again(setattr_: SetAttr) -> None:
 
 def commits_of_any_generation_are_taken(setattr_: SetAttr) -> None:
     def credulous(self: Group, commit: Any) -> ErrorCode:
-        return self._core.member_error(commit.member_id, commit.instance_id)
+        return self._members.error_of(commit.member_id, commit.instance_id)
 
     setattr_(Group, "_commit_error", credulous)
 
 
 def instances_are_not_fenced(setattr_: SetAttr) -> None:
-    def trusting(self: Rebalance, member_id: str, instance_id: str | None) -> ErrorCode:
-        holder = self.members.id_of_instance(instance_id) if instance_id is not None else member_id
-        if holder is None or holder not in self.members:
+    def trusting(self: Members, member_id: str, instance_id: str | None) -> ErrorCode:
+        holder = self.id_of_instance(instance_id) if instance_id is not None else member_id
+        if holder is None or holder not in self:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE
 
-    setattr_(Rebalance, "member_error", trusting)
+    setattr_(Members, "error_of", trusting)
 
 
 def a_request_given_up_is_forgotten(setattr_: SetAttr) -> None:
     def careless(self: Rebalance, member: Member, token: Any) -> None:
-        self.members.set_join_token(member, token)
+        self._members.set_join_token(member, token)
 
     setattr_(Rebalance, "wait_for_join", careless)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.coordinators.group_state import GroupState
+from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation
 from tests.simulation.group_chaos import Chaos

@@ -17,7 +17,7 @@ from barnabas.broker.coordinators.group_effects import (
     Moment,
 )
 from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadata, StoredGroup
-from barnabas.broker.coordinators.group_state import GroupState
+from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.join_group import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_state import GroupState
+from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.join_group import MemberIdentity
@@ -260,7 +260,7 @@ def test_an_outcome_is_taken_once() -> None:
     number = rig.appends[0].number
     assert number is not None
     rig.settle()
-    with pytest.raises(InvariantViolation, match=f"no append {number} under way"):
+    with pytest.raises(InvariantViolation, match=f"no append {number} in flight"):
         rig.group.appended(number, E.NONE, 0, rig.moment())
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.coordinators.group import LoadedOffset
 from barnabas.broker.coordinators.group_loading import (
     MAX_REPORTED,
     LoadedGroup,
@@ -25,6 +24,7 @@ from barnabas.broker.coordinators.group_log import (
     StoredGroup,
 )
 from barnabas.broker.coordinators.group_records import to_bytes
+from barnabas.broker.coordinators.offsets import LoadedOffset
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from barnabas.broker.coordinators.group import Group, LoadedOffset
+from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
-from barnabas.broker.coordinators.group_state import GroupState
+from barnabas.broker.coordinators.offsets import LoadedOffset
+from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from tests.support.grouping import NEW_CLIENT, WALL_MS, Rig, subscription

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.coordinators.group_state import NEXT_STATES, GroupState, IllegalTransition, moved
+from barnabas.broker.coordinators.rebalance import NEXT_STATES, GroupState, IllegalTransition, moved
 
 
 @pytest.mark.parametrize("state", GroupState)

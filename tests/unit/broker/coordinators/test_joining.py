@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from barnabas.broker.coordinators.group_effects import JoinOptions
-from barnabas.broker.coordinators.group_state import GroupState
 from barnabas.broker.coordinators.members import MAX_PENDING_MEMBERS
+from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
 from tests.support.grouping import NEW_CLIENT, OLD_CLIENT, Rig, subscription
 
@@ -121,7 +121,7 @@ def test_ids_that_nobody_uses_take_bounded_room() -> None:
     rig = Rig()
     for number in range(MAX_PENDING_MEMBERS + 5):
         rig.join(f"m{number}", NEW_CLIENT)
-    assert len(rig.group._core.members.pending) == MAX_PENDING_MEMBERS
+    assert len(rig.group._members.pending) == MAX_PENDING_MEMBERS
     rig.answers.clear()
     rig.join("m4", NEW_CLIENT)
     assert rig.error("m4") is E.UNKNOWN_MEMBER_ID
@@ -207,7 +207,7 @@ def test_most_votes_among_the_protocols_that_all_know_win(mine: list[str], expec
         name: {"protocols": dict.fromkeys(order, b"")} for name, order in zip(names, orders, strict=True)
     }
     rig.complete(*names, **values)
-    assert rig.group._core.protocol_name == expected
+    assert rig.group._rebalance.protocol_name == expected
 
 
 @pytest.mark.parametrize(
@@ -382,8 +382,8 @@ def test_a_static_member_whose_return_cannot_be_stored_has_not_come() -> None:
     response = rig.answer("s")
     assert (response.error_code, response.member_id) == (E.COORDINATOR_NOT_AVAILABLE, "")
     assert rig.heartbeat("s", member_id=old_id, **STATIC) is E.NONE
-    assert rig.group._core.members[old_id].session_timeout_ms == 10_000
-    assert rig.group._core.members.leader_id == old_id
+    assert rig.group._members[old_id].session_timeout_ms == 10_000
+    assert rig.group._members.leader_id == old_id
     assert rig.state is S.STABLE
     rig.join("s", member_id="", **STATIC)
     rig.settle()

@@ -491,7 +491,7 @@ def test_a_timer_that_could_not_be_called_off_leaves_its_successor_alone(hosting
     ringing.start()
     try:
         wait_until(lambda: before.is_completed, 5)
-        hosted.group._members.prolong(hosted.group._members[joined.member_id], 1.0)
+        hosted.group._members.extend_session(hosted.group._members[joined.member_id], 1.0)
         shard._set_timer(hosted)
         after = hosted.timer
         assert after is not before
