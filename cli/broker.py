@@ -13,7 +13,6 @@ from typing import Final
 
 from barnabas.broker.config.broker_config import load_config
 from barnabas.cli.exit_codes import NOT_REACHABLE, CommandError
-from barnabas.cli.settings_arguments import add_set_argument
 from barnabas.protocol.ids import Endpoint, parse_endpoints
 
 _POLL_INTERVAL_S: Final = 0.01
@@ -23,8 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="a .properties file with Kafka's settings"
     )
-    add_set_argument(
-        parser, "one setting (may be repeated; wins over BARNABAS_… variables, which win over the file)"
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="one setting (may be repeated; wins over BARNABAS_… variables, which win over the file)",
     )
     parser.add_argument(
         "--logs-dir",

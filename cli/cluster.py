@@ -7,7 +7,7 @@ import json
 import os
 from typing import Final
 
-from barnabas.cli.cluster_dir import add_dir_argument, chosen_dir, open_cluster, open_running_cluster
+from barnabas.cli.arguments import add_dir_argument, chosen_dir, open_cluster, open_running_cluster
 from barnabas.cli.exit_codes import NOT_FOUND, OK, CommandError
 from barnabas.deploy.process import ManagedProcess
 from barnabas.deploy.requests import ask_restart

@@ -6,10 +6,9 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async, unknown_topic
-from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, key_values, run_async
+from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError, unknown_topic
 from barnabas.cli.output import print_json, print_table
-from barnabas.cli.settings_arguments import key_values
 from barnabas.client.admin.admin import Admin, Append, ConfigChange, ConfigEntry, ConfigResource, Subtract
 from barnabas.protocol.messages.configs import ConfigResourceType, ConfigSource
 from barnabas.protocol.suggestions import did_you_mean
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     add_change_arguments(alter)
 
     for action in (describe, alter):
-        add_bootstrap_arguments(action)
+        add_cluster_arguments(action)
         action.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -17,10 +17,16 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Final
 
-from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async
+from barnabas.cli.arguments import (
+    add_cluster_arguments,
+    add_settings_argument,
+    admin_settings,
+    chosen_bootstrap,
+    client_settings,
+    run_async,
+)
 from barnabas.cli.exit_codes import NOT_FOUND, OK, TERMINATED, USAGE, CommandError
 from barnabas.cli.output import field, iso_time, text
-from barnabas.cli.settings_arguments import add_settings_argument, admin_settings, client_settings
 from barnabas.client.admin.admin import Admin
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.consumer import Consumer
@@ -55,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         "--key-separator", default="\t", metavar="TEXT", help="between key and value (default: a tab)"
     )
     add_settings_argument(parser, "consumer")
-    add_bootstrap_arguments(parser)
+    add_cluster_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:

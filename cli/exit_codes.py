@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from barnabas.protocol.errors import (
@@ -23,6 +24,7 @@ from barnabas.protocol.errors import (
     InvalidConfiguration,
     RequestTimedOutLocally,
 )
+from barnabas.protocol.suggestions import did_you_mean
 
 OK: Final = 0
 FAILED: Final = 1
@@ -45,6 +47,17 @@ class CommandError(BarnabasError):
         self.exit_code = exit_code
 
 
+def unknown_topic(name: str, topics: Iterable[str]) -> CommandError:
+    """The error for a topic that does not exist, with similar names."""
+    names = sorted(topics)
+    hint = did_you_mean(name, names, at_most=3)
+    if names and not hint:
+        hint = f"; there are {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
+    elif not names:
+        hint = "; there are no topics yet (see `barnabas topics create --help`)"
+    return CommandError(f"there is no topic {name!r}{hint}", NOT_FOUND)
+
+
 def exit_code_of(error: BaseException) -> int:
     """The exit code of the command for an error."""
     if isinstance(error, CommandError):
@@ -60,6 +73,6 @@ def exit_code_of(error: BaseException) -> int:
     # If several topics failed with the same code, the command ends with it.
     several = getattr(error, "errors", None)
     if isinstance(several, dict) and several:
-        codes = {exit_code_of(one) for one in several.values()}
+        codes = {exit_code_of(part) for part in several.values()}
         return codes.pop() if len(codes) == 1 else FAILED
     return FAILED

@@ -2,14 +2,13 @@
 
 The folder of such a log is renamed ``<topic>-<partition>.<id>-damaged`` and kept; at the next start the
 broker creates the replica empty and it follows its leader. That needs another replica that has the records.
-So the command refuses unless the cluster (``--bootstrap``) says that another broker leads the partition and
-that this one is out of the ISR, or ``--accept-data-loss`` is given.
+So the command refuses unless the cluster (``--bootstrap-server``) says that another broker leads the
+partition and that this one is out of the ISR, or ``--accept-data-loss`` is given.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +18,13 @@ from barnabas.broker.log.file_system import FILE_SYSTEM
 from barnabas.broker.log.log_dir import LogDir
 from barnabas.broker.log.log_files import MAX_NAME_BYTES
 from barnabas.broker.log.verification import LogVerdict, scan_to_verify
-from barnabas.cli.bootstrap import BOOTSTRAP_VARIABLE, run_async
-from barnabas.cli.cluster_view import fetch_metadata
+from barnabas.cli.arguments import add_bootstrap_argument, named_bootstrap, run_async
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.log_verify import describe, locked, verify_all
 from barnabas.cli.output import print_json
-from barnabas.protocol.ids import TopicPartition, parse_endpoints
+from barnabas.client.admin.admin import Admin
+from barnabas.client.metadata import PartitionInfo
+from barnabas.protocol.ids import TopicPartition
 
 DAMAGED_SUFFIX: Final = "-damaged"
 
@@ -35,9 +35,7 @@ def add_action(actions: Any) -> None:
     repair.add_argument(
         "partitions", nargs="*", metavar="TOPIC-PARTITION", help="only these (default: all damaged ones)"
     )
-    repair.add_argument(
-        "--bootstrap", metavar="HOST:PORT,…", help=f"running brokers (default: ${BOOTSTRAP_VARIABLE})"
-    )
+    add_bootstrap_argument(repair)
     repair.add_argument(
         "--accept-data-loss",
         action="store_true",
@@ -54,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     with locked(path) as log_dir:
         damaged = _damaged(log_dir, options.partitions)
         if damaged and not options.accept_data_loss:
-            refusals = _refusals(damaged, _broker_id(log_dir), options.bootstrap)
+            refusals = _refusals(damaged, _broker_id(log_dir), named_bootstrap(options))
             if refusals:
                 raise CommandError(
                     "nothing was changed, because records could be lost:\n  " + "\n  ".join(refusals), FAILED
@@ -106,39 +104,40 @@ def _broker_id(log_dir: LogDir) -> int:
 
 def _refusals(damaged: Sequence[LogVerdict], broker_id: int, bootstrap: str | None) -> list[str]:
     """Why the logs may not be set aside, one sentence each."""
-    given = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
-    if not given:
+    if bootstrap is None:
         return [
-            f"{verdict.partition}: this may be its only replica; name running brokers with --bootstrap, "
-            "or give --accept-data-loss"
+            f"{verdict.partition}: this may be its only replica; name running brokers with "
+            "--bootstrap-server, or give --accept-data-loss"
             for verdict in damaged
         ]
-    try:
-        endpoints = parse_endpoints(given)
-    except ValueError as error:
-        raise CommandError(f"--bootstrap: {error}", USAGE) from None
-    topics = sorted({verdict.partition.topic for verdict in damaged})
-    metadata = run_async(fetch_metadata(endpoints, topics))
-    known = {
-        TopicPartition(topic.name or "", partition.partition_index): partition
-        for topic in metadata.topics
-        for partition in topic.partitions
-    }
+    partitions = run_async(fetch_partitions(bootstrap, {verdict.partition.topic for verdict in damaged}))
     refusals = []
     for verdict in damaged:
-        partition = known.get(verdict.partition)
+        partition = partitions.get(verdict.partition)
         if partition is None:
             reason = "the cluster does not know it"
-        elif set(partition.replica_nodes) <= {broker_id}:
+        elif set(partition.replicas) <= {broker_id}:
             reason = f"broker {broker_id} has its only replica"
-        elif partition.leader_id < 0 or partition.leader_id == broker_id:
+        elif partition.leader < 0 or partition.leader == broker_id:
             reason = "no other broker leads it, so none is known to have all records"
-        elif broker_id in partition.isr_nodes:
+        elif broker_id in partition.isr:
             reason = f"broker {broker_id} is still in its ISR; try again when the cluster has seen the stop"
         else:
             continue
         refusals.append(f"{verdict.partition}: {reason}")
     return refusals
+
+
+async def fetch_partitions(bootstrap: str, topics: set[str]) -> dict[TopicPartition, PartitionInfo]:
+    """The partitions of those topics that the cluster has."""
+    async with Admin(bootstrap_servers=bootstrap) as admin:
+        existing = topics.intersection(await admin.list_topics(include_internal=True))
+        described = await admin.describe_topics(existing)
+    return {
+        TopicPartition(topic.name, partition.partition): partition
+        for topic in described.values()
+        for partition in topic.partitions
+    }
 
 
 def _set_aside(log_dir: LogDir, verdict: LogVerdict) -> Path:

@@ -1,12 +1,20 @@
-"""The output of commands: JSON on one line, tables by rich, bytes as text if they are UTF-8."""
+"""The output of commands: JSON on one line, tables and progress by rich, bytes as text if they are UTF-8.
+
+Rich is imported late: that takes longer than most commands.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 _TABLE_WIDTH: Final = 200
 
@@ -16,23 +24,69 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
-    """A table on stdout; numbers to the right. Into a pipe or file it is as wide as it needs to be."""
-    # Imported late: it takes longer than most commands.
-    from rich.box import SIMPLE_HEAD
+def make_console() -> Console:
+    """A console on stdout. Into a pipe or file, its lines are wide enough for every table."""
     from rich.console import Console
+
+    return Console(highlight=False) if sys.stdout.isatty() else Console(width=_TABLE_WIDTH, highlight=False)
+
+
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table with numbers to the right."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    materialised = [tuple(row) for row in rows]
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    cells = [tuple(row) for row in rows]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(columns):
-        numeric = bool(materialised) and all(isinstance(row[index], int) for row in materialised)
+        numeric = bool(cells) and all(isinstance(row[index], int) for row in cells)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in materialised:
+    for row in cells:
         table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
-    console = Console() if sys.stdout.isatty() else Console(width=_TABLE_WIDTH)
-    console.print(table)
+    return table
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    make_console().print(make_table(columns, rows))
+
+
+@contextmanager
+def progress_bar(
+    label: str, total: int, console: Console, *, is_transient: bool = False
+) -> Iterator[Callable[[int], None]]:
+    """A moving bar with the rate of records while the block runs; the result takes the number done so far."""
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    class RateColumn(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            elapsed = task.finished_time if task.finished else task.elapsed
+            rate = task.completed / elapsed if elapsed else 0.0
+            return Text(f"{rate:>9,.0f} records/s", style="cyan")
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=36),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+        RateColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=is_transient) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+@contextmanager
+def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """`progress_bar` on stderr if that is a terminal, else nothing."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+
+    with progress_bar(label, total, Console(stderr=True), is_transient=True) as update:
+        yield update
 
 
 def field(name: str, data: bytes | memoryview | None) -> dict[str, str | None]:

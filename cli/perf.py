@@ -9,14 +9,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import sys
 import time
 from typing import Any, Final
 
-from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async
+from barnabas.cli.arguments import (
+    add_cluster_arguments,
+    add_settings_argument,
+    admin_settings,
+    chosen_bootstrap,
+    client_settings,
+    run_async,
+)
 from barnabas.cli.exit_codes import OK, USAGE, CommandError
-from barnabas.cli.output import print_json
-from barnabas.cli.settings_arguments import add_settings_argument, admin_settings, client_settings
+from barnabas.cli.output import print_json, progress
 from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.config import ConsumerConfig, ProducerConfig
 from barnabas.client.consumer.consumer import Consumer
@@ -25,7 +30,6 @@ from barnabas.client.producer.producer import Producer
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 
-_REPORT_INTERVAL_S: Final = 0.5
 _SAMPLE_EVERY: Final = 97
 _CHECK_EVERY: Final = 1024
 _POLL_RECORDS: Final = 10_000
@@ -34,18 +38,28 @@ _POLL_RECORDS: Final = 10_000
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     produce = actions.add_parser("produce", help="write records as fast as possible, or at a rate")
-    produce.add_argument("--size", type=int, default=100, metavar="BYTES", help="of a value (default: 100)")
+    produce.add_argument(
+        "--size", type=int, default=100, metavar="BYTES", help="size of a value (default: 100)"
+    )
     produce.add_argument("--rate", type=int, metavar="N", help="at most N records/s (default: no limit)")
     produce.add_argument("--acks", choices=("0", "1", "all"), default="all")
-    produce.add_argument("--partitions", type=int, default=6, help="of the topic, where it has to be made")
-    produce.add_argument("--replication-factor", type=int, default=-1, help="likewise")
+    produce.add_argument(
+        "--partitions", type=int, default=6, metavar="N", help="default: 6; used if the topic is created"
+    )
+    produce.add_argument(
+        "--replication-factor",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="of the topic if it is created (default: the brokers')",
+    )
     consume = actions.add_parser("consume", help="read records from the beginning as fast as possible")
     for action, client in ((produce, "producer"), (consume, "consumer")):
         action.add_argument("--topic", default="perf", help="default: perf")
         action.add_argument("--records", type=int, default=1_000_000, metavar="N", help="default: 1,000,000")
         action.add_argument("--json", action="store_true", help="print one JSON object")
         add_settings_argument(action, client)
-        add_bootstrap_arguments(action)
+        add_cluster_arguments(action)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -56,28 +70,6 @@ def run(options: argparse.Namespace) -> int:
     work = _produce if options.action == "produce" else _consume
     _print(options, run_async(work(options, chosen_bootstrap(options))))
     return OK
-
-
-class _Progress:
-    """A progress line on the terminal; nothing if stderr is not a terminal."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._shown = sys.stderr.isatty()
-        self._started = self._last = time.monotonic()
-
-    def update(self, done: int) -> None:
-        now = time.monotonic()
-        if self._shown and now - self._last >= _REPORT_INTERVAL_S:
-            self._last = now
-            rate = done / (now - self._started)
-            print(
-                f"\r{done:,} of {self._total:,}  {rate:,.0f} records/s ", end="", file=sys.stderr, flush=True
-            )
-
-    def finish(self) -> None:
-        if self._shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 class _Latencies:
@@ -127,30 +119,30 @@ async def _produce(options: argparse.Namespace, bootstrap: str) -> dict[str, Any
     # Not compressible, so that a codec cannot take a short cut.
     value = os.urandom(options.size)
     topic, total, rate = options.topic, options.records, options.rate
-    latencies, progress = _Latencies(), _Progress(total)
+    latencies = _Latencies()
     sample_every = 1 if rate is not None else _SAMPLE_EVERY
     async with Producer(bootstrap_servers=bootstrap, **settings) as producer:
         await producer.partitions_for(topic)
-        started = time.perf_counter()
-        send = producer.send
-        for number in range(total):
-            if number % sample_every == 0:
-                if rate is not None:
-                    await _wait_for_turn(started, number, rate)
-                await send(topic, value, on_delivery=latencies.callback())
-            else:
-                await send(topic, value)
-            if number % _CHECK_EVERY == 0:
-                progress.update(number)
-                if latencies.error is not None:
-                    raise latencies.error
-        await producer.flush()
-        seconds = time.perf_counter() - started
-    progress.finish()
+        with progress("written", total) as show_progress:
+            started = time.perf_counter()
+            send = producer.send
+            for number in range(total):
+                if number % sample_every == 0:
+                    if rate is not None:
+                        await _wait_for_turn(started, number, rate)
+                    await send(topic, value, on_delivery=latencies.callback())
+                else:
+                    await send(topic, value)
+                if number % _CHECK_EVERY == 0:
+                    show_progress(number)
+                    if latencies.error is not None:
+                        raise latencies.error
+            await producer.flush()
+            seconds = time.perf_counter() - started
     if latencies.error is not None:
         raise latencies.error
-    found = _figures(total, total * options.size, seconds)
-    return found | {f"latency_p{p:g}_ms": latencies.percentile_ms(p) for p in (50, 99, 99.9)}
+    figures = _figures(total, total * options.size, seconds)
+    return figures | {f"latency_p{p:g}_ms": latencies.percentile_ms(p) for p in (50, 99, 99.9)}
 
 
 async def _wait_for_turn(started: float, number: int, rate: int) -> None:
@@ -171,20 +163,19 @@ async def _consume(options: argparse.Namespace, bootstrap: str) -> dict[str, Any
         total = min(options.records, available)
         if not total:
             raise CommandError(f"topic {options.topic} holds no records (see `barnabas perf produce`)")
-        progress = _Progress(total)
-        records = size = 0
-        started = time.perf_counter()
-        consumer.assign(partitions)
-        while records < total:
-            found = await consumer.poll(5_000, _POLL_RECORDS)
-            if not found:
-                raise CommandError(f"nothing came for 5 s after {records:,} of {total:,} records")
-            records += len(found)
-            size += sum(len(record.value or b"") for record in found)
-            progress.update(records)
-        seconds = time.perf_counter() - started
-    progress.finish()
-    return _figures(records, size, seconds)
+        count = size = 0
+        with progress("read", total) as show_progress:
+            started = time.perf_counter()
+            consumer.assign(partitions)
+            while count < total:
+                records = await consumer.poll(5_000, _POLL_RECORDS)
+                if not records:
+                    raise CommandError(f"no records came for 5 s after {count:,} of {total:,}")
+                count += len(records)
+                size += sum(len(record.value or b"") for record in records)
+                show_progress(count)
+            seconds = time.perf_counter() - started
+    return _figures(count, size, seconds)
 
 
 def _figures(records: int, size: int, seconds: float) -> dict[str, Any]:

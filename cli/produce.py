@@ -7,21 +7,34 @@ command, which then prints the number of acknowledged lines.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import io
 import sys
+import threading
 import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
-from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async
+from barnabas.cli.arguments import (
+    add_cluster_arguments,
+    add_settings_argument,
+    admin_settings,
+    chosen_bootstrap,
+    client_settings,
+    run_async,
+)
 from barnabas.cli.exit_codes import OK, USAGE, CommandError, exit_code_of
-from barnabas.cli.line_source import read_lines
 from barnabas.cli.output import count, print_json
-from barnabas.cli.settings_arguments import add_settings_argument, admin_settings, client_settings
 from barnabas.client.admin.admin import Admin
 from barnabas.client.config import ProducerConfig
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.client.producer.producer import Producer
 from barnabas.protocol.errors import BarnabasError
+
+_CHUNK_BYTES: Final = 256 * 1024
+_MAX_CHUNKS: Final = 8
+MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
@@ -39,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print a summary as one JSON object")
     add_settings_argument(parser, "producer")
-    add_bootstrap_arguments(parser)
+    add_cluster_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -136,3 +149,69 @@ def _report(options: argparse.Namespace, tally: _Tally, seconds: float) -> int:
         file=sys.stderr,
     )
     return exit_code_of(error)
+
+
+async def read_lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
+    """The lines without their ends, as many at a time as are available; the last may lack its end.
+
+    Raises CommandError for a line longer than `MAX_LINE_BYTES`, and OSError as reading does.
+    """
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    reader = _Reader(source, lambda chunk: loop.call_soon_threadsafe(chunks.put_nowait, chunk))
+    rest = b""
+    try:
+        while True:
+            chunk = await chunks.get()
+            reader.taken()
+            if isinstance(chunk, OSError):
+                raise chunk
+            if not chunk:
+                break
+            *lines, rest = (rest + chunk).split(b"\n")
+            if len(rest) > MAX_LINE_BYTES:
+                raise CommandError(f"a line of the input is longer than {MAX_LINE_BYTES:,} bytes")
+            if lines:
+                yield [line.removesuffix(b"\r") for line in lines]
+        if rest:
+            yield [rest.removesuffix(b"\r")]
+    finally:
+        reader.stop()
+
+
+class _Reader:
+    """The thread that reads, and hands over at most `_MAX_CHUNKS` before one is taken."""
+
+    def __init__(self, source: BinaryIO, hand_over: Callable[[bytes | OSError], object]) -> None:
+        self._read: Any = source.read1 if isinstance(source, io.BufferedReader) else source.read
+        self._hand_over = hand_over
+        self._room = threading.Semaphore(_MAX_CHUNKS)
+        self._stopped = False
+        threading.Thread(target=self._run, name="line-source", daemon=True).start()
+
+    def taken(self) -> None:
+        """One chunk was taken, so there is room for another."""
+        self._room.release()
+
+    def stop(self) -> None:
+        """Read no more; does not wait for the present read."""
+        self._stopped = True
+        self._room.release()
+
+    def _run(self) -> None:
+        while True:
+            self._room.acquire()
+            if self._stopped:
+                return
+            try:
+                found: bytes | OSError = self._read(_CHUNK_BYTES)
+            except OSError as error:
+                found = error
+            except ValueError:
+                return  # closed under the read: the command has ended
+            try:
+                self._hand_over(found)
+            except RuntimeError:
+                return  # the loop is closed: the command has ended
+            if not found or isinstance(found, OSError):
+                return

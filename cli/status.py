@@ -1,131 +1,323 @@
 """`barnabas status`: brokers, controller, and every partition with leader, ISR and each replica's LEO and HW.
 
 Exit code 0 without problems, 1 if a broker does not answer or a partition lacks its leader or a replica in
-the ISR, 3 if no broker can be reached.
+the ISR, 3 if no broker can be reached. Each broker has two seconds to answer.
 """
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import Any
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async
-from barnabas.cli.cluster_dir import chosen_dir
-from barnabas.cli.cluster_view import ClusterView, PartitionView, fetch_view
-from barnabas.cli.exit_codes import FAILED, OK
-from barnabas.cli.output import print_json, print_table
+from barnabas.cli.arguments import (
+    add_cluster_arguments,
+    chosen_bootstrap,
+    chosen_dir,
+    named_bootstrap,
+    run_async,
+)
+from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
+from barnabas.cli.output import make_console, make_table, print_json
+from barnabas.client.admin.admin import Admin
+from barnabas.client.metadata import PartitionInfo
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import STATE_FILE
-from barnabas.protocol.ids import parse_endpoints
+from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.ids import Endpoint, TopicPartition
+from barnabas.protocol.messages.describe_replicas import ReplicaDescription
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_TIMEOUT_MS: Final = 2_000
+_CONNECT_TIMEOUT_MS: Final = 1_000
+_WATCH_INTERVAL_S: Final = 1.0
+
+
+@dataclass(kw_only=True)
+class BrokerView:
+    """A broker in the metadata; `error` is the reason if it did not answer."""
+
+    id: int
+    endpoint: Endpoint
+    is_controller: bool
+    error: str | None = None
+    strays: list[str] = field(default_factory=list)
+    """Folders of logs that belong to no known topic and are kept."""
+
+
+@dataclass(kw_only=True)
+class PartitionView:
+    """A partition by metadata, and its replicas as their brokers report them (absent: no answer)."""
+
+    info: PartitionInfo
+    replicas: dict[int, ReplicaDescription] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.info.topic}-{self.info.partition}"
+
+
+@dataclass(kw_only=True)
+class ClusterView:
+    """The state of a cluster, joined from the answers of its brokers.
+
+    ``processes`` are the cluster's brokers on this machine, if it was started here.
+    """
+
+    cluster_id: str | None
+    controller_id: int
+    brokers: list[BrokerView]
+    partitions: list[PartitionView]
+    processes: list[LocalBroker] = field(default_factory=list)
+
+    def problems(self) -> list[str]:
+        """The problems of the cluster, one sentence each."""
+        problems = []
+        members = {broker.id for broker in self.brokers}
+        for process in self.processes:
+            if process.state != "running":
+                problems.append(f"broker {process.id} is {_process_state(process)}")
+            elif process.id not in members:
+                problems.append(f"broker {process.id} runs but has not joined the cluster")
+        problems += [
+            f"broker {broker.id} does not answer: {broker.error}" for broker in self.brokers if broker.error
+        ]
+        if self.controller_id < 0:
+            problems.append("there is no controller")
+        for partition in self.partitions:
+            if partition.info.leader < 0:
+                problems.append(f"{partition.name} has no leader")
+            problems += [
+                f"{partition.name} on broker {broker_id}: {replica.failure}"
+                for broker_id, replica in sorted(partition.replicas.items())
+                if replica.failure
+            ]
+            missing = sorted(set(partition.info.replicas) - set(partition.info.isr))
+            if missing:
+                problems.append(f"{partition.name}: not in sync: {', '.join(map(str, missing))}")
+        return problems
+
+    def as_json(self) -> dict[str, Any]:
+        """The view as plain data."""
+        return {
+            "cluster_id": self.cluster_id,
+            "controller": self.controller_id if self.controller_id >= 0 else None,
+            "brokers": [
+                {
+                    "id": broker.id,
+                    "host": broker.endpoint.host,
+                    "port": broker.endpoint.port,
+                    "is_controller": broker.is_controller,
+                    "error": broker.error,
+                    "strays": broker.strays,
+                }
+                for broker in self.brokers
+            ],
+            "partitions": [_partition_json(partition) for partition in self.partitions],
+            "processes": [
+                {
+                    "id": int(process.id),
+                    "state": process.state,
+                    "pid": process.process.pid if process.process else None,
+                    "metrics": process.metrics_url,
+                }
+                for process in self.processes
+            ],
+            "problems": self.problems(),
+        }
+
+
+def _partition_json(view: PartitionView) -> dict[str, Any]:
+    replicas = []
+    for broker_id in view.info.replicas:
+        replica = view.replicas.get(broker_id)
+        shown: dict[str, Any] = {"broker": broker_id}
+        for name in ("log_start_offset", "high_watermark", "log_end_offset"):
+            shown[name] = None if replica is None else getattr(replica, name)
+        if replica is not None:
+            shown["size_bytes"] = replica.size_bytes
+            shown["is_offline"] = replica.is_offline
+            shown["failure"] = replica.failure or None
+        replicas.append(shown)
+    return {
+        "topic": view.info.topic,
+        "partition": view.info.partition,
+        "leader": view.info.leader if view.info.leader >= 0 else None,
+        "leader_epoch": view.info.leader_epoch,
+        "isr": list(view.info.isr),
+        "replicas": replicas,
+    }
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    add_bootstrap_arguments(parser)
+    add_cluster_arguments(parser)
     parser.add_argument("--topic", action="append", metavar="TOPIC", help="only this topic (may be repeated)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=_WATCH_INTERVAL_S,
+        metavar="SECONDS",
+        help="refresh until Ctrl-C, every second or at this interval",
+    )
     parser.epilog = "exit code 1 means: a broker does not answer, or a partition is not fully replicated"
 
 
 def run(options: argparse.Namespace) -> int:
-    bootstrap = parse_endpoints(chosen_bootstrap(options))
-    view = run_async(fetch_view(bootstrap, options.topic))
-    local = [] if options.bootstrap else _local_brokers(chosen_dir(options))
-    problems = find_problems(view, local)
+    if options.watch is not None:
+        _watch(options)
+    view = _look(options)
     if options.json:
-        processes = [
-            {
-                "id": int(broker.id),
-                "state": broker.state,
-                "pid": broker.process.pid if broker.process else None,
-                "metrics": broker.metrics_url,
-            }
-            for broker in local
-        ]
-        print_json(view.as_json() | {"processes": processes, "problems": problems})
+        print_json(view.as_json())
     else:
-        _print(view, local, problems)
-    return FAILED if problems else OK
+        make_console().print(render(view))
+    return FAILED if view.problems() else OK
 
 
-def _local_brokers(directory: Path) -> list[LocalBroker]:
-    return RunningCluster.open(directory).brokers if (directory / STATE_FILE).exists() else []
+def _watch(options: argparse.Namespace) -> None:
+    """Refresh the view until Ctrl-C; an error is shown in its place and the next look follows."""
+    if options.watch <= 0:
+        raise CommandError(f"--watch {options.watch:g}: expected more than 0 seconds", USAGE)
+    from rich.live import Live
+    from rich.text import Text
+
+    console = make_console()
+    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        while True:
+            try:
+                view = _look(options)
+            except BarnabasError as error:
+                if options.json:
+                    print(f"barnabas status: {error}", file=sys.stderr)
+                else:
+                    live.update(Text(str(error), style="bold red"), refresh=True)
+            else:
+                if options.json:
+                    print_json(view.as_json())
+                    sys.stdout.flush()
+                elif console.is_terminal:
+                    live.update(render(view), refresh=True)
+                else:
+                    console.print(render(view))
+            time.sleep(options.watch)
 
 
-def find_problems(view: ClusterView, local: list[LocalBroker]) -> list[str]:
-    """The problems of a cluster, one sentence each."""
-    problems = []
-    known = {broker.id for broker in view.brokers}
-    for process in local:
-        if process.state != "running":
-            problems.append(f"broker {process.id} is {'down' if process.state == 'gone' else process.state}")
-        elif process.id not in known:
-            problems.append(f"broker {process.id} runs but has not joined the cluster")
-    problems += [
-        f"broker {broker.id} does not answer: {broker.error}" for broker in view.brokers if broker.error
+def _look(options: argparse.Namespace) -> ClusterView:
+    bootstrap = chosen_bootstrap(options)
+    view = run_async(fetch_view(bootstrap, options.topic))
+    directory = chosen_dir(options)
+    if (directory / STATE_FILE).exists():
+        processes = RunningCluster.open(directory).brokers
+        addresses = {str(process.endpoint) for process in processes}
+        # The directory may have another cluster than the one that the environment names.
+        if named_bootstrap(options) is None or addresses.intersection(bootstrap.split(",")):
+            view.processes = processes
+    return view
+
+
+async def fetch_view(bootstrap: str, topics: Sequence[str] | None = None) -> ClusterView:
+    """The view of all topics, or of some. Raises NoBrokerReachable, and ApiError for an unknown topic."""
+    async with Admin(
+        bootstrap_servers=bootstrap,
+        request_timeout_ms=_TIMEOUT_MS,
+        socket_connection_setup_timeout_ms=_CONNECT_TIMEOUT_MS,
+    ) as admin:
+        cluster = await admin.describe_cluster()
+        described = await admin.describe_topics(topics)
+        answers = await admin.describe_replicas(topics)
+    partitions = [
+        PartitionView(info=info)
+        for _, topic in sorted(described.items())
+        for info in sorted(topic.partitions, key=lambda info: info.partition)
     ]
-    if view.controller_id < 0:
-        problems.append("there is no controller")
-    for partition in view.partitions:
-        name = f"{partition.topic}-{partition.partition}"
-        if partition.leader < 0:
-            problems.append(f"{name} has no leader")
-        problems += [
-            f"{name} on broker {broker_id}: {found.failure}"
-            for broker_id, found in sorted(partition.offsets.items())
-            if found.failure
-        ]
-        missing = sorted(set(partition.replicas) - set(partition.isr))
-        if missing:
-            problems.append(f"{name}: not in sync: {', '.join(map(str, missing))}")
-    return problems
+    brokers = []
+    for answer in answers:
+        brokers.append(
+            BrokerView(
+                id=answer.node.node_id,
+                endpoint=answer.node.endpoint,
+                is_controller=answer.node.node_id == cluster.controller_id,
+                error=None if answer.error is None else str(answer.error),
+                strays=list(answer.strays),
+            )
+        )
+        for partition in partitions:
+            replica = answer.replicas.get(TopicPartition(partition.info.topic, partition.info.partition))
+            if replica is not None:
+                partition.replicas[answer.node.node_id] = replica
+    return ClusterView(
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller_id,
+        brokers=brokers,
+        partitions=partitions,
+    )
 
 
-def _print(view: ClusterView, local: list[LocalBroker], problems: list[str]) -> None:
-    states: dict[int, Any] = {int(broker.id): broker for broker in local}
-    metrics = {broker.id: broker.metrics_url for broker in local if broker.metrics_url is not None}
-    rows = []
+def render(view: ClusterView) -> RenderableType:
+    """The view for a terminal."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [
+        Text(f"cluster {view.cluster_id or '(without id)'}"),
+        make_table(("broker", "endpoint", "state", "pid", ""), _broker_rows(view)),
+    ]
+    parts += [
+        Text(f"metrics of broker {process.id}: {process.metrics_url}")
+        for process in view.processes
+        if process.metrics_url is not None
+    ]
+    if view.partitions:
+        columns = ("partition", "leader", "epoch", "isr", "replicas (broker: LEO / HW)")
+        parts.append(make_table(columns, [_partition_row(partition) for partition in view.partitions]))
+    else:
+        parts.append(Text("no topics"))
+    parts += [
+        Text(f"broker {broker.id} keeps a log that belongs to no known topic: {folder}")
+        for broker in view.brokers
+        for folder in broker.strays
+    ]
+    parts += [Text(f"! {problem}", style="bold red") for problem in view.problems()]
+    return Group(*parts)
+
+
+def _process_state(process: LocalBroker) -> str:
+    return "down" if process.state == "gone" else process.state
+
+
+def _broker_rows(view: ClusterView) -> list[tuple[object, ...]]:
+    processes = {int(process.id): process for process in view.processes}
+    rows: list[tuple[object, ...]] = []
     for broker in view.brokers:
-        process = states.pop(broker.id, None)
+        process = processes.pop(broker.id, None)
         state = "does not answer" if broker.error else "up"
         if process is not None and process.state == "paused":
             state = "paused"
         pid = process.process.pid if process is not None and process.process else None
         rows.append((broker.id, broker.endpoint, state, pid, "controller" if broker.is_controller else ""))
-    for broker_id, process in sorted(states.items()):
-        rows.append(
-            (broker_id, process.endpoint, "down" if process.state == "gone" else process.state, None, "")
-        )
-    print(f"cluster {view.cluster_id or '(without id)'}")
-    print_table(("broker", "endpoint", "state", "pid", ""), rows)
-    for broker_id, url in sorted(metrics.items()):
-        print(f"metrics of broker {broker_id}: {url}")
-    if view.partitions:
-        columns = ("partition", "leader", "epoch", "isr", "replicas (broker: LEO / HW)")
-        print_table(columns, [_partition_row(partition) for partition in view.partitions])
-    else:
-        print("no topics")
-    for broker in view.brokers:
-        for folder in broker.strays:
-            print(f"broker {broker.id} keeps a log that belongs to no known topic: {folder}")
-    for problem in problems:
-        print(f"! {problem}")
+    for broker_id, process in sorted(processes.items()):
+        rows.append((broker_id, process.endpoint, _process_state(process), None, ""))
+    return rows
 
 
 def _partition_row(view: PartitionView) -> tuple[object, ...]:
     replicas = []
-    for broker_id in view.replicas:
-        found = view.offsets.get(broker_id)
-        said = "? / ?" if found is None else f"{found.log_end_offset} / {found.high_watermark}"
-        if found is not None and found.is_offline:
-            said = "failed" if found.failure else "offline"
-        replicas.append(f"{broker_id}: {said}")
-    leader = str(view.leader) if view.leader >= 0 else "none"
-    return (
-        f"{view.topic}-{view.partition}",
-        leader,
-        view.leader_epoch,
-        ",".join(map(str, view.isr)),
-        "   ".join(replicas),
-    )
+    for broker_id in view.info.replicas:
+        replica = view.replicas.get(broker_id)
+        if replica is None:
+            shown = "? / ?"
+        elif replica.is_offline:
+            shown = "failed" if replica.failure else "offline"
+        else:
+            shown = f"{replica.log_end_offset} / {replica.high_watermark}"
+        replicas.append(f"{broker_id}: {shown}")
+    leader = str(view.info.leader) if view.info.leader >= 0 else "none"
+    isr = ",".join(map(str, view.info.isr))
+    return view.name, leader, view.info.leader_epoch, isr, "   ".join(replicas)

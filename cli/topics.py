@@ -6,10 +6,9 @@ import argparse
 from typing import Any
 
 from barnabas.cli import configs
-from barnabas.cli.bootstrap import add_bootstrap_arguments, chosen_bootstrap, run_async, unknown_topic
-from barnabas.cli.exit_codes import OK, USAGE, CommandError
+from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, key_values, run_async
+from barnabas.cli.exit_codes import OK, USAGE, CommandError, unknown_topic
 from barnabas.cli.output import print_json, print_table
-from barnabas.cli.settings_arguments import key_values
 from barnabas.client.admin.admin import Admin, ConfigResource, NewPartitions, NewTopic
 from barnabas.client.metadata import PartitionInfo, TopicInfo
 from barnabas.protocol.errors import ApiError, ErrorCode
@@ -58,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     delete.add_argument("topics", nargs="+", metavar="TOPIC")
 
     for action in (create, listing, describe, alter, add_partitions, delete):
-        add_bootstrap_arguments(action)
+        add_cluster_arguments(action)
         action.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -16,9 +16,8 @@ import time
 from types import FrameType
 from typing import Final
 
-from barnabas.cli.cluster_dir import add_dir_argument, chosen_dir
+from barnabas.cli.arguments import add_dir_argument, add_set_argument, chosen_dir, key_values
 from barnabas.cli.exit_codes import OK, USAGE, CommandError
-from barnabas.cli.settings_arguments import add_set_argument
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.requests import answer_restart, forget_requests, restarts_asked_for
@@ -51,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     """Start, announce, and stay until a signal (or return, when detached)."""
     if options.brokers < 1:
         raise CommandError(f"--brokers {options.brokers}: expected at least 1", USAGE)
-    settings = _settings(options.overrides)
+    settings = key_values(options.overrides)
     stopping = threading.Event()
     _stop_on_signal(stopping)
     cluster = LocalCluster(
@@ -76,16 +75,6 @@ def run(options: argparse.Namespace) -> int:
     finally:
         cluster.close()
     return OK
-
-
-def _settings(overrides: list[str]) -> dict[str, str]:
-    found = {}
-    for text in overrides:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise CommandError(f"--set {text!r}: expected key=value, for example num.io.threads=4", USAGE)
-        found[name.strip()] = value
-    return found
 
 
 class _Stopped(BaseException):

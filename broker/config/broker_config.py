@@ -15,7 +15,7 @@ from typing import Any
 
 from barnabas.broker.config.listeners import PLAINTEXT, Listener, check_listeners, with_protocols
 from barnabas.broker.config.settings import ALIASES, KNOWN_NAMES, ROWS, BrokerConfig
-from barnabas.broker.config.sources import parse_overrides, read_environment, read_properties_file
+from barnabas.broker.config.sources import parse_key_values, read_environment, read_properties_file
 from barnabas.broker.config.stored import topic_names, topic_row
 from barnabas.broker.config.table import DERIVED, REQUIRED, Integer, Row, SettingValue
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
@@ -54,7 +54,7 @@ def load_config(
     for source in (
         read_properties_file(file, problems) if file is not None else {},
         read_environment(environment or {}, KNOWN_NAMES, problems),
-        parse_overrides(overrides, problems),
+        parse_key_values(overrides, problems),
     ):
         settings |= source
     config = _build(settings, problems)

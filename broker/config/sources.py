@@ -78,16 +78,16 @@ def read_environment(
     return found
 
 
-def parse_overrides(overrides: Iterable[str], problems: list[str]) -> dict[str, str]:
-    """The ``key=value`` texts of ``--set``; of a repeated key the last counts."""
-    found: dict[str, str] = {}
-    for text in overrides:
+def parse_key_values(texts: Iterable[str], problems: list[str], option: str = "--set") -> dict[str, str]:
+    """The ``key=value`` texts of an option; the last value of a repeated key counts."""
+    settings: dict[str, str] = {}
+    for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            problems.append(f"--set {text!r}: expected key=value, for example log.segment.bytes=1048576")
+            problems.append(f"{option} {text!r}: expected key=value")
         else:
-            found[name.strip()] = value
-    return found
+            settings[name.strip()] = value.strip()
+    return settings
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:

@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from barnabas.cli.demo import flights as demo_flights
-from barnabas.cli.demo.failover import Failover
-from barnabas.cli.demo.flights import FLIGHT_COUNT, CarrierDelay
-from barnabas.cli.demo.group import MEMBERS, GroupAudit, GroupRun
-from barnabas.cli.demo.ledger import Audit, Ledger
-from barnabas.cli.demo.records import Traffic, consume_all, produce_all
+from barnabas.cli.demo.flights import FLIGHT_COUNT, CarrierDelay, SparkView, read_delays
+from barnabas.cli.demo.group import MEMBERS, GroupRun
+from barnabas.cli.demo.ledger import Audit, GroupAudit, Ledger
 from barnabas.cli.demo.screen import Screen
-from barnabas.cli.demo.spark import SparkView, read_delays
+from barnabas.cli.demo.traffic import Failover, Traffic, consume_all, produce_all
 from barnabas.cli.exit_codes import FAILED, OK, CommandError
 from barnabas.cli.output import print_json
 from barnabas.client import Admin, NewTopic

@@ -1,8 +1,7 @@
 """The demo's consumer group: three processes share the topic, and one of them is killed half way.
 
-The checks are for at-least-once delivery: every acknowledged record was read by a member, with the bytes that
-were sent, and no committed offset covers an unread record. Records that the dead member had read but not
-committed are redelivered to another; that is counted, but not a fault. On the demo's event loop.
+``python -m barnabas.cli.demo.group BOOTSTRAP TOPIC GROUP`` is one member. The rest runs on the demo's event
+loop; `GroupAudit` judges.
 """
 
 from __future__ import annotations
@@ -11,13 +10,19 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Final
 
-from barnabas.cli.demo.ledger import Finding, Ledger
-from barnabas.cli.demo.screen import ProgressLine
+from barnabas.cli.demo.ledger import GroupAudit, checksum_of
 from barnabas.cli.exit_codes import CommandError
+from barnabas.client import ConsumerRecord, RebalanceListener
+from barnabas.client.blocking import Consumer
+from barnabas.protocol.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from barnabas.cli.demo.screen import Update
 
 MEMBERS: Final = 3
 KILL_AT: Final = 0.5
@@ -26,48 +31,12 @@ _STALL_S: Final = 30.0
 _LONGEST_LEAVE_S: Final = 10.0
 _LINE_LIMIT_BYTES: Final = 1 << 20
 
+SESSION_TIMEOUT_MS: Final = 3_000
+"""Short, so that a dead member is noticed in seconds; the brokers have to allow it."""
 
-class GroupAudit:
-    """Compares the records that the members report, by partition and offset, with the ledger."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._acknowledged = ledger.checksums_by_place()
-        self._seen_by: dict[tuple[int, int], int] = {}
-        self.changed = Finding()
-        self.again: dict[int, int] = {}
-        """The number of redelivered records, by the member that had read them first."""
-
-    def take(self, member: int, partition: int, offset: int, checksum: int) -> None:
-        place = (partition, offset)
-        expected = self._acknowledged.get(place)
-        if expected is not None and checksum != expected:
-            self.changed.add(f"{partition}, offset {offset}: other bytes than were acknowledged there")
-        if place in self._seen_by:
-            first = self._seen_by[place]
-            self.again[first] = self.again.get(first, 0) + 1
-        else:
-            self._seen_by[place] = member
-
-    @property
-    def seen(self) -> int:
-        """The number of different records read."""
-        return len(self._seen_by)
-
-    def unseen(self) -> Finding:
-        """Acknowledged records that no member read."""
-        found = Finding()
-        for partition, offset in self._acknowledged.keys() - self._seen_by.keys():
-            found.add(f"offset {offset} of {partition}")
-        return found
-
-    def covered_unseen(self, committed: Mapping[int, int]) -> Finding:
-        """Offsets below a committed one that no member read."""
-        found = Finding()
-        for partition, end in committed.items():
-            for offset in range(end):
-                if (partition, offset) not in self._seen_by:
-                    found.add(f"offset {offset} of {partition}, committed up to {end}")
-        return found
+_HEARTBEAT_INTERVAL_MS: Final = 300
+_AUTO_COMMIT_INTERVAL_MS: Final = 200
+_POLL_MS: Final = 100
 
 
 class GroupMember:
@@ -133,7 +102,7 @@ class GroupRun:
         self.seconds = 0.0
         self.rebalance_ms = 0.0
         """From the kill until the others own every partition of the dead member."""
-        self._words = [sys.executable, "-m", "barnabas.cli.demo.member", bootstrap, topic, group]
+        self._words = [sys.executable, "-m", "barnabas.cli.demo.group", bootstrap, topic, group]
         self._partitions = set(partitions)
         self._audit = audit
         self._say = say
@@ -141,7 +110,7 @@ class GroupRun:
         self._members: list[GroupMember] = []
         self._listeners: list[asyncio.Task[None]] = []
 
-    async def run(self, total: int, progress: ProgressLine) -> list[int]:
+    async def run(self, total: int, show_progress: Update) -> list[int]:
         """Read ``total`` records and kill a member half way; returns the exit codes of the others.
 
         Raises CommandError if progress stops before the end.
@@ -154,9 +123,9 @@ class GroupRun:
             started = time.monotonic()
             for member in self._members:
                 member.allow_reading()
-            await self._until(lambda: self._audit.seen >= total * KILL_AT, "nothing comes", progress)
+            await self._until(lambda: self._audit.seen >= total * KILL_AT, "nothing comes", show_progress)
             others = await self._kill_one()
-            await self._until(lambda: self._audit.seen >= total, "records are missing", progress)
+            await self._until(lambda: self._audit.seen >= total, "records are missing", show_progress)
             self.seconds = time.monotonic() - started
             for member in others:
                 member.ask_to_leave()
@@ -197,7 +166,7 @@ class GroupRun:
         return [sorted(member.owned) for member in members]
 
     async def _until(
-        self, condition: Callable[[], bool], otherwise: str, progress: ProgressLine | None = None
+        self, condition: Callable[[], bool], otherwise: str, show_progress: Update | None = None
     ) -> None:
         """Wait for a condition. Raises CommandError with ``otherwise`` if no member reports for long."""
         while not condition():
@@ -206,5 +175,72 @@ class GroupRun:
                 await asyncio.wait_for(self._changed.wait(), _STALL_S)
             except TimeoutError:
                 raise CommandError(f"{otherwise}: no member said anything for {_STALL_S:.0f} s") from None
-            if progress is not None:
-                progress.update(self._audit.seen)
+            if show_progress is not None:
+                show_progress(self._audit.seen)
+
+
+class _Reader(RebalanceListener):
+    """The program of a member, in a process of its own, so that it can be killed.
+
+    It starts to read when a line arrives on its standard input, and leaves the group at the end of that
+    input, as when the demo dies. It reports its partitions and the records read on standard output, one JSON
+    object a line, *before* the next poll can commit them, so that no unreported record is committed. One
+    thread polls, another waits for the input.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._may_read = threading.Event()
+        self._is_over = threading.Event()
+        self._owned: list[int] | None = None
+
+    def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+        if not self._may_read.is_set():
+            self._consumer.pause(*partitions)
+
+    def obey(self) -> None:
+        """On a thread of its own: begin at the first line of the input, end with the input."""
+        sys.stdin.readline()
+        self._may_read.set()
+        sys.stdin.read()
+        self._is_over.set()
+
+    def run(self) -> None:
+        while not self._is_over.is_set():
+            if self._may_read.is_set() and (paused := self._consumer.paused()):
+                self._consumer.resume(*paused)
+            records = self._consumer.poll(_POLL_MS)
+            owned = sorted(tp.partition for tp in self._consumer.assignment())
+            if owned != self._owned:
+                self._owned = owned
+                _say({"owned": owned})
+            if records:
+                _say({"seen": [_seen(record) for record in records]})
+
+
+def _seen(record: ConsumerRecord) -> tuple[int, int, int]:
+    return record.partition, record.offset, checksum_of(record.key or b"", record.value or b"")
+
+
+def _say(what: dict[str, object]) -> None:
+    print(json.dumps(what, separators=(",", ":")), flush=True)
+
+
+def main() -> None:
+    bootstrap, topic, group = sys.argv[1:]
+    with Consumer(
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        auto_offset_reset="earliest",
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms=_HEARTBEAT_INTERVAL_MS,
+        auto_commit_interval_ms=_AUTO_COMMIT_INTERVAL_MS,
+    ) as consumer:
+        reader = _Reader(consumer)
+        threading.Thread(target=reader.obey, daemon=True).start()
+        consumer.subscribe([topic], listener=reader)
+        reader.run()
+
+
+if __name__ == "__main__":
+    main()

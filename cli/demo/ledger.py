@@ -1,8 +1,8 @@
 """The ledger of records sent and acknowledged, and the audit of records read back.
 
 The audit checks that every acknowledged record is at its acknowledged offset, that there are no gaps,
-duplicates or foreign records, and that the records of a key are in the order in which they were sent. One
-thread.
+duplicates or foreign records, and that the records of a key are in the order in which they were sent. The
+audit of a group checks at-least-once delivery. One thread.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import zlib
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -148,6 +149,54 @@ class Audit:
             place = None if mark else self._ledger.place_of(number)
             if place is not None:
                 found.add(f"record {number}, acknowledged at offset {place[1]} of {place[0]}, {what}")
+        return found
+
+
+class GroupAudit:
+    """Compares the records that the members of a group report, by partition and offset, with the ledger.
+
+    Every acknowledged record must be read by a member, with the bytes that were sent, and no committed offset
+    may cover an unread record. Records that a dead member had read but not committed are redelivered to
+    another; that is counted, but not a fault.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._acknowledged = ledger.checksums_by_place()
+        self._seen_by: dict[tuple[int, int], int] = {}
+        self.changed = Finding()
+        self.again: dict[int, int] = {}
+        """The number of redelivered records, by the member that had read them first."""
+
+    def take(self, member: int, partition: int, offset: int, checksum: int) -> None:
+        place = (partition, offset)
+        expected = self._acknowledged.get(place)
+        if expected is not None and checksum != expected:
+            self.changed.add(f"{partition}, offset {offset}: other bytes than were acknowledged there")
+        if place in self._seen_by:
+            first = self._seen_by[place]
+            self.again[first] = self.again.get(first, 0) + 1
+        else:
+            self._seen_by[place] = member
+
+    @property
+    def seen(self) -> int:
+        """The number of different records read."""
+        return len(self._seen_by)
+
+    def unseen(self) -> Finding:
+        """Acknowledged records that no member read."""
+        found = Finding()
+        for partition, offset in self._acknowledged.keys() - self._seen_by.keys():
+            found.add(f"offset {offset} of {partition}")
+        return found
+
+    def covered_unseen(self, committed: Mapping[int, int]) -> Finding:
+        """Offsets below a committed one that no member read."""
+        found = Finding()
+        for partition, end in committed.items():
+            for offset in range(end):
+                if (partition, offset) not in self._seen_by:
+                    found.add(f"offset {offset} of {partition}, committed up to {end}")
         return found
 
 

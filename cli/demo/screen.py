@@ -7,49 +7,24 @@ stderr, so that stdout has only the report.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+from barnabas.cli.output import progress_bar
 
 _LOG_WIDTH: Final = 120
 _LINES_PER_STEP: Final = 5
 _INDENT: Final = "   "
 
 
-class _RateColumn(ProgressColumn):
-    """Records per second since the start of the task."""
-
-    def render(self, task: Task) -> Text:
-        elapsed = task.finished_time if task.finished else task.elapsed
-        rate = task.completed / elapsed if elapsed else 0.0
-        return Text(f"{rate:>9,.0f} records/s", style="cyan")
-
-
-class ProgressLine:
-    """The progress of a step; `update` is cheap enough to be called every few hundred records."""
-
-    def __init__(self, screen: Screen, label: str, total: int, bar: Progress | None) -> None:
-        self._screen = screen
-        self._label = label
-        self._total = total
-        self._bar = bar
-        self._task = None if bar is None else bar.add_task(label, total=total)
-        self._started = time.monotonic()
-        self._next_line = total // _LINES_PER_STEP
-
-    def update(self, done: int) -> None:
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done)
-        elif done >= self._next_line:
-            self._next_line += max(1, self._total // _LINES_PER_STEP)
-            rate = done / max(time.monotonic() - self._started, 1e-9)
-            self._screen.note(f"{self._label} {done:,} of {self._total:,} ({rate:,.0f} records/s)")
+Update = Callable[[int], None]
+"""Takes the number of records done so far; cheap enough to be called every few hundred records."""
 
 
 class Screen:
@@ -87,20 +62,27 @@ class Screen:
         self._console.print(Text(text, style="bold red"))
 
     @contextmanager
-    def progress(self, label: str, total: int) -> Iterator[ProgressLine]:
+    def progress(self, label: str, total: int) -> Iterator[Update]:
         """Show progress over `total` records while the block runs."""
         if not self._console.is_terminal:
-            yield ProgressLine(self, label, total, None)
+            yield self._make_line_printer(label, total)
             return
-        columns = (
-            TextColumn(_INDENT + "{task.description}"),
-            BarColumn(bar_width=36),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
-            _RateColumn(),
-            TimeElapsedColumn(),
-        )
-        with Progress(*columns, console=self._console) as bar:
-            yield ProgressLine(self, label, total, bar)
+        with progress_bar(_INDENT + label, total, self._console) as update:
+            yield update
+
+    def _make_line_printer(self, label: str, total: int) -> Update:
+        started = time.monotonic()
+        step = max(1, total // _LINES_PER_STEP)
+        next_line = step
+
+        def update(done: int) -> None:
+            nonlocal next_line
+            if done >= next_line:
+                next_line += step
+                rate = done / max(time.monotonic() - started, 1e-9)
+                self.note(f"{label} {done:,} of {total:,} ({rate:,.0f} records/s)")
+
+        return update
 
     def table(
         self, columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int] = ()

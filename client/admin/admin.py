@@ -9,6 +9,7 @@ An admin client belongs to the event loop that it was started on.
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
@@ -105,11 +106,15 @@ class ClusterDescription(NamedTuple):
 
 
 class BrokerReplicas(NamedTuple):
-    """The replicas of a broker, by partition, or the error of the request."""
+    """The replicas of a broker, by partition, or the error of the request.
+
+    ``strays`` are the folders of logs that belong to no known topic and are kept.
+    """
 
     node: Node
     replicas: dict[TopicPartition, ReplicaDescription]
-    error: BarnabasError | None
+    error: BarnabasError | None = None
+    strays: tuple[str, ...] = ()
 
 
 class Admin(ClusterOwner):
@@ -386,25 +391,29 @@ class Admin(ClusterOwner):
         return await list_offsets(self._open(), keyed, self._timeout(timeout_ms))
 
     async def describe_replicas(self, topics: Iterable[str] | None = None) -> list[BrokerReplicas]:
-        """The replicas of every live broker: leader, ISR, high watermark, log end, size."""
+        """The replicas of every live broker: leader, ISR, high watermark, log end, size.
+
+        All brokers are asked at once, so that one that does not answer costs one request time-out.
+        """
         cluster = self._open()
         await cluster.refresh()
         names = None if topics is None else list(topics)
-        found = []
-        for node in sorted(cluster.nodes.values()):
-            replicas: dict[TopicPartition, ReplicaDescription] = {}
-            error: BarnabasError | None = None
+
+        async def ask(node: Node) -> BrokerReplicas:
             try:
                 response = await cluster.request(node.node_id, DescribeReplicasRequest(topics=names))
                 if response.error_code != ErrorCode.NONE:
-                    error = api_error(response.error_code, f"broker {node.node_id}")
-                for topic in response.topics:
-                    for replica in topic.replicas:
-                        replicas[TopicPartition(topic.topic_name, replica.partition_index)] = replica
-            except BarnabasError as failure:
-                error = failure
-            found.append(BrokerReplicas(node, replicas, error))
-        return found
+                    raise api_error(response.error_code, f"broker {node.node_id}")
+            except BarnabasError as error:
+                return BrokerReplicas(node, {}, error)
+            replicas = {
+                TopicPartition(topic.topic_name, replica.partition_index): replica
+                for topic in response.topics
+                for replica in topic.replicas
+            }
+            return BrokerReplicas(node, replicas, strays=tuple(response.strays))
+
+        return await asyncio.gather(*map(ask, sorted(cluster.nodes.values())))
 
     # Groups
 

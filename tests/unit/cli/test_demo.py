@@ -13,11 +13,10 @@ from rich.console import Console
 
 from barnabas.cli.demo import flights as demo_flights
 from barnabas.cli.demo.demo import _directory, _same_delays
-from barnabas.cli.demo.failover import Silences, busiest_leader
 from barnabas.cli.demo.flights import CarrierDelay
-from barnabas.cli.demo.group import GroupAudit
-from barnabas.cli.demo.ledger import Audit, Finding, Ledger, checksum_of
+from barnabas.cli.demo.ledger import Audit, Finding, GroupAudit, Ledger, checksum_of
 from barnabas.cli.demo.screen import Screen
+from barnabas.cli.demo.traffic import Silences, busiest_leader
 from barnabas.cli.exit_codes import CommandError
 from barnabas.client.metadata import PartitionInfo, TopicInfo
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicId
@@ -196,9 +195,9 @@ def test_the_directory_has_to_be_new_or_empty(tmp_path: Path) -> None:
 def test_a_log_file_gets_lines_instead_of_a_bar() -> None:
     out = io.StringIO()
     screen = Screen(console=Console(file=out))
-    with screen.progress("written", 1000) as progress:
+    with screen.progress("written", 1000) as show_progress:
         for done in range(0, 1001, 50):
-            progress.update(done)
+            show_progress(done)
     screen.verdict(True, "good [1, 2]")
     screen.verdict(False, "bad")
     lines = out.getvalue().splitlines()

@@ -216,13 +216,10 @@ def cluster_says(
     monkeypatch: pytest.MonkeyPatch, *, leader: int, isr: list[int], replicas: list[int], topic: str = "t"
 ) -> None:
     async def fetch(bootstrap: object, topics: object) -> Any:
-        partitions = [
-            SimpleNamespace(partition_index=index, leader_id=leader, isr_nodes=isr, replica_nodes=replicas)
-            for index in (0, 1)
-        ]
-        return SimpleNamespace(topics=[SimpleNamespace(name=topic, partitions=partitions)])
+        partition = SimpleNamespace(leader=leader, isr=isr, replicas=replicas)
+        return {TopicPartition(topic, index): partition for index in (0, 1)}
 
-    monkeypatch.setattr(log_repair, "fetch_metadata", fetch)
+    monkeypatch.setattr(log_repair, "fetch_partitions", fetch)
 
 
 REPAIR = ["log", "repair"]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from barnabas.cli import exit_codes
+from barnabas.cli.arguments import admin_settings, client_settings
 from barnabas.cli.exit_codes import CommandError, exit_code_of
 from barnabas.cli.main import _COMMANDS, main
-from barnabas.cli.settings_arguments import admin_settings, client_settings
 from barnabas.client.config import ConsumerConfig, ProducerConfig
 from barnabas.protocol.errors import (
     ConnectionClosed,

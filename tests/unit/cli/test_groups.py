@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.cli.exit_codes import USAGE, CommandError
-from barnabas.cli.offset_resets import chosen_partitions, duration_ms, offsets_in, shifted, time_ms, within
+from barnabas.cli.groups import chosen_partitions, duration_ms, offsets_in, shifted, time_ms, within
 from barnabas.protocol.ids import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from barnabas.cli.exit_codes import CommandError
-from barnabas.cli.line_source import MAX_LINE_BYTES, read_lines
+from barnabas.cli.produce import MAX_LINE_BYTES, read_lines
 
 
 class _Dribble(io.RawIOBase):

@@ -1,0 +1,175 @@
+"""Options that several commands share, and the brokers, directories and settings that they name.
+
+A command connects to ``--bootstrap-server``, else to ``BARNABAS_BOOTSTRAP``, else to the running cluster in
+``--dir``. That directory is ``BARNABAS_DIR``, else ``~/.barnabas/default``, if the option is not given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import os
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from barnabas.broker.config.sources import parse_key_values
+from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
+from barnabas.client.config import ClientConfig
+from barnabas.deploy.running_cluster import RunningCluster
+from barnabas.deploy.state import STATE_FILE, read_record
+from barnabas.protocol.ids import Endpoint, parse_endpoints
+
+T = TypeVar("T")
+
+BOOTSTRAP_VARIABLE: Final = "BARNABAS_BOOTSTRAP"
+DIR_VARIABLE: Final = "BARNABAS_DIR"
+
+_CONNECTION_SETTINGS: Final = frozenset({"wire", "client_id", "request_timeout_ms"})
+
+
+# -- the brokers -------------------------------------------------------------------------------------------
+
+
+def add_bootstrap_argument(parser: argparse.ArgumentParser, otherwise: str = "") -> None:
+    """Add ``-b/--bootstrap-server``; `otherwise` says in the help what replaces a missing value."""
+    parser.add_argument(
+        "-b",
+        "--bootstrap-server",
+        "--bootstrap",
+        dest="bootstrap",
+        metavar="HOST:PORT,…",
+        help=f"brokers to connect to first (default: ${BOOTSTRAP_VARIABLE}{otherwise})",
+    )
+
+
+def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command that connects to a cluster."""
+    add_bootstrap_argument(parser, ", else the local cluster in --dir")
+    add_dir_argument(parser)
+
+
+def named_bootstrap(options: argparse.Namespace) -> str | None:
+    """``host:port,…`` of the option or the environment; raises CommandError (usage) if it is malformed."""
+    given = options.bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
+    if not given:
+        return None
+    try:
+        return ",".join(map(str, parse_endpoints(given)))
+    except ValueError as error:
+        option = "--bootstrap-server" if options.bootstrap else BOOTSTRAP_VARIABLE
+        raise CommandError(f"{option}: {error}", USAGE) from None
+
+
+def chosen_bootstrap(options: argparse.Namespace) -> str:
+    """``host:port,…``; raises CommandError if no cluster is named and none runs in the directory."""
+    named = named_bootstrap(options)
+    if named is not None:
+        return named
+    directory = chosen_dir(options)
+    record = read_record(directory)
+    if record is None or not record.is_running:
+        raise CommandError(
+            f"no cluster is running in {directory}; start one with `barnabas up`, "
+            "or name its brokers with --bootstrap-server",
+            NOT_FOUND,
+        )
+    return ",".join(str(Endpoint(record.host, broker.port)) for broker in record.brokers)
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run the asyncio part of a command, on uvloop where it is installed."""
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    with suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(work)
+
+
+# -- the directory of a local cluster ----------------------------------------------------------------------
+
+
+def add_dir_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        metavar="DIR",
+        help=f"the directory of the local cluster (default: ${DIR_VARIABLE}, else ~/.barnabas/default)",
+    )
+
+
+def chosen_dir(options: argparse.Namespace) -> Path:
+    directory: Path = options.dir or Path(os.environ.get(DIR_VARIABLE) or "~/.barnabas/default")
+    return directory.expanduser().absolute()
+
+
+def open_cluster(options: argparse.Namespace) -> RunningCluster:
+    """The cluster in the chosen directory; raises CommandError (not found) if there never was one."""
+    directory = chosen_dir(options)
+    if not (directory / STATE_FILE).exists():
+        raise CommandError(
+            f"there is no cluster in {directory}; start one with `barnabas up --dir {directory}`", NOT_FOUND
+        )
+    return RunningCluster.open(directory)
+
+
+def open_running_cluster(options: argparse.Namespace) -> RunningCluster:
+    """As `open_cluster`, but the cluster must be running."""
+    cluster = open_cluster(options)
+    if not cluster.is_running:
+        raise CommandError(f"the cluster in {cluster.directory} is not running", NOT_FOUND)
+    return cluster
+
+
+# -- settings ----------------------------------------------------------------------------------------------
+
+
+def add_set_argument(parser: argparse.ArgumentParser, help: str) -> None:
+    """Add ``--set``, whose texts are in ``overrides``."""
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=help
+    )
+
+
+def add_settings_argument(parser: argparse.ArgumentParser, client: str) -> None:
+    add_set_argument(parser, f"a setting of the {client}, for example client.id=me (may be repeated)")
+
+
+def key_values(texts: list[str], option: str = "--set") -> dict[str, str]:
+    """``key=value`` texts as a dict; raises CommandError (usage) for other texts."""
+    problems: list[str] = []
+    settings = parse_key_values(texts, problems, option)
+    if problems:
+        raise CommandError("; ".join(problems), USAGE)
+    return settings
+
+
+def client_settings(texts: list[str], config: type[ClientConfig]) -> dict[str, Any]:
+    """The settings for a client's constructor, converted to the types that its configuration declares.
+
+    ``linger.ms=5`` and ``linger_ms=5`` are the same setting. A value that cannot be converted stays text, so
+    that the client's error names the accepted values.
+    """
+    types = {field.name: str(field.type) for field in dataclasses.fields(config)}
+    settings = {}
+    for given, value in key_values(texts).items():
+        name = given.replace(".", "_").replace("-", "_")
+        settings[name] = _typed(value, types.get(name, "str"))
+    return settings
+
+
+def admin_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings for connections out of another client's settings."""
+    return {name: value for name, value in settings.items() if name in _CONNECTION_SETTINGS}
+
+
+def _typed(value: str, declared: str) -> int | bool | str:
+    if declared == "int" and value.removeprefix("-").isdecimal() and value.isascii():
+        return int(value)
+    if declared.startswith("bool") and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    return value
