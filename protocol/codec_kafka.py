@@ -16,23 +16,27 @@ Source: https://kafka.apache.org/protocol, KIP-35, KIP-482, KIP-511.
 from __future__ import annotations
 
 import struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import barnabas.protocol.messages  # noqa: F401 - importing the declarations fills APIS
 from barnabas.protocol.codec_kafka_decoder import Decoder, compile_decoder, read_uvarint, skip_tagged_field
 from barnabas.protocol.codec_kafka_encoder import Encoder, compile_encoder
 from barnabas.protocol.codec_msgpack import MAX_ARRAY_LENGTH
-from barnabas.protocol.errors import LocalError, MalformedFrame, MessageTooComplex, Unencodable
+from barnabas.protocol.errors import ApiError, LocalError, MalformedFrame, MessageTooComplex, Unencodable
 from barnabas.protocol.schema import APIS, NATIVE_ONLY, ApiKey, Buffer, RequestOf
 
 _REQUEST_START = struct.Struct(">hhih")
 _FRAME_START = struct.Struct(">ihhih")
 _RESPONSE_START = struct.Struct(">ii")
 _INT32 = struct.Struct(">i")
+_VERSION = struct.Struct(">h")
 _HEADER_BYTES: Final = _REQUEST_START.size
 _LENGTH_BYTES: Final = 4
 _MAX_FRAME_BYTES: Final = 0x7FFFFFFF
 _UNENCODABLE: Final = (struct.error, AttributeError, TypeError, ValueError, OverflowError)
+
+
+M = TypeVar("M")
 
 
 class UnsupportedVersion(LocalError):
@@ -212,6 +216,51 @@ def decode_response(
     if spoken.has_response_tags:
         position = _after_tags(view, position)
     return correlation_id, spoken.decode_response(view, position)
+
+
+class VersionedCodec(Generic[M]):
+    """A message outside of requests, such as a stored record: two bytes of version, then the fields."""
+
+    def __init__(self, cls: type[M], versions: range, *, flexible_since: int | None = None) -> None:
+        self._cls = cls
+        self._versions = versions
+        self._flexible_since = flexible_since
+        self._compiled: dict[int, tuple[Encoder, Decoder]] = {}
+
+    def encode(self, message: M, version: int) -> bytes:
+        """Raises Unencodable."""
+        encode, _ = self._compiled.get(version) or self._compile(version)
+        try:
+            return bytes(encode(message, bytearray(_VERSION.pack(version)), []))
+        except (*_UNENCODABLE, ApiError) as error:
+            raise _unencodable(message, version, error) from error
+
+    def decode(self, data: bytes, *, highest: int | None = None) -> M:
+        """The message in the version that it names; with ``highest``, a later version is read as that one.
+
+        Bytes after the message are ignored. Raises MalformedFrame, also for an unknown version.
+        """
+        version = self.version_of(data)
+        if highest is not None:
+            version = min(version, highest)
+        _, decode = self._compiled.get(version) or self._compile(version)
+        message: M = decode(memoryview(data), _VERSION.size)
+        return message
+
+    def version_of(self, data: bytes) -> int:
+        """The version that the bytes name. Raises MalformedFrame."""
+        if len(data) < _VERSION.size:
+            raise MalformedFrame(f"{len(data)} bytes are no {self._cls.__name__}: they have no version")
+        version: int = _VERSION.unpack_from(data)[0]
+        return version
+
+    def _compile(self, version: int) -> tuple[Encoder, Decoder]:
+        if version not in self._versions:
+            known = f"{self._versions[0]} to {self._versions[-1]}"
+            raise MalformedFrame(f"{self._cls.__name__} has no version {version}; known are {known}")
+        form = (self._cls, version, self._flexible_since is not None and version >= self._flexible_since)
+        self._compiled[version] = compile_encoder(*form), compile_decoder(*form)
+        return self._compiled[version]
 
 
 def _speak(api_key: int, version: int) -> _Spoken | None:

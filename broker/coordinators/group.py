@@ -44,7 +44,7 @@ from barnabas.broker.coordinators.group_log import GroupRecord, Record, StoredGr
 from barnabas.broker.coordinators.members import Member, MemberProtocol, Members
 from barnabas.broker.coordinators.offsets import GroupOffsets, LoadedOffset
 from barnabas.broker.coordinators.rebalance import GroupState, Rebalance, join_refused
-from barnabas.broker.coordinators.subscription import CONSUMER_PROTOCOL_TYPE, topics_of_all
+from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import DescribedGroup, DescribedGroupMember, ListedGroup
@@ -338,9 +338,9 @@ class Group:
         name = self._members.choose_protocol()
         if name != self._rebalance.protocol_name:
             return False
-        return self._rebalance.protocol_type != CONSUMER_PROTOCOL_TYPE or topics_of_all(
+        return self._rebalance.protocol_type != CONSUMER_PROTOCOL_TYPE or subscribed_topics(
             protocol.metadata for protocol in former.protocols if protocol.name == name
-        ) == topics_of_all(protocol.metadata for protocol in member.protocols if protocol.name == name)
+        ) == subscribed_topics(protocol.metadata for protocol in member.protocols if protocol.name == name)
 
     def _replacement_stored(
         self, replacement: _Replacement, error: ErrorCode, base_offset: int, now: Moment

@@ -20,7 +20,6 @@ from typing import Final
 
 from barnabas.broker.coordinators.group_log import GroupRecord, StoredGroup
 from barnabas.broker.coordinators.group_records import (
-    UnreadableRecord,
     from_bytes,
     is_offset_key,
     read_offset_key,
@@ -28,7 +27,7 @@ from barnabas.broker.coordinators.group_records import (
 )
 from barnabas.broker.coordinators.offsets import LoadedOffset, is_of_earlier_topic
 from barnabas.broker.log.log import Log
-from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.errors import ErrorCode, MalformedFrame, api_error
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_fields
@@ -121,7 +120,7 @@ def groups_of(
                 record = from_bytes(key, value)
                 if isinstance(record, GroupRecord):
                     found.setdefault(record.group_id, LoadedGroup()).stored = record.value
-        except UnreadableRecord as error:
+        except MalformedFrame as error:
             unreadable += 1
             if unreadable <= MAX_REPORTED:
                 logger.warning("%s: the record at %d is left out: %s", partition, offset, error)

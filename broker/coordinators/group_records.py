@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 import uuid
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from barnabas.broker.coordinators.group_log import (
     GroupRecord,
@@ -23,16 +23,15 @@ from barnabas.broker.coordinators.group_log import (
     StoredGroup,
     StoredMember,
 )
-from barnabas.protocol.codec_kafka_decoder import Decoder, compile_decoder
-from barnabas.protocol.codec_kafka_encoder import Encoder, compile_encoder
-from barnabas.protocol.errors import ApiError, LocalError, MalformedFrame
+from barnabas.protocol.codec_kafka import VersionedCodec
+from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_TOPIC_ID, LeaderEpoch, TopicId, TopicPartition
 from barnabas.protocol.schema import array, int32, int64, message, opaque, string, topic_uuid
 
 _NEVER: Final = -1
 """As ``expire_timestamp_ms``: the offset lives as long as ``offsets.retention.minutes`` says."""
 _VERSION: Final = struct.Struct(">h")
-_OFFSET_KEY_VERSIONS: Final = (0, 1)
+_OFFSET_KEY_VERSIONS: Final = range(2)
 _OFFSET_KEY_STARTS: Final = frozenset(_VERSION.pack(version) for version in _OFFSET_KEY_VERSIONS)
 _GROUP_KEY_VERSION: Final = 2
 _VALUE_VERSIONS: Final = range(5)
@@ -51,14 +50,6 @@ _TOPIC_ID_TAG: Final = b"\x01\x00\x10"
 """One tagged field, with tag 0 and 16 bytes."""
 _TAGGED_OFFSET_BYTES: Final = _TAGGED_OFFSET.size + 8 + len(_TOPIC_ID_TAG) + 16
 _LONGEST_SHORT: Final = 0x7F
-
-
-class UnwritableRecord(LocalError):
-    """A record with a text that is longer than the format can say."""
-
-
-class UnreadableRecord(LocalError):
-    """A record of a kind or version that is not known here, or whose bytes contradict themselves."""
 
 
 @message
@@ -115,63 +106,21 @@ class GroupMetadataValue:
     members: list[GroupMetadataMember] = array(GroupMetadataMember, default_factory=list)
 
 
-class _Schema:
-    """A record's form: written in one version, read in several."""
-
-    def __init__(self, what: type[Any], name: str, versions: tuple[int, ...]) -> None:
-        self.name = name
-        self._encoders: dict[int, Encoder] = {}
-        self._decoders: dict[int, Decoder] = {}
-        for version in versions:
-            flexible = version >= _FLEXIBLE_SINCE
-            self._encoders[version] = compile_encoder(what, version, flexible)
-            self._decoders[version] = compile_decoder(what, version, flexible)
-
-    def encode(self, version: int, record: Any) -> bytes:
-        """Raises UnwritableRecord."""
-        try:
-            return self._encode(version, record)
-        except (struct.error, ValueError, OverflowError, ApiError) as error:
-            raise UnwritableRecord(f"a {self.name} cannot be written: {error}") from error
-
-    def _encode(self, version: int, record: Any) -> bytes:
-        return bytes(self._encoders[version](record, bytearray(_VERSION.pack(version)), []))
-
-    def decode(self, data: bytes) -> Any:
-        """Raises UnreadableRecord."""
-        decoder = self._decoders.get(_version_of(data, self.name))
-        if decoder is None:
-            raise UnreadableRecord(
-                f"a {self.name} of version {_version_of(data, self.name)}; known are {sorted(self._decoders)}"
-            )
-        try:
-            return decoder(memoryview(data), _VERSION.size)
-        except (MalformedFrame, IndexError, struct.error, UnicodeDecodeError) as error:
-            raise UnreadableRecord(f"a {self.name} of {len(data)} bytes cannot be read: {error}") from error
-
-
-_OFFSET_KEY: Final = _Schema(OffsetCommitKey, "offset key", _OFFSET_KEY_VERSIONS)
-_GROUP_KEY: Final = _Schema(GroupMetadataKey, "group key", (_GROUP_KEY_VERSION,))
-_OFFSET_VALUE: Final = _Schema(OffsetCommitValue, "offset value", tuple(_VALUE_VERSIONS))
-_GROUP_VALUE: Final = _Schema(GroupMetadataValue, "group value", tuple(_VALUE_VERSIONS))
-
-
-def _version_of(data: bytes, name: str) -> int:
-    if len(data) < _VERSION.size:
-        raise UnreadableRecord(f"a {name} of {len(data)} bytes has no version")
-    version: int = _VERSION.unpack_from(data)[0]
-    return version
+_OFFSET_KEY: Final = VersionedCodec(OffsetCommitKey, _OFFSET_KEY_VERSIONS)
+_GROUP_KEY: Final = VersionedCodec(GroupMetadataKey, range(_GROUP_KEY_VERSION, _GROUP_KEY_VERSION + 1))
+_OFFSET_VALUE: Final = VersionedCodec(OffsetCommitValue, _VALUE_VERSIONS, flexible_since=_FLEXIBLE_SINCE)
+_GROUP_VALUE: Final = VersionedCodec(GroupMetadataValue, _VALUE_VERSIONS, flexible_since=_FLEXIBLE_SINCE)
 
 
 def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
-    """The key and the value of a record; the value of a tombstone is None. Raises UnwritableRecord."""
+    """The key and the value of a record; the value of a tombstone is None. Raises Unencodable."""
     if isinstance(record, OffsetRecord):
         name = record.partition
         key = OffsetCommitKey(group=record.group_id, topic=name.topic, partition=name.partition)
         found = record.value
-        return _OFFSET_KEY.encode(_OFFSET_KEY_VERSIONS[-1], key), None if found is None else _offset(found)
+        return _OFFSET_KEY.encode(key, _OFFSET_KEY_VERSIONS[-1]), None if found is None else _offset(found)
     stored = record.value
-    group_key = _GROUP_KEY.encode(_GROUP_KEY_VERSION, GroupMetadataKey(group=record.group_id))
+    group_key = _GROUP_KEY.encode(GroupMetadataKey(group=record.group_id), _GROUP_KEY_VERSION)
     return group_key, None if stored is None else _group(stored)
 
 
@@ -187,7 +136,7 @@ def _offset(found: OffsetAndMetadata) -> bytes:
         expire_timestamp_ms=_NEVER if expires is None else expires,
         topic_id=NO_TOPIC_ID if found.topic_id is None else found.topic_id,
     )
-    return _OFFSET_VALUE.encode(version if expires is None else _OFFSET_VALUE_WITH_EXPIRY, value)
+    return _OFFSET_VALUE.encode(value, version if expires is None else _OFFSET_VALUE_WITH_EXPIRY)
 
 
 def _group(stored: StoredGroup) -> bytes:
@@ -211,19 +160,19 @@ def _group(stored: StoredGroup) -> bytes:
             for member in stored.members
         ],
     )
-    return _GROUP_VALUE.encode(_GROUP_VALUE_WRITTEN, value)
+    return _GROUP_VALUE.encode(value, _GROUP_VALUE_WRITTEN)
 
 
 def from_bytes(key: bytes, value: bytes | None) -> Record:
-    """The record that was written so. Raises UnreadableRecord, also for kinds that are not known here."""
-    version = _version_of(key, "key")
+    """The record that was written so. Raises MalformedFrame, also for kinds that are not known here."""
+    version = _OFFSET_KEY.version_of(key)
     if version in _OFFSET_KEY_VERSIONS:
         group_id, name = read_offset_key(key)
         return OffsetRecord(group_id, name, None if value is None else read_offset_value(value))
     if version == _GROUP_KEY_VERSION:
         group_key: GroupMetadataKey = _GROUP_KEY.decode(key)
         return GroupRecord(group_key.group, None if value is None else _read_group(value))
-    raise UnreadableRecord(f"a key of version {version}; known are 0 and 1 (offsets) and 2 (groups)")
+    raise MalformedFrame(f"a key of version {version}; known are 0 and 1 (offsets) and 2 (groups)")
 
 
 def is_offset_key(key: bytes) -> bool:
@@ -231,7 +180,7 @@ def is_offset_key(key: bytes) -> bool:
 
 
 def read_offset_key(key: bytes) -> tuple[str, TopicPartition]:
-    """The group and the partition; raises UnreadableRecord. For loading, where there are millions of them."""
+    """The group and the partition; raises MalformedFrame. For loading, where there are millions of them."""
     group_id, topic = _group_and_topic(key[:-4])
     return group_id, TopicPartition(topic, int.from_bytes(key[-4:], "big", signed=True))
 
@@ -240,13 +189,13 @@ def read_offset_key(key: bytes) -> tuple[str, TopicPartition]:
 def _group_and_topic(start: bytes) -> tuple[str, str]:
     """Of a key without its partition, in which those of one group and topic do not differ."""
     found: OffsetCommitKey = _OFFSET_KEY.decode(start + bytes(4))
-    if len(_OFFSET_KEY.encode(_version_of(start, "key"), found)) != len(start) + 4:
-        raise UnreadableRecord(f"an offset key of {len(start) + 4} bytes has some that do not belong to it")
+    if len(_OFFSET_KEY.encode(found, _OFFSET_KEY.version_of(start))) != len(start) + 4:
+        raise MalformedFrame(f"an offset key of {len(start) + 4} bytes has some that do not belong to it")
     return found.group, found.topic
 
 
 def read_offset_value(data: bytes) -> OffsetAndMetadata:
-    """Raises UnreadableRecord. The common versions are decoded without the codec, which is faster."""
+    """Raises MalformedFrame. The common versions are decoded without the codec, which is faster."""
     if len(data) >= _TAGGED_OFFSET_BYTES:
         version, offset, leader_epoch, length = _TAGGED_OFFSET.unpack_from(data)
         end = _TAGGED_OFFSET.size + length - 1
@@ -283,7 +232,7 @@ def _text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise UnreadableRecord(f"the metadata of an offset is no text: {error}") from error
+        raise MalformedFrame(f"the metadata of an offset is no text: {error}") from error
 
 
 @lru_cache(maxsize=1024)

@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from barnabas.broker.coordinators.group_log import Record
-from barnabas.broker.coordinators.group_records import UnwritableRecord, to_bytes
+from barnabas.broker.coordinators.group_records import to_bytes
 from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.protocol.batch_builder import RecordBatchBuilder
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ErrorCode, Unencodable
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.record_batch import HEADER_BYTES
@@ -208,7 +208,7 @@ def _encoded(records: Sequence[Record]) -> list[KeyValue] | None:
     """None when a name in one of them is longer than the format can say."""
     try:
         return [to_bytes(record) for record in records]
-    except UnwritableRecord:
+    except Unencodable:
         logger.exception("a record of the offsets topic cannot be written")
         return None
 

@@ -33,7 +33,7 @@ from barnabas.broker.coordinators.group_effects import (
 )
 from barnabas.broker.coordinators.group_log import GroupRecord, StoredGroup, StoredMember
 from barnabas.broker.coordinators.members import Member, MemberProtocol, Members
-from barnabas.broker.coordinators.subscription import CONSUMER_PROTOCOL_TYPE, topics_of_all
+from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation, invariant
 from barnabas.protocol.messages.join_group import (
@@ -370,7 +370,7 @@ class Rebalance:
             self.subscribed_topics = frozenset()
         elif self.protocol_name is not None:
             name = self.protocol_name
-            self.subscribed_topics = topics_of_all(member.metadata(name) for member in self._members)
+            self.subscribed_topics = subscribed_topics(member.metadata(name) for member in self._members)
 
     # ---- assignments
 

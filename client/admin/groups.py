@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from barnabas.client.cluster import Cluster
-from barnabas.client.consumer.consumer_protocol import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from barnabas.client.consumer.group_calls import GroupCalls
 from barnabas.client.consumer.group_membership import Api, Membership, Reaction, Timing, reaction_to
 from barnabas.client.consumer.group_offsets import CommittedOffsets
+from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment, decode_subscription
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error, raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.groups import (
@@ -155,7 +155,7 @@ async def ask_coordinator(
 
 
 def group_description(group: DescribedGroup, coordinator: BrokerId) -> GroupDescription:
-    is_of_consumers = group.protocol_type == PROTOCOL_TYPE
+    is_of_consumers = group.protocol_type == CONSUMER_PROTOCOL_TYPE
     return GroupDescription(
         group.group_id,
         group.group_state,
@@ -171,7 +171,7 @@ def _member(member: DescribedGroupMember, is_of_consumers: bool) -> MemberDescri
     assignment: tuple[TopicPartition, ...] = ()
     if is_of_consumers and member.member_metadata:
         topics = decode_subscription(member.member_metadata).topics
-        assignment = tuple(sorted(decode_assignment(member.member_assignment).partitions))
+        assignment = tuple(sorted(decode_assignment(member.member_assignment)))
     return MemberDescription(
         member.member_id,
         member.group_instance_id,

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.client.consumer.consumer_protocol import NO_GENERATION, Subscription
 from barnabas.client.consumer.sticky_assignor import (
     Claim,
     assign_stickily,
@@ -23,7 +22,9 @@ from barnabas.client.consumer.sticky_assignor import (
     sticky_user_data,
     take_away_first,
 )
+from barnabas.protocol.consumer_protocol import Subscription
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.join_group import NO_GENERATION
 
 
 @dataclass(frozen=True, slots=True)

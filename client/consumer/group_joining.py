@@ -16,15 +16,6 @@ from dataclasses import dataclass, field
 from barnabas.client.cluster import GROUP_LANE, Cluster
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.assignors import ASSIGNORS, Assignor, Member, subscription_for
-from barnabas.client.consumer.consumer_protocol import (
-    NO_GENERATION,
-    PROTOCOL_TYPE,
-    Assignment,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
 from barnabas.client.consumer.group_calls import GroupCalls
 from barnabas.client.consumer.group_membership import (
     Api,
@@ -37,9 +28,17 @@ from barnabas.client.consumer.group_membership import (
 from barnabas.client.consumer.group_offsets import CommittedOffsets
 from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.offsets import OffsetAndMetadata
+from barnabas.protocol.consumer_protocol import (
+    CONSUMER_PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.join_group import (
+    NO_GENERATION,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     JoinGroupResponse,
@@ -162,7 +161,7 @@ class GroupJoin:
             rebalance_timeout_ms=config.max_poll_interval_ms,
             member_id=member.member_id,
             group_instance_id=member.group_instance_id,
-            protocol_type=PROTOCOL_TYPE,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocols=protocols,
             reason=member.rejoin_reason[:_MAX_REASON],
         )
@@ -239,12 +238,10 @@ class GroupJoin:
             generation_id=member.generation_id,
             member_id=member.member_id,
             group_instance_id=member.group_instance_id,
-            protocol_type=PROTOCOL_TYPE,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocol_name=member.protocol,
             assignments=[
-                SyncGroupRequestAssignment(
-                    member_id=member_id, assignment=encode_assignment(Assignment(tuple(found)))
-                )
+                SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(found))
                 for member_id, found in given.items()
             ],
         )
@@ -253,7 +250,7 @@ class GroupJoin:
         reaction = reaction_to(Api.SYNC, response.error_code)
         if reaction is not Reaction.GO_ON:
             return self._refused(Api.SYNC, reaction, response.error_code, sent_as)
-        partitions = frozenset(decode_assignment(response.assignment).partitions)
+        partitions = frozenset(decode_assignment(response.assignment))
         member.synced()
         added = partitions - holdings.owned
         offsets: dict[TopicPartition, OffsetAndMetadata | None] | None = None

@@ -18,9 +18,13 @@ import struct
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from barnabas.client.consumer.consumer_protocol import NO_GENERATION, Reader, Subscription, put_partitions
-from barnabas.protocol.errors import ApiError
+from barnabas.protocol.consumer_protocol import (
+    Subscription,
+    decode_sticky_user_data,
+    encode_sticky_user_data,
+)
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.join_group import NO_GENERATION
 
 _INT32: Final = struct.Struct(">i")
 
@@ -35,24 +39,13 @@ class Claim(NamedTuple):
 
 
 def sticky_user_data(owned: Collection[TopicPartition], generation_id: int) -> bytes | None:
-    """The user data of Kafka's StickyAssignor, version 1: partitions by topic, then the generation."""
-    if not owned:
-        return None
-    out = bytearray()
-    put_partitions(out, sorted(owned))
-    return bytes(out + _INT32.pack(generation_id))
+    """The user data of a member that had partitions in a generation."""
+    return encode_sticky_user_data(owned, generation_id) if owned else None
 
 
 def sticky_claim(subscription: Subscription) -> tuple[tuple[TopicPartition, ...], int]:
-    """An eager member's former partitions. As in Kafka, unreadable user data claims none."""
-    if not subscription.user_data:
-        return (), NO_GENERATION
-    try:
-        reader = Reader(subscription.user_data, "sticky user data")
-        owned = reader.partitions()
-        return owned, reader.int32() if reader.has_more() else NO_GENERATION
-    except ApiError:
-        return (), NO_GENERATION
+    """An eager member's former partitions and their generation."""
+    return decode_sticky_user_data(subscription.user_data or b"")
 
 
 def cooperative_user_data(owned: Collection[TopicPartition], generation_id: int) -> bytes | None:

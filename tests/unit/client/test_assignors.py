@@ -20,8 +20,8 @@ from barnabas.client.consumer.assignors import (
     is_cooperative,
     subscription_for,
 )
-from barnabas.client.consumer.consumer_protocol import Subscription
-from barnabas.client.consumer.sticky_assignor import sticky_claim, sticky_user_data
+from barnabas.client.consumer.sticky_assignor import sticky_user_data
+from barnabas.protocol.consumer_protocol import Subscription
 from barnabas.protocol.ids import TopicPartition
 
 TOPICS = ("a", "b", "c")
@@ -196,14 +196,6 @@ def test_of_two_claims_the_newer_generation_counts() -> None:
     old = Member("old", Subscription(("a",), sticky_user_data([p0], 3)))
     new = Member("new", Subscription(("a",), sticky_user_data([p0], 4)))
     assert assign("sticky", [old, new], {"a": 1}) == {"old": [], "new": [p0]}
-
-
-def test_sticky_user_data_that_cannot_be_read_claims_nothing() -> None:
-    assert sticky_claim(Subscription(("a",), b"\x00\x00\x00\x05rubbish")) == ((), -1)
-    whole = sticky_user_data([TopicPartition("a", 0)], 7)
-    assert whole is not None
-    # Version 0 has no generation.
-    assert sticky_claim(Subscription(("a",), whole[:-4])) == ((TopicPartition("a", 0),), -1)
 
 
 def settle(members: list[Member], before: Assignments, partitions: dict[str, int]) -> list[Assignments]:
