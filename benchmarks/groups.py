@@ -24,6 +24,7 @@ import uvloop
 from barnabas.broker.coordinators.group_loading import groups_of, last_records
 from barnabas.broker.coordinators.group_log import OffsetAndMetadata, OffsetRecord
 from barnabas.broker.coordinators.group_records import to_bytes
+from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.cli.demo.member import SESSION_TIMEOUT_MS
@@ -266,7 +267,7 @@ def _loading(folder: Path, records: int) -> float:
                 )
                 for number in range(first, min(records, first + _RECORDS_PER_BATCH))
             )
-            log.append_as_leader(build_batch(map(to_bytes, made)), 0, 0)
+            log.append_as_leader(parse_produced(build_batch(map(to_bytes, made))), 0, 0)
         started = time.perf_counter()
         found = groups_of(last_records(log, lambda: True) or {}, name)
         seconds = time.perf_counter() - started

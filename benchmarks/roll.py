@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.batch_builder import RecordBatchBuilder
@@ -32,7 +33,7 @@ def _batch(producer_id: int, sequence: int) -> bytes:
 def _append(log: Log, first: int, end: int, sequence: int) -> None:
     for start in range(first, end, _REQUEST_BATCHES):
         batches = [_batch(one, sequence) for one in range(start, min(start + _REQUEST_BATCHES, end))]
-        log.append_as_leader(bytearray(b"".join(batches)), 0, 0)
+        log.append_as_leader(parse_produced(bytearray(b"".join(batches))), 0, 0)
 
 
 def _rolls_ms(folder: Path, producers: int, batches: int) -> list[float]:

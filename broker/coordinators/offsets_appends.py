@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Protocol
 
 from barnabas.broker.coordinators.group_log import Record
 from barnabas.broker.coordinators.group_records import to_bytes
+from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ErrorCode, Unencodable
@@ -46,7 +47,7 @@ class Replicas(Protocol):
         self,
         acks: int,
         timeout_ms: int,
-        batches: Sequence[tuple[TopicPartition, memoryview]],
+        batches: Sequence[tuple[TopicPartition, ProducedBatches]],
         answer: Callable[[list[AppendOutcome]], None],
         *,
         since: LeaderEpoch | None = None,
@@ -180,7 +181,7 @@ class OffsetsAppends:
             self._replicas.append(
                 _ACKS_ALL,
                 self._timeout_ms,
-                [(self._partition, memoryview(batch.data))],
+                [(self._partition, parse_produced(batch.data))],
                 answer,
                 since=self._since,
                 below_min_isr=batch.is_removal,

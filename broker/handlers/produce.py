@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.network.request import Lane, NotShort
 from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.protocol.compression import Compression
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.produce import (
     PartitionProduceResponse,
@@ -19,7 +20,7 @@ from barnabas.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from barnabas.protocol.record_batch import COMPRESSION_MASK, HEADER_BYTES, MAGIC, parse_header
+from barnabas.protocol.record_batch import COMPRESSION_MASK
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 _ACKS: Final = (-1, 0, 1)
@@ -34,18 +35,16 @@ def handle(services: Services, request: ApiRequest) -> None:
     if request.must_be_short and sum(map(_count, body.topic_data)) > _SHORT_UP_TO_PARTITIONS:
         raise NotShort
     refused: dict[TopicPartition, AppendOutcome] = {}
-    batches: list[tuple[TopicPartition, memoryview]] = []
+    batches: list[tuple[TopicPartition, ProducedBatches]] = []
     order: list[TopicPartition] = []
     for topic in body.topic_data:
         for data in topic.partition_data:
             name = TopicPartition(topic.name, data.index)
-            records = _view(data.records)
-            refusal = _refusal(body.acks, request.api_version, topic.name, records)
             order.append(name)
-            if refusal is None:
-                batches.append((name, records))
-            else:
-                refused[name] = AppendOutcome(name, *refusal)
+            try:
+                batches.append((name, _checked(body.acks, request.api_version, topic.name, data.records)))
+            except ApiError as error:
+                refused[name] = AppendOutcome(name, error.code, error.text)
 
     @request.answering
     def answer(outcomes: list[AppendOutcome]) -> None:
@@ -74,39 +73,29 @@ def _count(topic: TopicProduceData) -> int:
     return len(topic.partition_data)
 
 
-def _refusal(
-    acks: int, api_version: int | None, topic: str, records: memoryview
-) -> tuple[ErrorCode, str] | None:
-    """Why a partition's records are refused whatever its topic's settings are, as far as that is known here.
+def _checked(acks: int, api_version: int | None, topic: str, records: Any) -> ProducedBatches:
+    """A partition's batches, checked against the rules that hold for every topic. Raises ApiError.
 
     Kafka's own clients send one batch per partition; ours may send several in one go.
     """
     if acks not in _ACKS:
-        return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; expected 0, 1 or -1 (all)"
+        raise api_error(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; expected 0, 1 or -1 (all)")
     if topic in INTERNAL_TOPICS:
-        return ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by the brokers alone"
+        raise api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write {topic}")
+    if api_version is not None and api_version < _FIRST_SERVED:
+        # ApiVersions names older versions too: librdkafka takes a higher minimum for a lack of compression.
+        raise api_error(ErrorCode.UNSUPPORTED_VERSION, f"Produce is served from version {_FIRST_SERVED} on")
+    produced = parse_produced(records if isinstance(records, memoryview) else _EMPTY)
     if api_version is None:
-        return None
-    if api_version < _FIRST_SERVED:
-        # Named as served all the same: librdkafka takes a higher minimum for a lack of compression.
-        return ErrorCode.UNSUPPORTED_VERSION, f"Produce is served from version {_FIRST_SERVED} on"
-    if len(records) < HEADER_BYTES:
-        return None
-    header = parse_header(records)
-    if header.magic != MAGIC:
-        return None
-    if header.size_bytes < len(records):
-        return ErrorCode.INVALID_RECORD, "a partition's records must be exactly one batch"
+        return produced
+    if len(produced.batches) > 1:
+        raise api_error(ErrorCode.INVALID_RECORD, "a partition's records must be exactly one batch")
+    header = produced.batches[0][1]
     if api_version < _FIRST_WITH_ZSTD and header.attributes & COMPRESSION_MASK == Compression.ZSTD:
-        return (
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"zstd is known from version {_FIRST_WITH_ZSTD} of Produce on",
+        raise api_error(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce version {_FIRST_WITH_ZSTD} or later"
         )
-    return None
-
-
-def _view(records: Any) -> memoryview:
-    return records if isinstance(records, memoryview) else _EMPTY
+    return produced
 
 
 def _response(outcomes: list[AppendOutcome]) -> ProduceResponse:

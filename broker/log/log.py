@@ -16,19 +16,19 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from barnabas.broker.log.disk_verdicts import Operation
-from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
-from barnabas.broker.log.log_appends import (
+from barnabas.broker.log.appending import (
     Appendable,
     AppendResult,
+    ProducedBatches,
     fetched_batches,
     first_base_offset,
-    produced_batches,
     runs,
+    size_fault,
     stamp_all,
-    writable,
     written_before,
 )
+from barnabas.broker.log.disk_verdicts import Operation
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log_bounds import LogBounds
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_segments import LogSegments
@@ -164,18 +164,20 @@ class Log:
 
     # Appending
 
-    def append_as_leader(self, records: Buffer, leader_epoch: int, now_ms: int) -> AppendResult:
-        """Check, stamp and write what a producer sent: one or more batches, one write for all.
+    def append_as_leader(self, produced: ProducedBatches, leader_epoch: int, now_ms: int) -> AppendResult:
+        """Stamp and write a producer's batches, in one write.
 
-        The buffer is stamped in place (a read-only one is copied first). Batches of an idempotent producer
-        that are in the log already are not written again; the result then says where they are. Raises,
-        changing nothing: CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        MESSAGE_TOO_LARGE (a batch above `max.message.bytes`), RECORD_LIST_TOO_LARGE (above a segment), what
-        `ProducerStates.check` finds, LogDirFailure.
+        The buffer is stamped in place. Batches of an idempotent producer that are in the log already are not
+        written again; the result then says where they are. Raises, changing nothing: MESSAGE_TOO_LARGE (a
+        batch above `max.message.bytes`), RECORD_LIST_TOO_LARGE (above a segment), what
+        `ProducerStates.check` raises, LogDirFailure.
         """
-        view, config = writable(records), self.config
-        batches, too_large = produced_batches(view, config)
+        view, batches = produced
+        config = self.config
         with self.lock:
+            too_large = size_fault(produced, config)
+            # A batch that was written before the limits were lowered is not refused when it is sent again, or
+            # its producer would write its records a second time in smaller batches.
             if too_large is not None and not self.producers.have(batches):
                 raise api_error(*too_large)
             duplicates = self.producers.check(batches)

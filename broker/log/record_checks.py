@@ -13,14 +13,15 @@ limits on timestamps).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from barnabas.broker.log.appending import Appendable, ProducedBatches, parse_produced
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.compression import Buffer, Compression, compress, decompress
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
+from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import (
     ATTRIBUTES_OFFSET,
@@ -32,8 +33,6 @@ from barnabas.protocol.record_batch import (
     NO_TIMESTAMP,
     BatchHeader,
     TimestampType,
-    check_produced_batch,
-    iter_batches,
     write_crc,
 )
 from barnabas.protocol.records import RecordFields, decode_fields
@@ -44,8 +43,6 @@ MAX_FAULTS: Final = 1_000
 """How many records are named that are the reason why a batch is refused."""
 _QUICK_BYTES: Final = 16 * 1024
 _LENGTH_SIZE: Final = 4
-_CLAIM: Final = struct.Struct(">8xi15xqq")
-"""Fields of a header: the length of the rest, base timestamp and largest timestamp."""
 _LONG: Final = struct.Struct(">q")
 _AHEAD_MS: Final = 60 * 60 * 1000
 """How far a producer's clock may be ahead of the broker's before its claims are compared."""
@@ -72,8 +69,8 @@ class RecordsRefused(BarnabasError):
         self.faults = faults
 
 
-def doubts_timestamps(view: memoryview, config: LogConfig, now_ms: int) -> bool:
-    """Whether the largest timestamp in a header must be compared with its records. Raises nothing.
+def doubts_timestamps(batches: Sequence[Appendable], config: LogConfig, now_ms: int) -> bool:
+    """Whether the largest timestamp in a header must be compared with its records.
 
     Retention uses it: it deletes a batch that claims to be old at once, and keeps the segment of a batch from
     the future for long. Kafka compares every batch. Correct clients send correct values, so this compares
@@ -82,15 +79,9 @@ def doubts_timestamps(view: memoryview, config: LogConfig, now_ms: int) -> bool:
     if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
         return False
     least, most = _undoubted(config, now_ms)
-    position = 0
-    size = len(view)
-    while size - position >= HEADER_BYTES:
-        length, base, largest = _CLAIM.unpack_from(view, position)
-        position += LOG_OVERHEAD_BYTES + length
-        if length < 0 or position > size:
-            # The append will refuse it.
-            return False
-        if largest < base or not (least <= largest <= most or largest == NO_TIMESTAMP):
+    for _, header in batches:
+        largest = header.max_timestamp
+        if largest < header.base_timestamp or not (least <= largest <= most or largest == NO_TIMESTAMP):
             return True
     return False
 
@@ -102,45 +93,42 @@ def _undoubted(config: LogConfig, now_ms: int) -> tuple[int, int]:
     return now_ms - config.retention_ms, now_ms + _AHEAD_MS
 
 
-def is_quickly_prepared(view: memoryview, config: LogConfig, now_ms: int) -> bool:
-    """Whether `prepare_records` takes a moment only, with nothing to unfold. Raises nothing."""
-    is_doubted = doubts_timestamps(view, config, now_ms)
+def is_quickly_prepared(batches: Sequence[Appendable], config: LogConfig, now_ms: int) -> bool:
+    """Whether `prepare_records` takes a moment only, with nothing to decompress."""
+    is_doubted = doubts_timestamps(batches, config, now_ms)
     if not (config.looks_into_records or is_doubted):
         return True
     reads_each = config.is_compacted or config.limits_timestamps or is_doubted
     to_read = 0
-    try:
-        for _, header in iter_batches(view):
-            packed = header.attributes & COMPRESSION_MASK
-            if reads_each or packed != config.compression_type:
-                to_read += header.size_bytes
-                if packed or to_read > _QUICK_BYTES:
-                    return False
-    except ApiError:
-        # To be refused, which is quick.
-        pass
+    for _, header in batches:
+        packed = header.attributes & COMPRESSION_MASK
+        if reads_each or packed != config.compression_type:
+            to_read += header.size_bytes
+            if packed or to_read > _QUICK_BYTES:
+                return False
     return True
 
 
 def prepare_records(
-    name: TopicPartition, view: memoryview, config: LogConfig, *, now_ms: int, max_bytes: int
-) -> memoryview:
-    """A producer's batches as they are to be stored: the view itself, or a new one where they must change.
+    name: TopicPartition, produced: ProducedBatches, config: LogConfig, *, now_ms: int, max_bytes: int
+) -> ProducedBatches:
+    """A producer's batches as they are to be stored: the same ones, or new ones where they must change.
 
-    Raises RecordsRefused; what `check_produced_batch` and `decode_fields` raise; CORRUPT_MESSAGE when a batch
-    would unfold to more than `max_bytes`, MESSAGE_TOO_LARGE when it holds more than `MAX_RECORDS`, or takes
-    more than `max.message.bytes` when it is repacked. One that takes more as it came stays as it is.
+    Raises RecordsRefused; what `decode_fields` raises; CORRUPT_MESSAGE when a batch would decompress to more
+    than `max_bytes`, MESSAGE_TOO_LARGE when it holds more than `MAX_RECORDS`, or takes more than
+    `max.message.bytes` when it is recompressed. A batch that is larger already stays as it is.
     """
+    view = produced.view
     parts: list[bytes | bytearray | memoryview] = []
     is_new = False
     demands = config.is_compacted or config.limits_timestamps
-    for position, header in _batches(view):
+    for position, header in produced.batches:
         batch = view[position : position + header.size_bytes]
         if header.size_bytes > config.max_message_bytes:
-            # For the append to refuse, or to know again; it is not worth a look.
+            # The append refuses it, or finds it a duplicate.
             parts.append(batch)
             continue
-        is_doubted = doubts_timestamps(batch, config, now_ms)
+        is_doubted = doubts_timestamps([(position, header)], config, now_ms)
         if demands or is_doubted:
             if header.record_count > MAX_RECORDS:
                 raise api_error(
@@ -167,7 +155,7 @@ def prepare_records(
                     f"a batch of {size_bytes} bytes, the largest allowed is {config.max_message_bytes}",
                 )
             parts.append(_repacked(batch, header, kept_in, packed))
-    return memoryview(bytearray().join(parts)) if is_new else view
+    return parse_produced(bytearray().join(parts)) if is_new else produced
 
 
 def _repacked(batch: memoryview, header: BatchHeader, compression: Compression, packed: Buffer) -> bytearray:
@@ -188,14 +176,6 @@ def _dated(batch: memoryview, max_timestamp: int) -> memoryview:
     _LONG.pack_into(made, MAX_TIMESTAMP_OFFSET, max_timestamp)
     write_crc(made)
     return memoryview(made)
-
-
-def _batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
-    position = 0
-    while position < len(view):
-        header = check_produced_batch(view, position)
-        yield position, header
-        position += header.size_bytes
 
 
 def _check_fields(name: TopicPartition, fields: list[RecordFields], config: LogConfig, now_ms: int) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from barnabas.broker.log.appending import ProducedBatches
 from barnabas.broker.log.record_checks import RecordFault, doubts_timestamps, prepare_records
 from barnabas.broker.purgatory import DelayedOperation
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import LeaderAppend
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicPartition
-from barnabas.protocol.record_batch import iter_batches
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class AppendOutcome:
 
 def append_checked(
     partition: Partition,
-    records: memoryview,
+    produced: ProducedBatches,
     *,
     require_all: bool,
     now_ms: float,
@@ -50,42 +50,38 @@ def append_checked(
     config = partition.log.config
     if (
         since is None
-        and (config.looks_into_records or doubts_timestamps(records, config, wall_clock_ms))
-        and not _is_known(partition, records)
+        and (config.looks_into_records or doubts_timestamps(produced.batches, config, wall_clock_ms))
+        and not _is_known(partition, produced)
     ):
         partition.check_leading()
-        records = prepare_records(
+        produced = prepare_records(
             partition.partition,
-            records,
+            produced,
             config,
             now_ms=wall_clock_ms,
             max_bytes=max(DEFAULT_MAX_DECOMPRESSED_BYTES, config.max_message_bytes),
         )
     if since is None:
         appended = partition.append_as_leader(
-            records, require_all=require_all, now_ms=now_ms, wall_clock_ms=wall_clock_ms
+            produced, require_all=require_all, now_ms=now_ms, wall_clock_ms=wall_clock_ms
         )
     else:
         appended = partition.append_as_leader(
-            records, require_all=require_all, now_ms=now_ms, wall_clock_ms=wall_clock_ms, since=since
+            produced, require_all=require_all, now_ms=now_ms, wall_clock_ms=wall_clock_ms, since=since
         )
     if partition.log.must_flush:
         partition.log.flush(wall_clock_ms)
     return appended
 
 
-def _is_known(partition: Partition, records: memoryview) -> bool:
+def _is_known(partition: Partition, produced: ProducedBatches) -> bool:
     """Whether the log seems to have these batches already: then they are not measured by what it takes now.
 
     A producer that is refused what it has written, because a setting was changed meanwhile, would write it
     again in another way. The append has the last word.
     """
-    try:
-        with partition.log.lock:
-            return partition.log.producers.have(iter_batches(records))
-    except ApiError:
-        # The check of the records refuses it later.
-        return False
+    with partition.log.lock:
+        return partition.log.producers.have(produced.batches)
 
 
 @dataclass(slots=True)

@@ -19,8 +19,8 @@ import threading
 from collections.abc import Container
 from typing import Final
 
+from barnabas.broker.log.appending import ProducedBatches, first_base_offset
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_appends import first_base_offset
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.replication import fencing, rules
 from barnabas.broker.replication.followers import Followers
@@ -189,7 +189,13 @@ class Partition:
     # Leading.
 
     def append_as_leader(
-        self, records: memoryview, *, require_all: bool, now_ms: float, wall_clock_ms: int, since: int = _EVER
+        self,
+        produced: ProducedBatches,
+        *,
+        require_all: bool,
+        now_ms: float,
+        wall_clock_ms: int,
+        since: int = _EVER,
     ) -> LeaderAppend:
         """Append produced batches. With ``require_all`` (acks=all) the ISR must be large enough.
 
@@ -200,7 +206,7 @@ class Partition:
             if require_all and len(self._followers.isr.in_sync_replicas) < self.min_insync_replicas:
                 in_sync = len(self._followers.isr.in_sync_replicas)
                 raise fencing.not_enough_replicas(self.partition, in_sync, self.min_insync_replicas)
-            result = self.log.append_as_leader(records, self._leader_epoch, wall_clock_ms)
+            result = self.log.append_as_leader(produced, self._leader_epoch, wall_clock_ms)
             moved = self._advance_high_watermark(now_ms)
             return LeaderAppend(result, self._leader_epoch, Offset(result.last_offset + 1), moved)
 

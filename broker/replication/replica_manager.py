@@ -18,6 +18,7 @@ from typing import Final
 
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.broker.log.appending import ProducedBatches
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.record_checks import RecordsRefused, is_quickly_prepared
 from barnabas.broker.metadata_cache import MetadataCache
@@ -246,16 +247,16 @@ class ReplicaManager:
 
     # Produce.
 
-    def looks_long_into(self, batches: Sequence[tuple[TopicPartition, memoryview]]) -> bool:
+    def looks_long_into(self, batches: Sequence[tuple[TopicPartition, ProducedBatches]]) -> bool:
         """Whether checking these batches before the append may take more than a moment."""
         now_ms = wall_clock_ms()
         return any(
             (partition := self._partitions.get(name)) is not None
-            and not is_quickly_prepared(records, partition.log.config, now_ms)
-            for name, records in batches
+            and not is_quickly_prepared(produced.batches, partition.log.config, now_ms)
+            for name, produced in batches
         )
 
-    def waits_for_disk(self, batches: Sequence[tuple[TopicPartition, memoryview]]) -> bool:
+    def waits_for_disk(self, batches: Sequence[tuple[TopicPartition, ProducedBatches]]) -> bool:
         """Whether an append of these batches may wait for the disk."""
         return any(
             (partition := self._partitions.get(name)) is not None and partition.log.config.waits_for_disk
@@ -266,7 +267,7 @@ class ReplicaManager:
         self,
         acks: int,
         timeout_ms: int,
-        batches: Sequence[tuple[TopicPartition, memoryview]],
+        batches: Sequence[tuple[TopicPartition, ProducedBatches]],
         answer: Callable[[list[AppendOutcome]], None],
         *,
         since: LeaderEpoch | None = None,
@@ -282,11 +283,11 @@ class ReplicaManager:
         outcomes: list[AppendOutcome] = []
         unacknowledged: list[Unacknowledged] = []
         moved: list[TopicPartition] = []
-        for name, records in batches:
+        for name, produced in batches:
             outcome = AppendOutcome(name)
             outcomes.append(outcome)
             require_all = acks == ACKS_ALL and not below_min_isr
-            appended = self._append_one(outcome, records, acks, require_all, now_ms, since)
+            appended = self._append_one(outcome, produced, acks, require_all, now_ms, since)
             if appended is None:
                 continue
             if acks == ACKS_ALL:
@@ -312,7 +313,7 @@ class ReplicaManager:
     def _append_one(
         self,
         outcome: AppendOutcome,
-        records: memoryview,
+        produced: ProducedBatches,
         acks: int,
         require_all: bool,
         now_ms: float,
@@ -324,7 +325,7 @@ class ReplicaManager:
             partition = self._writable(outcome.partition, acks)
             appended = append_checked(
                 partition,
-                records,
+                produced,
                 require_all=require_all,
                 now_ms=now_ms,
                 wall_clock_ms=wall_clock_ms(),

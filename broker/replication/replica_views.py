@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from barnabas.broker.log.log_appends import AppendResult
+from barnabas.broker.log.appending import AppendResult
 from barnabas.broker.replication.isr import IsrState
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition

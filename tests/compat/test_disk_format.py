@@ -15,6 +15,7 @@ from barnabas.deploy.zookeeper import find_java
 from barnabas.protocol.ids import TopicPartition
 from benchmarks.peers.apache_kafka import archives
 from benchmarks.peers.maven import PeerError
+from tests.support.logs import append_batches
 
 from ..unit.broker.log.producing import produced
 
@@ -41,7 +42,7 @@ def test_kafka_reads_segments_indexes_and_snapshots(dump_tool: list[str], tmp_pa
     config = LogConfig(segment_bytes=2_000, index_interval_bytes=100)
     log = Log.open(TopicPartition("t", 0), tmp_path / "t-0", config, now_ms=0)
     for sequence in range(0, 60, 2):
-        log.append_as_leader(produced(sequence, 2, producer_id=4711, epoch=3, timestamp_ms=1_000), 5, 0)
+        append_batches(log, produced(sequence, 2, producer_id=4711, epoch=3, timestamp_ms=1_000), 5)
     log.close(0)
     files = sorted(path for path in log.folder.iterdir() if path.name[:20].isdecimal())
     assert {path.suffix for path in files} == {".log", ".index", ".timeindex", ".snapshot"}

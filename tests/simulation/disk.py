@@ -17,6 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
@@ -63,23 +64,27 @@ def idempotent(producer_id: int, sequence: int) -> int:
     return producer_id << _SEQUENCE_BITS | sequence
 
 
-def encode_batch(*values: int) -> bytes:
+def encode_batch(*values: int) -> ProducedBatches:
     """One batch as a producer sends it."""
+    return parse_produced(_build_batch(*values))
+
+
+def _build_batch(*values: int) -> bytearray:
     builder = RecordBatchBuilder(max_bytes=_READ_BYTES)
     for value in values:
         builder.append(None, value.to_bytes(8), None, 0)
     producer = Entry(-1, None, values[0]).producer
     if producer is None:
-        return bytes(builder.build())
-    return bytes(builder.build(producer_id=producer[0], producer_epoch=0, base_sequence=producer[1]))
+        return builder.build()
+    return builder.build(producer_id=producer[0], producer_epoch=0, base_sequence=producer[1])
 
 
-def encode(*values: int) -> memoryview:
+def encode(*values: int) -> ProducedBatches:
     """A batch for each value."""
-    return memoryview(b"".join(map(encode_batch, values)))
+    return parse_produced(bytearray().join(map(_build_batch, values)))
 
 
-BATCH_BYTES = len(encode(0))
+BATCH_BYTES = len(_build_batch(0))
 
 
 def decode(records: memoryview) -> list[tuple[int, Entry]]:

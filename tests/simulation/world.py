@@ -443,7 +443,7 @@ class World:
             if outcomes[0].error == ErrorCode.NONE and acks == -1 and truth is not None:
                 truth.acknowledged(Offset(outcomes[0].base_offset), values)
 
-        records = memoryview(encode_batch(*values)) if is_one_batch else encode(*values)
+        records = encode_batch(*values) if is_one_batch else encode(*values)
         target.replicas.append(acks, timeout_ms, [(tp, records)], answer)
         target.replicas.wake_followers()
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from barnabas.broker.log.appending import AppendResult, ProducedBatches
 from barnabas.broker.log.epoch_cache import EpochCache, EpochEntry
-from barnabas.broker.log.log_appends import AppendResult
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
@@ -68,9 +68,9 @@ class MemoryEpochs(EpochCache):
         return
 
 
-def encode(*values: int) -> memoryview:
+def encode(*values: int) -> ProducedBatches:
     """Records as a producer sends them."""
-    return memoryview(b"".join(RECORD.pack(0, -1, value) for value in values))
+    return ProducedBatches(memoryview(b"".join(RECORD.pack(0, -1, value) for value in values)), [])
 
 
 def decode(records: memoryview) -> list[tuple[int, Entry]]:
@@ -129,10 +129,10 @@ class MemoryLog:
     def assign_topic_id(self, topic_id: TopicId) -> None:
         self.topic_id = topic_id
 
-    def append_as_leader(self, records: memoryview, leader_epoch: int, now_ms: int) -> AppendResult:
-        if not len(records):
+    def append_as_leader(self, produced: ProducedBatches, leader_epoch: int, now_ms: int) -> AppendResult:
+        if not len(produced.view):
             raise api_error(ErrorCode.INVALID_RECORD, "there is no batch in the request")
-        entries = [Entry(leader_epoch, entry.value) for _, entry in decode(records)]
+        entries = [Entry(leader_epoch, entry.value) for _, entry in decode(produced.view)]
         duplicates = self.producers.check([(0, entry.header(0)) for entry in entries])
         if not duplicates:
             return self._append(entries)

@@ -14,6 +14,7 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from tests.support.logs import append_batches
 from tests.support.slow_disk import SlowDisk
 from tests.support.waiting import DEADLINE_S, wait_for
 
@@ -61,7 +62,7 @@ def test_a_slow_disk_does_not_hold_up_the_isr_check(
 ) -> None:
     key = TopicPartition("topic", 0)
     log = logs.get_or_create(key, TopicId(uuid.UUID(int=7)), 0)
-    log.append_as_leader(build_batch([(None, b"v")]), 0, 0)
+    append_batches(log, build_batch([(None, b"v")]))
     if work == "recovery points":
         log.roll(0)
     elif work == "removal":

@@ -21,6 +21,7 @@ from barnabas.cli import exit_codes, log_repair
 from barnabas.cli.main import main
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from tests.support.logs import append_batches
 
 BROKER = 2
 KEYS = [TopicPartition("t", 0), TopicPartition("t", 1)]
@@ -39,7 +40,7 @@ def write(manager: LogManager, key: TopicPartition, first: int = 0, last: int = 
         builder = RecordBatchBuilder()
         builder.append(None, b"value %d" % number, None, 1_000 + number)
         batch = builder.build(producer_id=7, producer_epoch=0, base_sequence=number)
-        log.append_as_leader(batch, number // 8, 0)
+        append_batches(log, batch, number // 8)
 
 
 def crash(manager: LogManager) -> None:

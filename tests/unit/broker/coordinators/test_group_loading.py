@@ -30,6 +30,7 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
+from tests.support.logs import append_batches
 
 PARTITION = TopicPartition("__consumer_offsets", 0)
 TOPIC = TopicPartition("topic", 0)
@@ -49,7 +50,7 @@ def offset(group: str, value: int | None, partition: TopicPartition = TOPIC) -> 
 
 
 def write(log: Log, *records: Record) -> None:
-    log.append_as_leader(build_batch(to_bytes(record) for record in records), 0, 0)
+    append_batches(log, build_batch(to_bytes(record) for record in records))
 
 
 def load(log: Log) -> dict[str, LoadedGroup]:
@@ -124,7 +125,7 @@ def test_unreadable_records_are_reported_but_not_without_end(
     key, value = to_bytes(offset("a", 1))
     # A key with bytes that belong to nothing, and a value of a later version.
     strange += [(key[:-4] + b"x" + key[-4:], value), (key[:-1] + b"\x05", b"\x00\x63" + bytes(30))]
-    log.append_as_leader(build_batch([*strange, (key, value)]), 0, 0)
+    append_batches(log, build_batch([*strange, (key, value)]))
     with caplog.at_level(logging.WARNING):
         assert load(log) == {"a": LoadedGroup(None, [LoadedOffset(TOPIC, OffsetAndMetadata(1, 1_000), 17)])}
     reported = [record.getMessage() for record in caplog.records]

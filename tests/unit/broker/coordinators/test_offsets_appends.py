@@ -11,6 +11,7 @@ import pytest
 from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
 from barnabas.broker.coordinators.group_records import from_bytes
 from barnabas.broker.coordinators.offsets_appends import MAX_WAITING, OffsetsAppends, Settled, in_batches
+from barnabas.broker.log.appending import ProducedBatches
 from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
@@ -42,17 +43,18 @@ class Log:
         self,
         acks: int,
         timeout_ms: int,
-        batches: Sequence[tuple[TopicPartition, memoryview]],
+        batches: Sequence[tuple[TopicPartition, ProducedBatches]],
         answer: Callable[[list[AppendOutcome]], None],
         *,
         since: LeaderEpoch | None = None,
         below_min_isr: bool = False,
     ) -> None:
-        ((name, data),) = batches
+        ((name, produced),) = batches
         assert name == PARTITION
         self.below_min_isr.append(below_min_isr)
         self.asked.append((acks, timeout_ms, since))
-        self.batches.append([from_bytes(record.key or b"", record.value) for record in decode_records(data)])
+        records = decode_records(produced.view)
+        self.batches.append([from_bytes(record.key or b"", record.value) for record in records])
         self.open.append(answer)
         if self.at_once:
             self.settle()

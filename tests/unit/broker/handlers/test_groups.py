@@ -17,6 +17,7 @@ from barnabas.broker.coordinators.group_records import from_bytes, to_bytes
 from barnabas.broker.coordinators.group_shard import ShardState
 from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
+from barnabas.broker.log.appending import parse_produced
 from barnabas.deploy.process import wait_until
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
@@ -1068,7 +1069,9 @@ def test_records_that_nobody_here_understands_are_left_out(hosting: Serving) -> 
         (to_bytes(OffsetRecord("later", TopicPartition("topic", 0), None))[0], b"\x00\x63later"),
         (b"", b"value"),
     ]
-    partition.append_as_leader(memoryview(build_batch(strange)), require_all=True, now_ms=0, wall_clock_ms=0)
+    partition.append_as_leader(
+        parse_produced(build_batch(strange)), require_all=True, now_ms=0, wall_clock_ms=0
+    )
     lead(hosting, epoch=1, leader=2)
     lead(hosting, epoch=2)
     work(hosting)

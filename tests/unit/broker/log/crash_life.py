@@ -30,6 +30,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_header, stamp
+from tests.support.logs import append_batches
 
 from .power_cut import PowerCutDisk
 
@@ -147,7 +148,7 @@ class Life:
         self._take(expected, batch)
         sent = bytearray(batch)
         stamp(sent, 0, 0, -1)
-        result = self.log(key).append_as_leader(sent, self.epoch, self.now_ms)
+        result = append_batches(self.log(key), sent, self.epoch, self.now_ms)
         assert result.log_end_offset == expected.end
         self._answered(key)
 

@@ -19,6 +19,7 @@ from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import parse_header
+from tests.support.logs import append_batches
 
 from .conftest import Managers
 
@@ -49,7 +50,7 @@ def damaged(managers: Managers) -> Path:
     for key in (KEY, OTHER):
         log = manager.get_or_create(key, TOPIC_ID, 0)
         for _ in range(4):
-            log.append_as_leader(build_batch([(None, b"value")]), 0, 0)
+            append_batches(log, build_batch([(None, b"value")]))
         log.increment_log_start_offset(1)
         log.flush(0)
     manager.checkpoint_pass(0)
@@ -66,12 +67,10 @@ def test_a_wrong_leader_epoch_below_the_recovery_point_is_damage(managers: Manag
     del managers.paths[1:]
     manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
-    starts = [
-        log.append_as_leader(build_batch([(None, b"value")]), epoch, 0).base_offset for epoch in (2, 3, 3)
-    ]
+    starts = [append_batches(log, build_batch([(None, b"value")]), epoch).base_offset for epoch in (2, 3, 3)]
     log.flush(0)
     # Above the recovery point the checkpoint of the epochs may be older than the batches.
-    log.append_as_leader(build_batch([(None, b"value")]), 3, 0)
+    append_batches(log, build_batch([(None, b"value")]), 3)
     manager.checkpoint_pass(0)
     managers.crash(manager)
     (path,) = (managers.paths[0] / str(KEY)).glob("*.log")
@@ -119,7 +118,7 @@ def fill(managers: Managers) -> tuple[LogManager, list[Path]]:
             builder = RecordBatchBuilder()
             builder.append(None, b"value", None, 0)
             batch = builder.build(producer_id=7, producer_epoch=0, base_sequence=sequence)
-            log.append_as_leader(batch, sequence // 3, 0)
+            append_batches(log, batch, sequence // 3)
         log.flush(0)
     manager.checkpoint_pass(0)
     return manager, sorted((managers.paths[0] / str(KEY)).glob("*.log"))
@@ -223,7 +222,7 @@ def test_a_log_created_after_the_deletion_of_a_damaged_one_inherits_nothing(
 ) -> None:
     manager = managers.open()
     assert manager.delete(KEY, 0)
-    manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0).append_as_leader(build_batch([(None, b"v")]), 0, 0)
+    append_batches(manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0), build_batch([(None, b"v")]))
     manager.checkpoint_pass(0)
     manager.checkpoint_high_watermarks({OTHER: 3})
     managers.crash(manager)
@@ -237,7 +236,7 @@ def test_a_log_created_after_the_deletion_of_a_damaged_one_inherits_nothing(
 def test_a_high_watermark_counts_only_in_the_dir_that_holds_the_log(managers: Managers) -> None:
     manager = managers.open()
     first = manager.get_or_create(KEY, TOPIC_ID, 0)
-    first.append_as_leader(build_batch([(None, b"v")] * 9), 0, 0)
+    append_batches(first, build_batch([(None, b"v")] * 9))
     manager.checkpoint_high_watermarks({KEY: 9})
     manager.delete(KEY, 0)
     second = manager.get_or_create(OTHER, TOPIC_ID, 0)

@@ -31,6 +31,7 @@ from barnabas.broker.log.storage_errors import (
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from tests.support.logs import append_batches
 
 from .conftest import Managers, OpenLog
 from .producing import ID, produced
@@ -96,7 +97,7 @@ class Manager:
         )
 
     def append(self, name: TopicPartition) -> None:
-        self.logs.get_or_create(name, None, 0).append_as_leader(build_batch([(None, b"v")]), 0, 0)
+        append_batches(self.logs.get_or_create(name, None, 0), build_batch([(None, b"v")]))
 
 
 @pytest.fixture
@@ -240,7 +241,7 @@ def test_a_change_without_a_free_descriptor_evicts_one_kept_for_reading(
 ) -> None:
     log = open_log()
     for sequence in range(3):
-        log.append_as_leader(produced(sequence), 1 + sequence, 0)
+        append_batches(log, produced(sequence), 1 + sequence)
         log.read(sequence, 100)
     kept, really = OPEN_FILES.kept, os.open
     refused = []
@@ -273,8 +274,8 @@ def test_a_refused_truncation_changes_nothing_and_the_next_one_works(open_log: O
     # If all but the producer states were truncated, a resent batch would be acknowledged at its old offset.
     disk = EpochsRefused()
     log = open_log(files=disk)
-    log.append_as_leader(produced(0), 1, 0)
-    log.append_as_leader(produced(1), 2, 0)
+    append_batches(log, produced(0), 1)
+    append_batches(log, produced(1), 2)
     disk.refuses = True
     with pytest.raises(StorageCallFailed):
         log.truncate_to(1)
@@ -314,7 +315,7 @@ def test_a_log_that_could_not_be_opened_at_start_is_opened_on_demand(
 ) -> None:
     manager = managers.open()
     log = manager.get_or_create(T0, TOPIC_ID, 0)
-    log.append_as_leader(build_batch([(None, b"value")] * 5), 2, 0)
+    append_batches(log, build_batch([(None, b"value")] * 5), 2)
     log.increment_log_start_offset(2)
     log.flush(0)
     manager.checkpoint_pass(0)

@@ -12,6 +12,7 @@ from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.records import decode_records
+from tests.support.logs import append_batches
 from tests.unit.broker.log.producing import ID, produced
 
 OpenLog = Callable[..., Log]
@@ -84,8 +85,8 @@ def test_a_log_that_holds_records_never_begins_anew(open_log: OpenLog) -> None:
 
 def test_the_producer_of_the_batch_around_the_start_is_known(open_log: OpenLog) -> None:
     leader = open_log()
-    leader.append_as_leader(produced(0, 3), 0, 0)
-    leader.append_as_leader(produced(3, 4), 0, 0)
+    append_batches(leader, produced(0, 3))
+    append_batches(leader, produced(3, 4))
     data = bytes(leader.read(3, 1 << 20).records)
     folder = leader.folder.with_name("topic-1")
     follower = Log.open(TopicPartition("topic", 1), folder, leader.config, now_ms=0)

@@ -16,6 +16,7 @@ from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import iter_batches
+from tests.support.logs import append_batches
 
 from .conftest import Managers
 from .producing import produced
@@ -63,7 +64,7 @@ def work(manager: LogManager) -> int:
     try:
         log = manager.get_or_create(KEY, TopicId(uuid.UUID(int=1)), 0)
         for number in range(APPENDS):
-            log.append_as_leader(produced(2 * number, 2), 1 + number // 5, 0)
+            append_batches(log, produced(2 * number, 2), 1 + number // 5)
             taken += 1
             if number % 4 == 3:
                 log.flush(0)
@@ -106,10 +107,8 @@ def test_no_accepted_record_is_lost_whichever_operation_finds_the_disk_full(
                 found = log.read(2 * len(sequences), 1 << 20)
                 sequences += [header.base_sequence for _, header in iter_batches(found.records)]
             assert sequences == [2 * number for number in range(len(sequences))]
-            assert (
-                log.append_as_leader(produced(2 * len(sequences), 1), 99, 0).base_offset
-                == log.log_end_offset - 1
-            )
+            last = append_batches(log, produced(2 * len(sequences), 1), 99)
+            assert last.base_offset == log.log_end_offset - 1
         managers.crash(again)
         room += 1
     assert taken == APPENDS

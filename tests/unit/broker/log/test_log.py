@@ -20,6 +20,7 @@ from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicId
 from barnabas.protocol.record_batch import TimestampType, check_batch, iter_batches, parse_header, write_crc
 from barnabas.protocol.records import decode_records
+from tests.support.logs import append_batches
 
 OpenLog = Callable[..., Log]
 
@@ -53,10 +54,10 @@ def test_the_folder_of_another_topic_of_the_same_name_is_refused(open_log: OpenL
 
 def test_the_leader_gives_offsets_and_epoch(open_log: OpenLog) -> None:
     log = open_log()
-    first = log.append_as_leader(batch(3) + batch(2), 7, 0)
+    first = append_batches(log, batch(3) + batch(2), 7)
     assert (first.base_offset, first.last_offset, first.log_end_offset) == (0, 4, 5)
     assert (first.record_count, first.leader_epoch, first.log_append_time_ms) == (5, 7, -1)
-    second = log.append_as_leader(bytes(batch(1)), 8, 0)
+    second = append_batches(log, bytes(batch(1)), 8)
     assert second.base_offset == 5
     headers = [header for _, header in iter_batches(log.read(0, 1 << 20).records)]
     found = [(header.base_offset, header.partition_leader_epoch) for header in headers]
@@ -80,10 +81,10 @@ def test_what_a_producer_may_not_send_is_refused_and_changes_nothing(
     open_log: OpenLog, records: bytes, code: ErrorCode
 ) -> None:
     log = open_log(LogConfig(max_message_bytes=300, segment_bytes=1000))
-    log.append_as_leader(batch(2), 1, 0)
+    append_batches(log, batch(2), 1)
     before = (log.log_end_offset, log.size_bytes)
     with pytest.raises(ApiError) as caught:
-        log.append_as_leader(bytearray(records), 2, 0)
+        append_batches(log, bytearray(records), 2)
     assert caught.value.code is code
     assert (log.log_end_offset, log.size_bytes, log.epoch_cache.latest_epoch) == (*before, 1)
 
@@ -92,13 +93,13 @@ def test_a_producer_may_not_claim_the_brokers_time(open_log: OpenLog) -> None:
     builder = RecordBatchBuilder()
     builder.append(None, b"v", None, 1)
     with pytest.raises(ApiError) as caught:
-        open_log().append_as_leader(builder.build(timestamp_type=TimestampType.LOG_APPEND_TIME), 0, 0)
+        append_batches(open_log(), builder.build(timestamp_type=TimestampType.LOG_APPEND_TIME))
     assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
 
 
 def test_the_brokers_time_is_stamped_where_the_topic_says_so(open_log: OpenLog) -> None:
     log = open_log(LogConfig(message_timestamp_type=TimestampType.LOG_APPEND_TIME))
-    result = log.append_as_leader(batch(2, timestamp_ms=5) + batch(1, timestamp_ms=9), 0, 12345)
+    result = append_batches(log, batch(2, timestamp_ms=5) + batch(1, timestamp_ms=9), 0, 12345)
     assert result.log_append_time_ms == 12345
     data = log.read(0, 1 << 20).records
     for position, _ in iter_batches(data):
@@ -169,28 +170,28 @@ def test_a_fetch_larger_than_a_segment_is_spread_over_several(open_log: OpenLog)
 def test_segments_roll_by_size(open_log: OpenLog) -> None:
     log = open_log(LogConfig(segment_bytes=2 * len(batch())))
     for _ in range(5):
-        log.append_as_leader(batch(), 0, 0)
+        append_batches(log, batch())
     assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
 
 
 def test_segments_roll_by_the_age_of_their_timestamps(open_log: OpenLog) -> None:
     log = open_log(LogConfig(segment_ms=100))
     for timestamp in (1000, 1100, 1101, 50, 1202):
-        log.append_as_leader(batch(timestamp_ms=timestamp), 0, 0)
+        append_batches(log, batch(timestamp_ms=timestamp))
     assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
 
 
 def test_segments_without_timestamps_roll_by_the_clock(open_log: OpenLog) -> None:
     log = open_log(LogConfig(segment_ms=100))
     for now_ms in (0, 100, 101, 150, 202):
-        log.append_as_leader(batch(timestamp_ms=-1), 0, now_ms)
+        append_batches(log, batch(timestamp_ms=-1), 0, now_ms)
     assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
 
 
 def test_segments_roll_when_an_index_is_full(open_log: OpenLog) -> None:
     log = open_log(LogConfig(segment_index_bytes=24, index_interval_bytes=0))
     for timestamp in range(9):
-        log.append_as_leader(batch(timestamp_ms=timestamp), 0, 0)
+        append_batches(log, batch(timestamp_ms=timestamp))
     assert len(log.segments) > 2
     assert all(segment.time_index.size_bytes <= 36 for segment in log.segments)
 
@@ -198,7 +199,7 @@ def test_segments_roll_when_an_index_is_full(open_log: OpenLog) -> None:
 def test_a_rolled_segment_is_cut_to_size_and_has_its_indexes(open_log: OpenLog) -> None:
     log = open_log(LogConfig(index_interval_bytes=0))
     for timestamp in range(3):
-        log.append_as_leader(batch(timestamp_ms=timestamp), 0, 0)
+        append_batches(log, batch(timestamp_ms=timestamp))
     path = log.segments[0].file.path
     assert path.stat().st_size > log.size_bytes
     log.roll(0)
@@ -213,7 +214,7 @@ def test_reads_give_whole_batches_within_the_size(open_log: OpenLog) -> None:
     log = open_log(LogConfig(index_interval_bytes=100))
     size = len(batch(2))
     for _ in range(2000):
-        log.append_as_leader(batch(2), 0, 0)
+        append_batches(log, batch(2))
     for start in (0, 1, 2, 777, 3998, 3999):
         for count in (1, 2, 3, 600, 5000):
             for slack in (0, size - 1):
@@ -228,7 +229,7 @@ def test_reads_stop_below_the_upper_bound(open_log: OpenLog) -> None:
     log = open_log(LogConfig(index_interval_bytes=100))
     size = len(batch(2))
     for _ in range(1500):
-        log.append_as_leader(batch(2), 0, 0)
+        append_batches(log, batch(2))
     for bound in (2, 3, 500, 2001, 2998, 3000):
         found = log.read(0, 1 << 20, upper_bound_offset=bound)
         assert found.next_offset == bound // 2 * 2
@@ -240,7 +241,7 @@ def test_reads_stop_below_the_upper_bound(open_log: OpenLog) -> None:
 def test_a_first_batch_larger_than_asked_comes_alone_or_not_at_all(open_log: OpenLog) -> None:
     log = open_log()
     for _ in range(3):
-        log.append_as_leader(batch(1, 500), 0, 0)
+        append_batches(log, batch(1, 500))
     assert len(log.read(0, 10).records) == len(batch(1, 500))
     nothing = log.read(1, 10, min_one_batch=False)
     assert len(nothing.records) == 0
@@ -251,7 +252,7 @@ def test_a_first_batch_larger_than_asked_comes_alone_or_not_at_all(open_log: Ope
 @pytest.mark.parametrize("offset", [-1, 1, 7])
 def test_an_offset_out_of_range_is_refused_with_the_range(open_log: OpenLog, offset: int) -> None:
     log = open_log()
-    log.append_as_leader(batch(6), 0, 0)
+    append_batches(log, batch(6))
     log.increment_log_start_offset(2)
     with pytest.raises(ApiError, match=rf"offset {offset} is not within 2\.\.6") as caught:
         log.read(offset, 100)
@@ -265,7 +266,7 @@ def test_timestamps_are_found_exactly_also_when_out_of_order_and_compressed(open
         builder = RecordBatchBuilder(compression=Compression.GZIP if index % 4 else Compression.NONE)
         for time in times[index : index + 2]:
             builder.append(None, b"v" * 100, None, time)
-        log.append_as_leader(builder.build(), 4, 0)
+        append_batches(log, builder.build(), 4)
     assert len(log.segments) > 1
     for target in range(-1, 33):
         found = log.offset_for_timestamp(target)
@@ -279,21 +280,21 @@ def test_timestamps_are_found_exactly_also_when_out_of_order_and_compressed(open
 def test_truncation_within_a_batch_drops_the_whole_batch(open_log: OpenLog) -> None:
     log = open_log()
     for epoch in range(3):
-        log.append_as_leader(batch(4), epoch, 0)
+        append_batches(log, batch(4), epoch)
     assert log.truncate_to(6)
     assert log.log_end_offset == 4
     assert log.epoch_cache.entries == ((0, 0),)
     assert not log.truncate_to(4)
-    assert log.append_as_leader(batch(1), 9, 0).base_offset == 4
+    assert append_batches(log, batch(1), 9).base_offset == 4
     assert [header.base_offset for _, header in iter_batches(log.read(0, 1 << 20).records)] == [0, 4]
 
 
 def test_what_was_truncated_does_not_come_back_in_recovery(open_log: OpenLog) -> None:
     log = open_log()
     for _ in range(4):
-        log.append_as_leader(batch(1), 0, 0)
+        append_batches(log, batch(1))
     log.truncate_to(1)
-    log.append_as_leader(batch(1), 1, 0)
+    append_batches(log, batch(1), 1)
     log.abandon()
     again = open_log(is_clean=False)
     assert again.log_end_offset == 2
@@ -302,17 +303,17 @@ def test_what_was_truncated_does_not_come_back_in_recovery(open_log: OpenLog) ->
 def test_truncation_before_the_first_segment_starts_afresh(open_log: OpenLog) -> None:
     log = open_log()
     log.truncate_fully_and_start_at(100)
-    log.append_as_leader(batch(2), 1, 0)
+    append_batches(log, batch(2), 1)
     assert (log.log_start_offset, log.log_end_offset) == (100, 102)
     log.truncate_to(50)
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (50, 50, 0)
     assert log.epoch_cache.entries == ()
-    assert log.append_as_leader(batch(1), 2, 0).base_offset == 50
+    assert append_batches(log, batch(1), 2).base_offset == 50
 
 
 def test_the_log_start_moves_only_forward_and_not_behind_the_end(open_log: OpenLog) -> None:
     log = open_log()
-    log.append_as_leader(batch(5), 0, 0)
+    append_batches(log, batch(5))
     assert log.increment_log_start_offset(3)
     assert not log.increment_log_start_offset(2)
     with pytest.raises(ApiError) as caught:
@@ -324,7 +325,7 @@ def test_the_log_start_moves_only_forward_and_not_behind_the_end(open_log: OpenL
 def test_retention_deletes_segments_and_moves_the_log_start(open_log: OpenLog) -> None:
     log = open_log(LogConfig(segment_bytes=2 * len(batch()), retention_ms=1000))
     for timestamp in (0, 10, 5000, 5010, 9000):
-        log.append_as_leader(batch(timestamp_ms=timestamp), 0, 0)
+        append_batches(log, batch(timestamp_ms=timestamp))
     assert log.delete_old_segments(5500, 5) == 1
     assert (log.log_start_offset, log.log_end_offset) == (2, 5)
     assert log.delete_old_segments(50_000, 4) == 1
@@ -332,21 +333,21 @@ def test_retention_deletes_segments_and_moves_the_log_start(open_log: OpenLog) -
     assert log.delete_old_segments(50_000, 5) == 1, "the active one too, once a new one has begun"
     assert (log.log_start_offset, log.log_end_offset) == (5, 5)
     assert [name for name in files(log) if name.endswith(".log")] == ["00000000000000000005.log"]
-    assert log.append_as_leader(batch(), 0, 0).base_offset == 5
+    assert append_batches(log, batch()).base_offset == 5
 
 
 def test_views_survive_deletion_truncation_and_close(open_log: OpenLog) -> None:
     log = open_log(LogConfig(segment_bytes=5000, retention_ms=0))
-    log.append_as_leader(batch(1, 4000), 0, 0)
-    log.append_as_leader(batch(1, 4000), 0, 0)
-    log.append_as_leader(batch(1, 4000), 0, 0)
+    append_batches(log, batch(1, 4000))
+    append_batches(log, batch(1, 4000))
+    append_batches(log, batch(1, 4000))
     deleted, kept = log.read(0, 1 << 20).records, log.read(2, 1 << 20).records
     copies = bytes(deleted), bytes(kept)
     assert log.delete_old_segments(10_000, 2) == 2
     log.close(0)
     assert (bytes(deleted), bytes(kept)) == copies
     again = open_log(is_clean=True, log_start_offset=2)
-    again.append_as_leader(batch(1, 4000), 0, 0)
+    append_batches(again, batch(1, 4000))
     copied, view = again.read(2, 1 << 20, upper_bound_offset=3).records, again.read(3, 1 << 20).records
     assert bytes(copied) == copies[1]
     again.truncate_to(2)
@@ -357,7 +358,7 @@ def test_views_survive_deletion_truncation_and_close(open_log: OpenLog) -> None:
 def test_a_reader_that_comes_too_late_gets_an_ordinary_error(open_log: OpenLog) -> None:
     log = open_log(LogConfig(segment_bytes=len(batch()), retention_ms=0))
     for _ in range(3):
-        log.append_as_leader(batch(), 0, 0)
+        append_batches(log, batch())
     old = log.segments[0]
     log.delete_old_segments(10_000, 2)
     with pytest.raises(ApiError) as caught:
@@ -386,19 +387,19 @@ def test_a_full_disk_refuses_the_append_and_harms_nothing(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, room: int, number: int
 ) -> None:
     log = open_log()
-    log.append_as_leader(batch(2), 0, 0)
+    append_batches(log, batch(2))
     before = bytes(log.read(0, 1 << 20).records)
     with monkeypatch.context() as patch:
         patch.setattr(FileSystem, "pwrite", FullDisk(room, number))
         with pytest.raises(LogDirFailure) as caught:
-            log.append_as_leader(batch(1) + batch(1), 0, 0)
+            append_batches(log, batch(1) + batch(1))
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert os.strerror(number) in str(caught.value)
     assert (log.log_end_offset, bytes(log.read(0, 1 << 20).records)) == (2, before)
     log.abandon()
     again = open_log(is_clean=False)
     assert (again.log_end_offset, bytes(again.read(0, 1 << 20).records)) == (2, before)
-    assert again.append_as_leader(batch(1), 0, 0).base_offset == 2
+    assert append_batches(again, batch(1)).base_offset == 2
 
 
 def test_a_disk_that_takes_few_bytes_at_a_time_gets_them_all(
@@ -406,14 +407,14 @@ def test_a_disk_that_takes_few_bytes_at_a_time_gets_them_all(
 ) -> None:
     monkeypatch.setattr(FileSystem, "pwrite", lambda self, fd, data, at: os.pwrite(fd, data[:7], at))
     log = open_log()
-    log.append_as_leader(batch(3), 0, 0)
+    append_batches(log, batch(3))
     assert check_batch(log.read(0, 1 << 20).records).record_count == 3
 
 
 def test_a_flush_moves_the_recovery_point(open_log: OpenLog) -> None:
     log = open_log(LogConfig(segment_bytes=2 * len(batch()), flush_ms=100))
     for _ in range(3):
-        log.append_as_leader(batch(), 0, 0)
+        append_batches(log, batch())
     assert not log.is_flush_due(99)
     assert log.is_flush_due(100)
     log.flush(100, sealed_only=True)
@@ -425,9 +426,9 @@ def test_a_flush_moves_the_recovery_point(open_log: OpenLog) -> None:
 
 def test_a_log_asks_to_be_flushed_after_so_many_messages(open_log: OpenLog) -> None:
     log = open_log(LogConfig(flush_messages=3))
-    log.append_as_leader(batch(2), 0, 0)
+    append_batches(log, batch(2))
     assert not log.must_flush
-    log.append_as_leader(batch(2), 0, 0)
+    append_batches(log, batch(2))
     assert log.must_flush
     log.flush(0)
     assert not log.must_flush
@@ -435,11 +436,11 @@ def test_a_log_asks_to_be_flushed_after_so_many_messages(open_log: OpenLog) -> N
 
 def test_a_closed_log_takes_nothing_and_says_so(open_log: OpenLog) -> None:
     log = open_log()
-    log.append_as_leader(batch(), 0, 0)
+    append_batches(log, batch())
     log.close(0)
     log.close(0)
     for change in (
-        lambda: log.append_as_leader(batch(), 0, 0),
+        lambda: append_batches(log, batch()),
         lambda: log.truncate_to(0),
         lambda: log.roll(0),
         lambda: log.delete_old_segments(0, 0),
@@ -455,7 +456,7 @@ def test_an_idle_log_holds_no_descriptor_and_a_sealed_one_needs_none_to_be_read(
 
     log = open_log()
     assert descriptors(log.folder) == 0
-    log.append_as_leader(batch(), 0, 0)
+    append_batches(log, batch())
     assert descriptors(log.folder) == 1
     log.close(0)
     assert descriptors(log.folder) == 0
@@ -466,7 +467,7 @@ def test_a_header_with_a_wrong_crc_is_never_written(open_log: OpenLog) -> None:
     data[17] ^= 1
     log = open_log()
     with pytest.raises(ApiError, match="CRC"):
-        log.append_as_leader(data, 0, 0)
+        append_batches(log, data)
     write_crc(data)
-    assert log.append_as_leader(data, 0, 0).base_offset == 0
+    assert append_batches(log, data).base_offset == 0
     assert parse_header(log.read(0, 1000).records).record_count == 1

@@ -23,6 +23,7 @@ from barnabas.broker.log.storage_errors import CorruptLog, LogDirFailure, LogGon
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import TopicId, TopicPartition
+from tests.support.logs import append_batches
 
 from .conftest import Managers
 
@@ -38,7 +39,7 @@ def batch(count: int = 1) -> bytearray:
 def test_logs_are_found_again_after_a_clean_stop(managers: Managers) -> None:
     manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
-    log.append_as_leader(batch(5), 2, 0)
+    append_batches(log, batch(5), 2)
     log.increment_log_start_offset(2)
     manager.close(0)
     assert all((path / ".kafka_cleanshutdown").exists() for path in managers.paths)
@@ -54,7 +55,7 @@ def test_logs_are_found_again_after_a_clean_stop(managers: Managers) -> None:
 
 def test_logs_are_recovered_after_a_crash(managers: Managers) -> None:
     manager = managers.open()
-    manager.get_or_create(KEY, TOPIC_ID, 0).append_as_leader(batch(5), 0, 0)
+    append_batches(manager.get_or_create(KEY, TOPIC_ID, 0), batch(5))
     managers.crash(manager)
     found = managers.open().get(KEY)
     assert found is not None
@@ -81,7 +82,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_folder_after_the_delay(managers: 
     managers.configs[KEY.topic] = LogConfig(file_delete_delay_ms=1000)
     manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
-    log.append_as_leader(batch(), 0, 0)
+    append_batches(log, batch())
     view = log.read(0, 100).records
     copy = bytes(view)
     assert manager.delete(KEY, 0)
@@ -104,7 +105,7 @@ def strays(managers: Managers) -> list[Path]:
 def test_only_the_same_topic_reopens_a_log_that_was_set_aside(managers: Managers, restarts: bool) -> None:
     manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
-    log.append_as_leader(batch(5), 2, 0)
+    append_batches(log, batch(5), 2)
     log.increment_log_start_offset(2)
     manager.set_aside(KEY, 0)
     assert manager.get(KEY) is None
@@ -137,7 +138,7 @@ def test_a_stray_that_could_not_be_reopened_is_reopened_the_next_time(
 ) -> None:
     manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
-    log.append_as_leader(batch(5), 2, 0)
+    append_batches(log, batch(5), 2)
     log.increment_log_start_offset(2)
     manager.set_aside(KEY, 0)
 
@@ -170,7 +171,7 @@ def test_a_reader_of_a_log_that_is_set_aside_gets_an_error(managers: Managers) -
     manager = managers.open()
     old = manager.get_or_create(KEY, TOPIC_ID, 0)
     for _ in range(3):
-        old.append_as_leader(batch(1), 0, 0)
+        append_batches(old, batch(1))
     manager.set_aside(KEY, 0)
     manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
     for offset in range(3):
@@ -180,10 +181,10 @@ def test_a_reader_of_a_log_that_is_set_aside_gets_an_error(managers: Managers) -
 
 def test_a_log_that_was_set_aside_is_deleted_when_its_topic_is(managers: Managers) -> None:
     manager = managers.open()
-    manager.get_or_create(KEY, TOPIC_ID, 0).append_as_leader(batch(5), 0, 0)
+    append_batches(manager.get_or_create(KEY, TOPIC_ID, 0), batch(5))
     manager.set_aside(KEY, 0)
     other_id = TopicId(uuid.uuid4())
-    manager.get_or_create(KEY, other_id, 0).append_as_leader(batch(3), 0, 0)
+    append_batches(manager.get_or_create(KEY, other_id, 0), batch(3))
     assert manager.delete(KEY, 0, TOPIC_ID)
     assert strays(managers) == []
     assert not manager.delete(KEY, 0, TOPIC_ID)
@@ -195,7 +196,7 @@ def test_a_log_that_was_set_aside_is_deleted_when_its_topic_is(managers: Manager
 def test_a_topic_with_the_longest_name_is_set_aside_and_reopened(managers: Managers) -> None:
     key = TopicPartition("x" * 249, 17)
     manager = managers.open()
-    manager.get_or_create(key, TOPIC_ID, 0).append_as_leader(batch(5), 0, 0)
+    append_batches(manager.get_or_create(key, TOPIC_ID, 0), batch(5))
     manager.set_aside(key, 0)
     managers.crash(manager)
     manager = managers.open()
@@ -270,8 +271,8 @@ def test_a_damaged_log_stays_offline_and_the_others_come_up(managers: Managers) 
     manager = managers.open()
     for key in (KEY, OTHER):
         log = manager.get_or_create(key, TOPIC_ID, 0)
-        log.append_as_leader(batch(), 0, 0)
-        log.append_as_leader(batch(), 0, 0)
+        append_batches(log, batch())
+        append_batches(log, batch())
         log.flush(0)
     manager.checkpoint_pass(0)
     managers.crash(manager)
@@ -305,12 +306,12 @@ def test_a_dir_whose_disk_fails_goes_offline_with_its_logs_alone(
     with monkeypatch.context() as patch:
         patch.setattr(FileSystem, "pwrite", staticmethod(refuse))
         with pytest.raises(LogDirFailure) as caught:
-            first.append_as_leader(batch(), 0, 0)
+            append_batches(first, batch())
     assert manager.fail_dir(caught.value) == [KEY]
     assert manager.fail_dir(caught.value) == []
     assert manager.get(KEY) is None
     assert manager.offline_partitions == {KEY: caught.value}
-    assert second.append_as_leader(batch(), 0, 0).base_offset == 0
+    assert append_batches(second, batch()).base_offset == 0
     assert manager.has_online_dir
     with pytest.raises(ApiError, match="failed disk"):
         manager.get_or_create(TopicPartition("unknown", 0), TOPIC_ID, 0)
@@ -333,7 +334,7 @@ def test_a_broker_whose_only_disk_fails_while_logs_are_opened_does_not_start(
 ) -> None:
     (path,) = paths = managers.paths[:1]
     manager = managers.open(paths=paths)
-    manager.get_or_create(KEY, TOPIC_ID, 0).append_as_leader(batch(), 0, 0)
+    append_batches(manager.get_or_create(KEY, TOPIC_ID, 0), batch())
     managers.crash(manager)
 
     def full(*_: Any) -> None:
@@ -362,7 +363,7 @@ def test_the_checkpoint_pass_saves_recovery_points_of_sealed_segments(managers: 
     manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
     for _ in range(5):
-        log.append_as_leader(batch(), 0, 0)
+        append_batches(log, batch())
     manager.checkpoint_pass(0)
     text = (log.folder.parent / "recovery-point-offset-checkpoint").read_text()
     assert text == "0\n1\nsome-topic 3 4\n"
@@ -376,7 +377,7 @@ def test_the_retention_pass_asks_for_each_high_watermark(managers: Managers) -> 
     managers.configs |= dict.fromkeys((KEY.topic, OTHER.topic), LogConfig(retention_ms=0))
     manager = managers.open()
     for key in (KEY, OTHER):
-        manager.get_or_create(key, TOPIC_ID, 0).append_as_leader(batch(), 0, 0)
+        append_batches(manager.get_or_create(key, TOPIC_ID, 0), batch())
     assert manager.retention_pass(10_000, {KEY: 1}.get) == 1
     starts = {log.topic_partition: log.log_start_offset for log in manager.all_logs()}
     assert starts == {KEY: 1, OTHER: 0}
@@ -386,7 +387,7 @@ def test_the_flush_pass_flushes_what_is_due(managers: Managers) -> None:
     managers.configs[KEY.topic] = LogConfig(flush_ms=100)
     manager = managers.open()
     for key in (KEY, OTHER):
-        manager.get_or_create(key, TOPIC_ID, 0).append_as_leader(batch(), 0, 0)
+        append_batches(manager.get_or_create(key, TOPIC_ID, 0), batch())
     manager.flush_pass(100)
     points = {log.topic_partition: log.recovery_point for log in manager.all_logs()}
     assert points == {KEY: 1, OTHER: 0}
@@ -415,10 +416,10 @@ def test_a_truncation_writes_a_checkpoint_only_if_one_names_a_higher_offset(
     manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
     for _ in range(3):
-        log.append_as_leader(batch(), 0, 0)
+        append_batches(log, batch())
     log.flush(0)
     manager.checkpoint_pass(0)
-    log.append_as_leader(batch(), 0, 0)
+    append_batches(log, batch())
     log.flush(0)
     written: list[str] = []
     write = OffsetCheckpoint.write
@@ -443,7 +444,7 @@ def test_a_new_configuration_reaches_the_logs(managers: Managers) -> None:
     managers.configs[KEY.topic] = LogConfig(max_message_bytes=80)
     manager.update_config(KEY.topic)
     with pytest.raises(ApiError) as caught:
-        log.append_as_leader(batch(20), 0, 0)
+        append_batches(log, batch(20))
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
@@ -493,7 +494,7 @@ def test_a_crash_after_a_truncation_below_the_recovery_point_is_no_damage(
     manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
     for _ in range(6):
-        log.append_as_leader(batch(), 0, 0)
+        append_batches(log, batch())
     log.increment_log_start_offset(2)
     log.flush(0)
     manager.checkpoint_pass(0)
@@ -509,11 +510,11 @@ def test_a_crash_after_starting_afresh_lower_down_is_no_damage(managers: Manager
     manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
     log.truncate_fully_and_start_at(100)
-    log.append_as_leader(batch(), 0, 0)
+    append_batches(log, batch())
     log.flush(0)
     manager.checkpoint_pass(0)
     log.truncate_fully_and_start_at(40)
-    log.append_as_leader(batch(), 0, 0)
+    append_batches(log, batch())
     managers.crash(manager)
     found = managers.open().get(KEY)
     assert found is not None
@@ -524,8 +525,8 @@ def test_a_crash_after_starting_afresh_lower_down_is_no_damage(managers: Manager
 def test_a_topic_created_again_inherits_no_checkpoint(managers: Managers, is_crash_between: bool) -> None:
     manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
-    log.append_as_leader(batch(6), 0, 0)
-    log.append_as_leader(batch(6), 0, 0)
+    append_batches(log, batch(6))
+    append_batches(log, batch(6))
     log.increment_log_start_offset(6)
     log.flush(0)
     manager.checkpoint_pass(0)
@@ -534,7 +535,7 @@ def test_a_topic_created_again_inherits_no_checkpoint(managers: Managers, is_cra
     if is_crash_between:
         managers.crash(manager)
         manager = managers.open()
-    manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0).append_as_leader(batch(), 0, 0)
+    append_batches(manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0), batch())
     managers.crash(manager)
     again = managers.open()
     found = again.get(KEY)
@@ -551,12 +552,12 @@ def test_truncations_checkpoints_and_creations_at_once_neither_stall_nor_tear(ma
         try:
             log = manager.get_or_create(key, TOPIC_ID, 0)
             for _ in range(10):
-                log.append_as_leader(batch(), 0, 0)
+                append_batches(log, batch())
                 log.flush(0)
                 log.truncate_to(log.log_end_offset - 1)
                 manager.checkpoint_pass(0)
                 manager.get_or_create(key, TOPIC_ID, 0)
-                log.append_as_leader(batch(), 0, 0)
+                append_batches(log, batch())
         except BaseException as error:
             faults.append(error)
             raise

@@ -21,6 +21,7 @@ from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches, stamp
 from barnabas.protocol.records import decode_records
+from tests.support.logs import append_batches
 
 BATCHES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 Row = tuple[int, bytes, int, int]
@@ -77,7 +78,7 @@ class LogAgainstList(RuleBasedStateMachine):
     def append_as_leader(self, counts: list[int], timestamp: int) -> None:
         base = self.end
         data = self.batches(counts[:2], timestamp)
-        result = self.log.append_as_leader(data, self.epoch, 0)
+        result = append_batches(self.log, data, self.epoch)
         assert (result.base_offset, result.log_end_offset) == (base, self.end)
         assert result.record_count == self.end - base
 

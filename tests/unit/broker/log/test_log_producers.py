@@ -18,6 +18,7 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import iter_batches
+from tests.support.logs import append_batches
 
 from .producing import ID, produced
 
@@ -27,7 +28,7 @@ SMALL = LogConfig(segment_bytes=4 * SIZE, index_interval_bytes=0)
 
 
 def append(log: Log, sequence: int, count: int = 1, *, now_ms: int = 0, **options: int) -> int:
-    return log.append_as_leader(produced(sequence, count, **options), 0, now_ms).base_offset
+    return append_batches(log, produced(sequence, count, **options), 0, now_ms).base_offset
 
 
 def refusal(log: Log, sequence: int, count: int = 1, **options: int) -> ErrorCode:
@@ -64,7 +65,7 @@ def test_five_in_flight_whose_answers_were_lost_are_answered_again_and_written_o
 ) -> None:
     log = filled(open_log, 12)
     for sequence in range(7, 12):
-        result = log.append_as_leader(produced(sequence, timestamp_ms=sequence), 9, 0)
+        result = append_batches(log, produced(sequence, timestamp_ms=sequence), 9)
         assert (result.base_offset, result.last_offset, result.log_end_offset) == (sequence, sequence, 12)
         assert (result.record_count, result.size_bytes) == (0, 0)
     assert append(log, 12) == 12
@@ -74,12 +75,12 @@ def test_five_in_flight_whose_answers_were_lost_are_answered_again_and_written_o
 def test_a_duplicate_is_answered_with_the_old_time(open_log: OpenLog) -> None:
     log = open_log()
     append(log, 0, 2, timestamp_ms=55)
-    assert log.append_as_leader(produced(0, 2, timestamp_ms=66), 0, 1000).log_append_time_ms == 55
+    assert append_batches(log, produced(0, 2, timestamp_ms=66), 0, 1000).log_append_time_ms == 55
 
 
 def test_of_a_request_that_begins_with_duplicates_only_the_rest_is_written(open_log: OpenLog) -> None:
     log = filled(open_log, 3, LogConfig())
-    result = log.append_as_leader(produced(1) + produced(2) + produced(3) + produced(4, 2), 0, 0)
+    result = append_batches(log, produced(1) + produced(2) + produced(3) + produced(4, 2))
     assert (result.base_offset, result.last_offset, result.record_count) == (1, 5, 3)
     assert sequences(log) == [0, 1, 2, 3, 4]
 
@@ -101,7 +102,7 @@ def test_a_batch_that_was_written_is_known_again_though_it_would_be_too_large_no
     expected = {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
     assert refusal(log, 22, 20) in expected
     with pytest.raises(ApiError) as caught:
-        log.append_as_leader(produced(2, 20) + produced(22, 20), 0, 0)
+        append_batches(log, produced(2, 20) + produced(22, 20))
     assert caught.value.code in expected
 
 
@@ -135,7 +136,7 @@ def test_a_batch_that_the_disk_refuses_may_come_again(
 
     monkeypatch.setattr(FileSystem, "pwrite", staticmethod(full))
     with pytest.raises(LogDirFailure):
-        log.append_as_leader(produced(3) + produced(4), 0, 0)
+        append_batches(log, produced(3) + produced(4))
     monkeypatch.undo()
     assert append(log, 3) == 3
     assert sequences(log) == [0, 1, 2, 3]
@@ -154,7 +155,7 @@ def test_a_leaders_request_goes_into_one_segment_whole_or_not_at_all(
 
     monkeypatch.setattr(FileSystem, "pwrite", staticmethod(full))
     with pytest.raises(LogDirFailure):
-        log.append_as_leader(produced(3) + produced(4), 0, 0)
+        append_batches(log, produced(3) + produced(4))
     monkeypatch.undo()
     assert log.log_end_offset == before
     assert append(log, 3) == 3

@@ -18,6 +18,7 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.ids import TopicId, TopicPartition
+from tests.support.logs import append_batches
 from tests.support.slow_disk import SlowDisk
 from tests.support.waiting import DEADLINE_S
 
@@ -52,14 +53,14 @@ class NotingDisk(FileSystem):
 
 def write(manager: LogManager, *keys: TopicPartition) -> None:
     for key in keys:
-        manager.get_or_create(key, TOPIC_ID, 0).append_as_leader(produced(0, 3), 1, 0)
+        append_batches(manager.get_or_create(key, TOPIC_ID, 0), produced(0, 3), 1)
 
 
 def test_a_clean_stop_forces_each_file_to_disk_once(open_log: OpenLog) -> None:
     disk = NotingDisk()
     log = open_log(LogConfig(segment_bytes=300, index_interval_bytes=0), files=disk)
     for number in range(9):
-        log.append_as_leader(produced(number), 0, 0)
+        append_batches(log, produced(number))
     log.flush(0, sealed_only=True)
     log.close(0)
     names = {path.name for path in log.folder.iterdir() if path.name != "partition.metadata"}
@@ -72,7 +73,7 @@ def test_a_clean_stop_forces_each_file_to_disk_once(open_log: OpenLog) -> None:
 
 def test_a_stop_of_an_unwritten_log_syncs_nothing(open_log: OpenLog) -> None:
     log = open_log()
-    log.append_as_leader(produced(0), 0, 0)
+    append_batches(log, produced(0))
     log.close(0)
     disk = NotingDisk()
     open_log(files=disk, is_clean=True, recovery_point=1).close(0)
@@ -82,13 +83,13 @@ def test_a_stop_of_an_unwritten_log_syncs_nothing(open_log: OpenLog) -> None:
 def test_a_sync_does_not_cover_an_append_made_after_it_began(open_log: OpenLog) -> None:
     disk = SlowDisk()
     log = open_log(files=disk)
-    log.append_as_leader(produced(0), 0, 0)
+    append_batches(log, produced(0))
     disk.is_slow = True
     first = threading.Thread(target=log.flush, args=(0,), daemon=True)
     first.start()
     assert disk.began.wait(DEADLINE_S)
     disk.began.clear()
-    log.append_as_leader(produced(1), 0, 0)
+    append_batches(log, produced(1))
     second = threading.Thread(target=log.flush, args=(0,), daemon=True)
     second.start()
     try:
@@ -104,7 +105,7 @@ def test_a_sync_does_not_cover_an_append_made_after_it_began(open_log: OpenLog) 
 def test_two_flushes_at_once_both_wait_for_the_disk(open_log: OpenLog) -> None:
     disk = SlowDisk()
     log = open_log(files=disk)
-    log.append_as_leader(produced(0), 0, 0)
+    append_batches(log, produced(0))
     disk.is_slow = True
     ended: list[int] = []
 
@@ -207,7 +208,7 @@ def test_an_unclean_start_writes_the_epochs_only_where_they_change(
 ) -> None:
     log = open_log()
     for number in range(3):
-        log.append_as_leader(produced(number), number, 0)
+        append_batches(log, produced(number), number)
     written: list[str] = []
     real = FileSystem.write_atomically
 
@@ -238,7 +239,7 @@ def test_a_flush_beside_retention_puts_on_disk_what_is_left(open_log: OpenLog) -
     disk = RetainingDisk()
     log = open_log(LogConfig(segment_bytes=300, retention_bytes=900), files=disk)
     for number in range(9):
-        log.append_as_leader(produced(3 * number, 3), 1, 0)
+        append_batches(log, produced(3 * number, 3), 1)
     disk.retain = lambda: log.delete_old_segments(0, log.log_end_offset)
     log.flush(0)
     assert log.log_start_offset > 0

@@ -16,6 +16,7 @@ from barnabas.broker.log.segment import Segment
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import check_batch, iter_batches
+from tests.support.logs import append_batches
 from tests.support.waiting import DEADLINE_S
 
 BATCHES = 2000
@@ -67,7 +68,7 @@ def test_readers_see_whole_batches_in_order_while_the_log_changes(open_log: Call
     for reader in readers:
         reader.start()
     for index in range(BATCHES):
-        log.append_as_leader(build_batch([(None, b"v" * (index % 90))] * (1 + index % 3)), 0, 0)
+        append_batches(log, build_batch([(None, b"v" * (index % 90))] * (1 + index % 3)))
         if index % 50 == 0:
             log.delete_old_segments(0, log.log_end_offset)
     is_written.set()
@@ -85,7 +86,7 @@ def test_two_readers_of_a_damaged_index_rebuild_it_once(
     config = LogConfig(segment_bytes=1000, index_interval_bytes=0)
     before = open_log(config)
     for _ in range(20):
-        before.append_as_leader(build_batch([(None, b"v" * 50)]), 0, 0)
+        append_batches(before, build_batch([(None, b"v" * 50)]))
     before.close(0)
     path = before.segments[0].offset_index.path
     path.write_bytes(path.read_bytes()[:-4] + b"\x7f\xff\xff\xff")
@@ -130,6 +131,6 @@ def test_readers_do_not_doubt_the_index_of_a_log_that_was_empty_at_the_start(
     open_log().close(0)
     log = open_log(LogConfig(index_interval_bytes=0), is_clean=True)
     for _ in range(5):
-        log.append_as_leader(build_batch([(None, b"v")]), 0, 0)
+        append_batches(log, build_batch([(None, b"v")]))
     monkeypatch.setattr(OffsetIndex, "is_sane", lambda *_, **__: pytest.fail("looked at"))
     assert log.read(1, 1).start_offset == 1

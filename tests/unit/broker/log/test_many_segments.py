@@ -14,6 +14,7 @@ from pathlib import Path
 MOST_DESCRIPTORS = 1024
 resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_DESCRIPTORS, MOST_DESCRIPTORS))
 
+from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log import open_files
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
@@ -52,7 +53,7 @@ begun = time.perf_counter()
 logs = manager()
 first = logs.get_or_create(TopicPartition("topic", 0), None, 0)
 for number in range(per_partition):
-    first.append_as_leader(build_batch([(None, b"v" * 300)], timestamp_ms=number + 1), 0, 0)
+    first.append_as_leader(parse_produced(build_batch([(None, b"v" * 300)], timestamp_ms=number + 1)), 0, 0)
 logs.close(0)
 active = first.segments[-1].file.path.stem
 for number in range(1, partitions):
@@ -87,7 +88,7 @@ count("retained")
 
 begun = time.perf_counter()
 for log in logs.all_logs():
-    log.append_as_leader(build_batch([(None, b"v")], timestamp_ms=per_partition), 0, 0)
+    log.append_as_leader(parse_produced(build_batch([(None, b"v")], timestamp_ms=per_partition)), 0, 0)
     assert len(log.read(log.log_end_offset - 1, 1 << 20).records) > 0
 count("appended")
 

@@ -22,6 +22,7 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import stamp
+from tests.support.logs import append_batches
 
 from .producing import produced
 
@@ -87,12 +88,12 @@ class ProducersAgainstHistory(RuleBasedStateMachine):
             data += produced(sequence, count, producer_id=producer_id, epoch=epoch)
             self.note(producer_id, epoch, sequence, count)
             sequence = (sequence + count) % WRAP
-        assert self.log.append_as_leader(data, 0, 0).base_offset == base
+        assert append_batches(self.log, data).base_offset == base
 
     @rule(producer_id=PRODUCERS, count=st.integers(1, 3))
     def begin_an_epoch(self, producer_id: int, count: int) -> None:
         epoch = self.due(producer_id)[0] + 1
-        self.log.append_as_leader(produced(0, count, producer_id=producer_id, epoch=epoch), 0, 0)
+        append_batches(self.log, produced(0, count, producer_id=producer_id, epoch=epoch))
         self.note(producer_id, epoch, 0, count)
 
     @rule(producer_id=PRODUCERS, counts=st.lists(st.integers(1, 3), min_size=1, max_size=7))
@@ -109,7 +110,7 @@ class ProducersAgainstHistory(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def write_without_an_id(self, count: int) -> None:
-        self.log.append_as_leader(produced(-1, count, producer_id=-1, epoch=-1), 0, 0)
+        append_batches(self.log, produced(-1, count, producer_id=-1, epoch=-1))
         self.end += count
 
     @precondition(lambda self: self.rows)
@@ -121,7 +122,7 @@ class ProducersAgainstHistory(RuleBasedStateMachine):
         row, known = mine[-back], self.last_five(producer_id)
         data = produced(row.sequence, row.count, producer_id=producer_id, epoch=row.epoch)
         if row in known:
-            assert self.log.append_as_leader(data, 0, 0).base_offset == row.offset
+            assert append_batches(self.log, data).base_offset == row.offset
             return
         older = row.epoch < known[-1].epoch
         wanted = ErrorCode.INVALID_PRODUCER_EPOCH if older else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -136,7 +137,7 @@ class ProducersAgainstHistory(RuleBasedStateMachine):
 
     def refused(self, data: bytearray, code: ErrorCode) -> None:
         with pytest.raises(ApiError) as caught:
-            self.log.append_as_leader(data, 0, 0)
+            append_batches(self.log, data)
         assert caught.value.code is code
 
     @rule(back=st.integers(0, 25))

@@ -21,6 +21,7 @@ from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import iter_batches
+from tests.support.logs import append_batches
 
 from .conftest import OpenLog
 
@@ -31,7 +32,7 @@ def filled(open_log: OpenLog, sizes: list[int], config: LogConfig = CONFIG) -> L
     log = open_log(config)
     for number, size in enumerate(sizes):
         records = [(None, b"v" * size)] * (1 + number % 3)
-        log.append_as_leader(build_batch(records, timestamp_ms=number), 0, 0)
+        append_batches(log, build_batch(records, timestamp_ms=number))
     return log
 
 
@@ -162,7 +163,7 @@ def test_a_read_that_a_truncation_overtakes_is_no_damaged_disk(
     config = LogConfig(segment_bytes=600_000)
     log = open_log(config)
     for _ in range(20):
-        log.append_as_leader(build_batch([(None, b"v" * 20_000)]), 0, 0)
+        append_batches(log, build_batch([(None, b"v" * 20_000)]))
     log.close(0)
     again = open_log(config, is_clean=True)
     real = os.preadv
@@ -172,7 +173,7 @@ def test_a_read_that_a_truncation_overtakes_is_no_damaged_disk(
         if count == 128 * 1024:
             monkeypatch.setattr(open_files, "preadv", real)
             again.truncate_to(1)
-            again.append_as_leader(build_batch([(None, b"v" * 590_000)]), 1, 0)
+            append_batches(again, build_batch([(None, b"v" * 590_000)]), 1)
         return count
 
     monkeypatch.setattr(open_files, "preadv", preadv)
@@ -188,7 +189,7 @@ def test_no_roll_cuts_off_truncated_pages_that_a_reader_holds(open_log: OpenLog,
     """Python code that looks at such a page would end the broker by SIGBUS."""
     log = open_log(LogConfig(segment_bytes=600_000, segment_ms=1_000, retention_bytes=0))
     for _ in range(20):
-        log.append_as_leader(build_batch([(None, b"v" * 20_000)], timestamp_ms=0), 0, 0)
+        append_batches(log, build_batch([(None, b"v" * 20_000)], timestamp_ms=0))
     read = log.read(0, 1 << 20)
     end = read.position + len(read.records)
     log.truncate_to(1)
@@ -199,7 +200,7 @@ def test_no_roll_cuts_off_truncated_pages_that_a_reader_holds(open_log: OpenLog,
             log.delete_old_segments(0, log.log_end_offset)
         else:
             size, timestamp_ms = (599_000, 0) if how == "size" else (10, 2_000)
-            log.append_as_leader(build_batch([(None, b"v" * size)], timestamp_ms=timestamp_ms), 1, 0)
+            append_batches(log, build_batch([(None, b"v" * size)], timestamp_ms=timestamp_ms), 1)
 
     roll()
     assert path.stat().st_size >= end
@@ -268,6 +269,7 @@ def test_recovery_truncates_nothing_at_an_unreadable_sector(
 CUT_FILE = """
 import os, sys
 from pathlib import Path
+from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import LogDirFailure
@@ -278,7 +280,7 @@ folder = Path(sys.argv[1]) / "t-0"
 config = LogConfig(segment_bytes=300_000)
 log = Log.open(TopicPartition("t", 0), folder, config, now_ms=0)
 for _ in range(50):
-    log.append_as_leader(build_batch([(None, b"v" * 20_000)]), 0, 0)
+    log.append_as_leader(parse_produced(build_batch([(None, b"v" * 20_000)])), 0, 0)
 assert len(log.segments) > 3
 for part in (log.segments[0], log.segments[1]):
     log.read(part.base_offset, 1 << 20)

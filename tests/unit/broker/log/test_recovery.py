@@ -17,6 +17,7 @@ from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import HEADER_BYTES, iter_batches
+from tests.support.logs import append_batches
 
 OpenLog = Callable[..., Log]
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0)
@@ -33,7 +34,7 @@ def filled(open_log: OpenLog, count: int = 10) -> Log:
     """A log of one-record batches, four to a segment, an epoch for every three, left as a crash would."""
     log = open_log(CONFIG)
     for index in range(count):
-        log.append_as_leader(batch(timestamp_ms=index), index // 3, 0)
+        append_batches(log, batch(timestamp_ms=index), index // 3)
     return log
 
 
@@ -73,7 +74,7 @@ def test_a_log_is_found_again_as_it_was_left(open_log: OpenLog, is_clean: bool) 
     assert again.segments[-1].file.path.stat().st_size == again.segments[-1].size
     once_more = open_log(CONFIG, is_clean=is_clean)
     assert described(once_more)[2:] == before[2:]
-    assert once_more.append_as_leader(batch(), 9, 0).base_offset == 10
+    assert append_batches(once_more, batch(), 9).base_offset == 10
 
 
 def test_a_tail_torn_at_any_byte_is_cut_at_the_last_whole_batch(open_log: OpenLog) -> None:
@@ -165,7 +166,7 @@ def test_a_flipped_bit_above_the_recovery_point_cuts_there_and_drops_what_follow
     assert (again.log_end_offset, values_of(again)) == (5, [0, 1, 2, 3, 4])
     assert [file.name for file in log_files(log)] == [f"{base:020}.log" for base in (0, 4)]
     assert again.epoch_cache.entries == ((0, 0), (1, 3))
-    assert again.append_as_leader(batch(), 7, 0).base_offset == 5
+    assert append_batches(again, batch(), 7).base_offset == 5
 
 
 def test_a_flipped_bit_below_the_recovery_point_stops_the_replica_and_changes_nothing(
@@ -243,7 +244,7 @@ def test_a_damaged_time_index_lets_retention_delete_nothing(
     config = replace(CONFIG, retention_ms=1_000)
     log = open_log(config)
     for index in range(10):
-        log.append_as_leader(batch(timestamp_ms=100_000 + index), 0, 0)
+        append_batches(log, batch(timestamp_ms=100_000 + index))
     log.close(0)
     entries = {path: path.read_bytes() for path in log.folder.glob("*.timeindex")}
     for path, before in entries.items():
@@ -270,7 +271,7 @@ def test_a_segment_whose_batches_cannot_be_read_is_as_old_as_its_last_write(open
     config = replace(CONFIG, retention_ms=1_000)
     log = open_log(config)
     for index in range(10):
-        log.append_as_leader(batch(timestamp_ms=index), 0, 0)
+        append_batches(log, batch(timestamp_ms=index))
     log.close(0)
     path = log_files(log)[0]
     path.write_bytes(path.read_bytes()[: 3 * SIZE] + bytes(SIZE))
@@ -347,7 +348,7 @@ def test_a_log_start_behind_all_that_is_left_begins_afresh_there(open_log: OpenL
     filled(open_log)
     again = open_log(CONFIG, log_start_offset=50)
     assert (again.log_start_offset, again.log_end_offset, again.size_bytes) == (50, 50, 0)
-    assert again.append_as_leader(batch(), 9, 0).base_offset == 50
+    assert append_batches(again, batch(), 9).base_offset == 50
 
 
 def test_recovery_twice_gives_the_same_as_once(open_log: OpenLog, tmp_path: Path) -> None:
@@ -362,7 +363,7 @@ def test_a_truncation_during_a_flush_keeps_the_recovery_point_down(
 ) -> None:
     log = open_log(CONFIG)
     for _ in range(3):
-        log.append_as_leader(batch(), 0, 0)
+        append_batches(log, batch())
     real_fsync = FileSystem.fsync
 
     def cut_meanwhile(files: FileSystem, path: Path) -> None:
@@ -370,7 +371,7 @@ def test_a_truncation_during_a_flush_keeps_the_recovery_point_down(
         files.fsync(path)
         log.truncate_to(1)
         for _ in range(4):
-            log.append_as_leader(batch(), 1, 0)
+            append_batches(log, batch(), 1)
 
     monkeypatch.setattr(FileSystem, "fsync", cut_meanwhile)
     log.flush(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.replication.appending import append_checked
@@ -20,7 +21,7 @@ def test_the_isr_check_goes_on_while_an_append_is_forced_to_a_slow_disk(tmp_path
     partition = partition_of(log)
     partition.make_leader(state(isr=(ME, TWO), replicas=(ME, TWO)), 0.0)
     disk.is_slow = True
-    records = memoryview(build_batch([(None, b"v")]))
+    records = parse_produced(build_batch([(None, b"v")]))
 
     def append() -> None:
         append_checked(partition, records, require_all=False, now_ms=0.0, wall_clock_ms=0)

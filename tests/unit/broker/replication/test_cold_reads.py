@@ -20,6 +20,7 @@ from barnabas.broker.replication.replica_views import PartitionRead
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
+from tests.support.logs import append_batches
 from tests.support.waiting import DEADLINE_S
 
 NAMES = [TopicPartition("t", number) for number in range(3)]
@@ -71,7 +72,7 @@ class Rig:
         for name in NAMES:
             log = Log.open(name, folder / str(name), LogConfig(), now_ms=0)
             for _ in range(10):
-                log.append_as_leader(build_batch([(None, b"v" * 1_000)]), 0, 0)
+                append_batches(log, build_batch([(None, b"v" * 1_000)]))
             self.readers[name] = Reader(log)
         self.find: Any = self.readers.__getitem__
         self.cold_reads = ColdReads(self.find, self.noted.append, on_fatal=raise_it, **bounds)
@@ -237,7 +238,7 @@ def test_an_answer_holds_only_so_much_and_each_partition_comes_first_at_times(
 
 def test_a_log_says_that_it_is_cold_rather_than_wait(tmp_path: Path) -> None:
     log = Log.open(NAMES[0], tmp_path / "t-0", LogConfig(), now_ms=0)
-    log.append_as_leader(build_batch([(None, b"v" * 200_000)]), 0, 0)
+    append_batches(log, build_batch([(None, b"v" * 200_000)]))
     assert len(log.read(0, 1 << 20, may_wait=False).records) > 200_000, "what was just written is hot"
     log.segments[0].file._hot_from = log.segments[0].size
     with pytest.raises(NotCached):

@@ -90,7 +90,7 @@ def test_a_deleted_partition_answers_at_once(led: Managed) -> None:
 def test_errors_are_told_per_partition_and_the_rest_is_written(led: Managed) -> None:
     led.tell(state(isr=(1,), epoch=1))
     answers: list[list[object]] = []
-    batches = [(TopicPartition("nowhere", 0), encode(1)), (TP, memoryview(b"")), (TP, encode(1))]
+    batches = [(TopicPartition("nowhere", 0), encode(1)), (TP, encode()), (TP, encode(1))]
     led.manager.append(-1, 500, batches, answers.append)
     assert [outcome.error for outcome in answers[0]] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

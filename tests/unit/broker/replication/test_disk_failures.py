@@ -16,6 +16,7 @@ import pytest
 
 from barnabas.broker.handlers import describe_replicas
 from barnabas.broker.log import segment_file
+from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
@@ -192,7 +193,7 @@ class Broker:
     def produce(self, name: TopicPartition, acks: int = ACKS_ONE) -> list[AppendOutcome]:
         """The outcomes so far: empty while the produce waits."""
         found: list[AppendOutcome] = []
-        self.replicas.append(acks, 30_000, [(name, memoryview(a_batch()))], found.extend)
+        self.replicas.append(acks, 30_000, [(name, parse_produced(a_batch()))], found.extend)
         return found
 
     def fetch(self, name: TopicPartition, *, follower: int = -1, offset: int = 0) -> list[FetchResult]:

@@ -14,6 +14,7 @@ from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.registry import HANDLERS, Handler
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
@@ -73,7 +74,7 @@ class Leader(Serving):
 
     def append(self, *values: bytes, to: TopicPartition = TP) -> None:
         manager = self.managed.manager
-        manager.append(1, 0, [(to, memoryview(bytearray(batch(*values))))], lambda outcomes: None)
+        manager.append(1, 0, [(to, parse_produced(batch(*values)))], lambda outcomes: None)
         manager.wake_followers()
 
 
@@ -244,9 +245,7 @@ def test_another_history_is_cut(leader: Leader, follower: Follower) -> None:
     alone = follower.partitions[TP]
     alone.make_leader(state(leader=2, epoch=1, isr=(2,), replicas=(1, 2)), 0.0)
     for _ in range(3):
-        alone.append_as_leader(
-            memoryview(bytearray(batch(b"mine"))), require_all=False, now_ms=0.0, wall_clock_ms=0
-        )
+        alone.append_as_leader(parse_produced(batch(b"mine")), require_all=False, now_ms=0.0, wall_clock_ms=0)
     leader.tell(TP.partition, epoch=1, leader=2)
     leader.tell(TP.partition, epoch=2)
     leader.append(b"theirs")

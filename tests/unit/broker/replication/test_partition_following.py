@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
@@ -230,11 +231,11 @@ def test_an_error_of_the_leader_changes_nothing() -> None:
 # With a real log
 
 
-def batch(*values: bytes) -> memoryview:
+def batch(*values: bytes) -> ProducedBatches:
     builder = RecordBatchBuilder()
     for value in values:
         builder.append(None, value, None, 0)
-    return memoryview(bytearray(builder.build()))
+    return parse_produced(builder.build())
 
 
 def test_leader_and_follower_over_real_logs_end_up_byte_for_byte_equal(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import LogDirFailure
@@ -69,7 +70,7 @@ def test_a_lower_fetch_never_moves_it_back() -> None:
 
 def test_becoming_leader_alone_in_the_isr_commits_all_that_is_there() -> None:
     partition = partition_of()
-    partition.log.append_as_leader(leader_records(4), 0, 0)
+    partition.log.append_as_leader(encode(*range(4)), 0, 0)
     partition.make_leader(state(epoch=3, isr=(1,)), 0.0)
     assert partition.high_watermark == 4
 
@@ -239,7 +240,7 @@ def test_the_end_of_an_epoch_is_told() -> None:
 
 def test_a_new_leader_does_not_say_where_the_log_ends_before_it_knows() -> None:
     partition = partition_of()
-    partition.log.append_as_leader(leader_records(4), 0, 0)
+    partition.log.append_as_leader(encode(*range(4)), 0, 0)
     partition.make_leader(state(epoch=3, isr=(1, 2)), 0.0)
     assert partition.high_watermark == 0
     with refused(ErrorCode.OFFSET_NOT_AVAILABLE):
@@ -351,7 +352,7 @@ def test_a_disk_that_refuses_the_new_epoch_leaves_everything_as_it_was(
 
 def test_the_stored_high_watermark_is_bounded_by_the_log() -> None:
     log = MemoryLog(TP)
-    log.append_as_leader(leader_records(5), 0, 0)
+    log.append_as_leader(encode(*range(5)), 0, 0)
     log.increment_log_start_offset(2)
     assert partition_of(log, high_watermark=0).high_watermark == 2
     assert partition_of(log, high_watermark=4).high_watermark == 4
@@ -368,7 +369,7 @@ def test_retention_goes_by_the_records_and_not_by_what_their_batch_claims(
     batch = build_batch([(None, b"v")] * 3, timestamp_ms=NOW_MS)
     HEADER.pack_into(batch, 0, *parse_header(batch)._replace(max_timestamp=claim_ms))
     write_crc(batch)
-    append_checked(partition, memoryview(batch), require_all=False, now_ms=0.0, wall_clock_ms=NOW_MS)
+    append_checked(partition, parse_produced(batch), require_all=False, now_ms=0.0, wall_clock_ms=NOW_MS)
     assert log.delete_old_segments(NOW_MS + 1_000, partition.high_watermark) == 0
     assert log.delete_old_segments(NOW_MS + 1_001, partition.high_watermark) == 1
     log.abandon()

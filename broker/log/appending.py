@@ -50,56 +50,58 @@ class AppendResult(NamedTuple):
     leader_epoch: LeaderEpoch
 
 
-def writable(records: Buffer) -> memoryview:
-    """The records to be stamped in place; read-only ones are copied first."""
-    view = memoryview(records)
-    return memoryview(bytearray(view)) if view.readonly else view
+class ProducedBatches(NamedTuple):
+    """A producer's batches for one partition, each parsed and checked once, by `parse_produced`."""
+
+    view: memoryview
+    """All batches, one after another; writable."""
+    batches: list[Appendable]
 
 
-class TooLarge(NamedTuple):
-    """Why batches do not fit. No exception: one that is kept where it is raised keeps all the bytes alive."""
+def parse_produced(records: Buffer) -> ProducedBatches:
+    """Parse a producer's batches and check what needs no settings of the topic. A read-only buffer is copied.
 
-    code: ErrorCode
-    message: str
-
-
-def produced_batches(view: memoryview, config: LogConfig) -> tuple[list[Appendable], TooLarge | None]:
-    """All batches of a producer's buffer, checked, and why they are too large for the log if they are.
-
-    That is for the caller to raise: a batch that was written before the limits were lowered is not refused
-    when it comes again, or its producer would write its records a second time in smaller batches. Raises
-    whatever else `Log.append_as_leader` names.
+    Raises CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT.
     """
-    found: list[Appendable] = []
+    view = memoryview(records)
+    if view.readonly:
+        view = memoryview(bytearray(view))
+    batches: list[Appendable] = []
     position = 0
     size = len(view)
-    too_large: TooLarge | None = None
     if not size:
         raise api_error(ErrorCode.INVALID_RECORD, "there is no batch in the request")
-    if size > config.segment_bytes:
-        too_large = TooLarge(
-            ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"{size} bytes do not fit into a segment of {config.segment_bytes}",
-        )
     while position < size:
         header = check_produced_batch(view, position)
-        if header.size_bytes > config.max_message_bytes and too_large is None:
-            too_large = TooLarge(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"a batch of {header.size_bytes} bytes, the largest allowed is {config.max_message_bytes}",
-            )
         if header.base_offset:
             raise api_error(
                 ErrorCode.INVALID_RECORD,
-                f"a produced batch has base offset {header.base_offset}; expected 0, offsets are given here",
+                f"a produced batch has base offset {header.base_offset}; expected 0",
             )
         if header.attributes & TIMESTAMP_TYPE_MASK:
             raise api_error(
                 ErrorCode.INVALID_TIMESTAMP, "a producer may not mark its timestamps as the broker's"
             )
-        found.append((position, header))
+        batches.append((position, header))
         position += header.size_bytes
-    return found, too_large
+    return ProducedBatches(view, batches)
+
+
+def size_fault(produced: ProducedBatches, config: LogConfig) -> tuple[ErrorCode, str] | None:
+    """Why batches are too large for the log, or None if they fit."""
+    size = len(produced.view)
+    if size > config.segment_bytes:
+        return (
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"{size} bytes do not fit into a segment of {config.segment_bytes}",
+        )
+    for _, header in produced.batches:
+        if header.size_bytes > config.max_message_bytes:
+            return (
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a batch of {header.size_bytes} bytes, the largest allowed is {config.max_message_bytes}",
+            )
+    return None
 
 
 def stamp_all(
@@ -110,9 +112,9 @@ def stamp_all(
     config: LogConfig,
     now_ms: int,
 ) -> tuple[list[Appendable], int]:
-    """Give checked batches their offsets, epoch and, if so configured, time, in place.
+    """Write offsets, leader epoch and, with LogAppendTime, the time into checked batches in place.
 
-    Returns the headers as they are now, and the time stamped or -1.
+    Returns the changed headers, and the time written or -1.
     """
     is_append_time = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     stamped: list[Appendable] = []
@@ -120,7 +122,10 @@ def stamp_all(
         stamp(view, position, base_offset, leader_epoch)
         if is_append_time:
             stamp_log_append_time(view, position, header, now_ms)
-        stamped.append((position, parse_header(view, position)))
+            header = parse_header(view, position)
+        else:
+            header = BatchHeader(base_offset, header.batch_length, leader_epoch, *header[3:])
+        stamped.append((position, header))
         base_offset += header.last_offset_delta + 1
     return stamped, now_ms if is_append_time else NO_TIMESTAMP
 
