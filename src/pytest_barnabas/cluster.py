@@ -1,0 +1,161 @@
+"""The cluster that tests use: where it is, who leads what, and faults that are undone at the end of a block.
+
+Each fault is a context manager, for `with` and `async with`. At its end the broker runs again, and the block
+is left when the cluster is whole: every broker sees all brokers, and every replica is in its ISR. All calls
+block and are bounded; `async with` waits in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from barnabas.client import NewTopic
+from barnabas.client.blocking import Admin
+from barnabas.deploy.local import LocalCluster
+from barnabas.protocol.errors import BarnabasError
+
+WHOLE_TIMEOUT_S: Final = 60.0
+_LEADER_TIMEOUT_S: Final = 30.0
+_POLL_S: Final = 0.02
+
+
+class Fault:
+    """A fault of one broker, begun and undone by a `with` or `async with` block."""
+
+    def __init__(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
+        self._begin = begin
+        self._end = end
+
+    def __enter__(self) -> None:
+        self._begin()
+
+    def __exit__(self, *outcome: object) -> None:
+        self._end()
+
+    async def __aenter__(self) -> None:
+        await asyncio.to_thread(self._begin)
+
+    async def __aexit__(self, *outcome: object) -> None:
+        await asyncio.to_thread(self._end)
+
+
+class Cluster:
+    """A running cluster on this machine."""
+
+    def __init__(self, local: LocalCluster) -> None:
+        self._local = local
+        self._admin = Admin(bootstrap_servers=local.bootstrap)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port,host:port,…`` of all brokers."""
+        return self._local.bootstrap
+
+    @property
+    def broker_ids(self) -> list[int]:
+        return self._local.broker_ids
+
+    @property
+    def log_files(self) -> dict[int, str]:
+        """Broker id → the path of its log."""
+        return {int(broker.id): str(broker.log_file) for broker in self._local.brokers}
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 3,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic, replicated to three brokers or to as many as there are. Raises ApiError."""
+        replicas = replication_factor or min(3, len(self.broker_ids))
+        self._admin.create_topics(NewTopic(name, partitions, replicas, dict(configs or {})))
+
+    def delete_topic(self, name: str) -> None:
+        """Raises ApiError, for example if there is no such topic."""
+        self._admin.delete_topics(name)
+
+    def leader_of(self, topic: str, partition: int = 0) -> int:
+        """The leader of a partition, as soon as it has one. Raises TimeoutError after 30 s."""
+
+        def leader() -> int:
+            return self._admin.describe_topics(topic)[topic].partitions[partition].leader
+
+        return self._broker(leader, f"{topic}-{partition} has no leader")
+
+    def controller(self) -> int:
+        """The broker that is the controller. Raises TimeoutError after 30 s without one."""
+        return self._broker(lambda: self._admin.describe_cluster().controller_id, "there is no controller")
+
+    def killed(self, broker_id: int) -> Fault:
+        """Kill a broker (SIGKILL); at the end of the block start it again."""
+        return self._fault(broker_id, self._local.kill, self._start)
+
+    def stopped(self, broker_id: int) -> Fault:
+        """Shut a broker down, as a rolling restart does; at the end of the block start it again."""
+        return self._fault(broker_id, self._local.stop_broker, self._start)
+
+    def paused(self, broker_id: int) -> Fault:
+        """Pause a broker (SIGSTOP): it keeps its connections and answers nothing. Resume it at the end."""
+        return self._fault(broker_id, self._local.pause, self._resume)
+
+    def wait_until_whole(self, timeout_s: float = WHOLE_TIMEOUT_S) -> None:
+        """Wait until all brokers run and every replica is in its ISR.
+
+        Raises TimeoutError naming the first replica that is not, DeployError for a broker that does not run.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._local.wait_ready(timeout_s, must_run=self.broker_ids)
+        while (gap := self._gap()) is not None:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"the cluster is not whole after {timeout_s:g} s: {gap}")
+            time.sleep(_POLL_S)
+
+    def close(self) -> None:
+        """Close the admin client; the brokers are not touched."""
+        self._admin.close()
+
+    def _fault(self, broker_id: int, begin: Callable[[int], object], end: Callable[[int], object]) -> Fault:
+        def undo() -> None:
+            end(broker_id)
+            self.wait_until_whole()
+
+        return Fault(lambda: begin(broker_id), undo)
+
+    def _start(self, broker_id: int) -> None:
+        if not self._local.broker(broker_id).is_alive:
+            self._local.start_broker(broker_id)
+
+    def _resume(self, broker_id: int) -> None:
+        if self._local.broker(broker_id).is_alive:
+            self._local.resume(broker_id)
+
+    def _gap(self) -> str | None:
+        """What keeps the cluster from being whole; None if nothing does."""
+        try:
+            topics = self._admin.describe_topics()
+        except BarnabasError as error:
+            return f"no metadata: {error}"
+        for name, topic in topics.items():
+            for number, partition in enumerate(topic.partitions):
+                missing = set(partition.replicas) - set(partition.isr)
+                if missing or partition.leader < 0:
+                    return f"{name}-{number}: leader {partition.leader}, not in sync: {sorted(missing)}"
+        return None
+
+    def _broker(self, look: Callable[[], int], complaint: str) -> int:
+        deadline = time.monotonic() + _LEADER_TIMEOUT_S
+        while True:
+            try:
+                broker_id, last = look(), complaint
+            except BarnabasError as error:
+                broker_id, last = -1, f"{complaint}: {error}"
+            if broker_id >= 0:
+                return broker_id
+            if time.monotonic() >= deadline:
+                raise TimeoutError(last)
+            time.sleep(_POLL_S)

@@ -1,0 +1,136 @@
+"""Fixtures, options and markers of the pytest plugin; docs/pytest.md describes them for users.
+
+One cluster serves a session (with pytest-xdist: a worker), as the ini options say. Tests with the marker
+``barnabas`` get one with other settings, and pytest runs them together. No process is left behind, however
+the run ends: the kernel kills the brokers and ZooKeeper when the process of the tests ends.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+import warnings
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_barnabas.cluster import Cluster
+
+_LOG_BYTES: Final = 16 * 1024
+_CLUSTERS: Final = pytest.StashKey[list["Cluster"]]()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a cluster is started with."""
+
+    brokers: int
+    settings: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(
+        cls, config: pytest.Config, brokers: int | None = None, settings: Mapping[str, Any] | None = None
+    ) -> Options:
+        """The ini options, overridden by those of a marker. Raises UsageError for a line without ``=``."""
+        chosen: dict[str, str] = {}
+        for line in config.getini("barnabas_settings"):
+            name, equals, value = line.partition("=")
+            if not equals:
+                raise pytest.UsageError(f"barnabas_settings: expected NAME=VALUE, got {line!r}")
+            chosen[name.strip()] = value.strip()
+        chosen |= {name: str(value) for name, value in (settings or {}).items()}
+        return cls(brokers or int(config.getini("barnabas_brokers")), tuple(sorted(chosen.items())))
+
+    def __str__(self) -> str:
+        return ",".join([f"brokers={self.brokers}", *(f"{name}={value}" for name, value in self.settings)])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("barnabas_brokers", "brokers of the cluster of the tests", default="3")
+    parser.addini(
+        "barnabas_settings", "settings of its brokers, NAME=VALUE in each line", type="linelist", default=[]
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_CLUSTERS] = []
+    config.addinivalue_line(
+        "markers",
+        "barnabas(brokers=None, settings=None): run with a cluster that has these brokers and settings",
+    )
+    config.addinivalue_line(
+        "markers",
+        "barnabas_topic(partitions=3, replication_factor=None, configs=None): the topic of barnabas_topic",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker("barnabas")
+    if marker is not None and "barnabas_cluster" in metafunc.fixturenames:
+        options = Options.of(metafunc.config, **marker.kwargs)
+        metafunc.parametrize("barnabas_cluster", [options], indirect=True, scope="session", ids=str)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of every broker's log beside a failure."""
+    report = yield
+    if report.failed and "barnabas_cluster" in getattr(item, "fixturenames", ()):
+        for cluster in item.config.stash[_CLUSTERS]:
+            report.sections += [
+                (f"the end of {path}", _tail(Path(path))) for path in cluster.log_files.values()
+            ]
+    return report
+
+
+@pytest.fixture(scope="session")
+def barnabas_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """A running cluster of three brokers (ini: ``barnabas_brokers``, ``barnabas_settings``)."""
+    # Imported here: most runs of pytest in this environment need no cluster.
+    from barnabas.deploy.local import LocalCluster
+    from pytest_barnabas.cluster import Cluster
+
+    options: Options = getattr(request, "param", None) or Options.of(request.config)
+    local = LocalCluster(
+        tmp_path_factory.mktemp("barnabas"), brokers=options.brokers, settings=dict(options.settings)
+    )
+    clusters = request.config.stash[_CLUSTERS]
+    try:
+        local.start()
+        cluster = Cluster(local)
+        clusters.append(cluster)
+        try:
+            yield cluster
+        finally:
+            clusters.remove(cluster)
+            cluster.close()
+    finally:
+        local.kill_all()
+        local.close()
+
+
+@pytest.fixture
+def barnabas_topic(request: pytest.FixtureRequest, barnabas_cluster: Cluster) -> Iterator[str]:
+    """The name of a topic that only this test uses; deleted after it (marker: ``barnabas_topic``)."""
+    marker = request.node.get_closest_marker("barnabas_topic")
+    name = f"{re.sub('[^A-Za-z0-9._-]', '-', request.node.name)[:200]}-{uuid.uuid4().hex[:8]}"
+    barnabas_cluster.create_topic(name, **(marker.kwargs if marker is not None else {}))
+    yield name
+    from barnabas.protocol.errors import BarnabasError
+
+    try:
+        barnabas_cluster.delete_topic(name)
+    except BarnabasError as error:
+        warnings.warn(pytest.PytestWarning(f"topic {name} was not deleted: {error}"), stacklevel=1)
+
+
+def _tail(path: Path) -> str:
+    """The last lines of a log."""
+    text = path.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace") if path.exists() else ""
+    return "\n".join(text.splitlines()[-60:])

@@ -1,0 +1,128 @@
+"""The pytest plugin, in runs of pytest of its own: example suites, settings by marker, faults, leftovers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from barnabas.deploy.process import ProcessId
+from tests.support.waiting import wait_for
+
+ROOT = Path(__file__).parents[2]
+PLUGIN = "pytest_barnabas.plugin"
+SRC = str(ROOT / "src")
+
+
+def command(folder: Path, *arguments: str) -> Sequence[str]:
+    return [sys.executable, "-m", "pytest", "-p", PLUGIN, "--rootdir", str(folder), str(folder), *arguments]
+
+
+def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": SRC}
+    # The variables of this run's own xdist would make the run inside a worker of it.
+    for name in [name for name in environment if name.startswith("PYTEST_")]:
+        del environment[name]
+    return subprocess.run(
+        command(folder, *arguments),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=150,
+    )
+
+
+def suite(folder: Path, code: str, ini: str = "") -> Path:
+    (folder / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
+    (folder / "test_it.py").write_text(code)
+    return folder
+
+
+def test_the_plugin_is_an_entry_point_of_pytest() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {PLUGIN: PLUGIN}
+
+
+@pytest.mark.parametrize("client", ["confluent", "aiokafka"])
+def test_the_example_suite_passes_in_two_workers(client: str) -> None:
+    ran = pytest_in(ROOT / "examples" / "testing", "-n", "2", "-k", client, "-p", "no:cacheprovider")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert re.search(r"\b3 passed", ran.stdout), ran.stdout
+
+
+def test_a_paused_broker_is_resumed_and_a_failure_shows_the_logs(tmp_path: Path) -> None:
+    code = """
+def test_paused(barnabas_cluster, barnabas_topic):
+    leader = barnabas_cluster.leader_of(barnabas_topic)
+    with barnabas_cluster.paused(leader):
+        pass
+    barnabas_cluster.wait_until_whole(10)
+    assert barnabas_cluster.controller() in barnabas_cluster.broker_ids
+    assert leader == "the failure that this test wants"
+"""
+    ran = pytest_in(suite(tmp_path, code))
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "the failure that this test wants" in ran.stdout
+    assert ran.stdout.count("the end of ") == 3
+    assert "error" not in ran.stdout.splitlines()[-1]
+
+
+def test_a_marker_overrides_the_settings_of_the_ini_file(tmp_path: Path) -> None:
+    code = """
+import pytest
+from barnabas.client.blocking import Admin
+from barnabas.client import ConfigResource
+
+def retention(cluster):
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        broker = ConfigResource.broker(cluster.broker_ids[0])
+        return admin.describe_configs(broker)[broker]["log.retention.ms"].value
+
+def test_ini(barnabas_cluster):
+    assert (len(barnabas_cluster.broker_ids), retention(barnabas_cluster)) == (2, "1000000")
+
+@pytest.mark.barnabas(brokers=1, settings={"log.retention.ms": 2000000})
+def test_marker(barnabas_cluster):
+    assert (len(barnabas_cluster.broker_ids), retention(barnabas_cluster)) == (1, "2000000")
+"""
+    ini = "barnabas_brokers = 2\nbarnabas_settings =\n    log.retention.ms=1000000"
+    ran = pytest_in(suite(tmp_path, code, ini))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_setting_without_a_value_is_refused_by_name(tmp_path: Path) -> None:
+    ran = pytest_in(suite(tmp_path, "def test(barnabas_cluster): ...", "barnabas_settings =\n    log.dirs"))
+    assert ran.returncode != 0
+    assert "expected NAME=VALUE, got 'log.dirs'" in ran.stdout + ran.stderr
+
+
+def test_no_process_is_left_behind_when_the_run_is_killed(tmp_path: Path) -> None:
+    code = """
+import time
+def test_it(barnabas_cluster):
+    processes = [broker.process for broker in barnabas_cluster._local.brokers]
+    processes.append(barnabas_cluster._local.zookeeper_process)
+    open("pids", "w").write(" ".join(str(process.pid) for process in processes) + " end")
+    time.sleep(600)
+"""
+    folder = suite(tmp_path, code, "barnabas_brokers = 2")
+    pids = folder / "pids"
+    with subprocess.Popen(
+        command(folder), cwd=folder, env={**os.environ, "PYTHONPATH": SRC}, stdout=subprocess.DEVNULL
+    ) as run:
+        try:
+            wait_for(lambda: pids.exists() and pids.read_text().endswith("end"), "the cluster")
+        finally:
+            run.send_signal(signal.SIGKILL)
+    started = [int(pid) for pid in pids.read_text().split()[:-1]]
+    assert len(started) == 3
+    wait_for(lambda: all(ProcessId.of(pid) is None for pid in started), "the end of all processes")
