@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import dataclasses
 import os
+import shlex
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -103,8 +104,8 @@ def add_dir_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_dir(options: argparse.Namespace) -> Path:
-    directory: Path = options.dir or Path(os.environ.get(DIR_VARIABLE) or "~/.barnabas/default")
-    return directory.expanduser().absolute()
+    named: Path | str | None = options.dir or os.environ.get(DIR_VARIABLE)
+    return Path(named).expanduser().absolute() if named else _default_dir()
 
 
 def open_cluster(options: argparse.Namespace) -> RunningCluster:
@@ -123,6 +124,18 @@ def open_running_cluster(options: argparse.Namespace) -> RunningCluster:
     if not cluster.is_running:
         raise CommandError(f"the cluster in {cluster.directory} is not running", NOT_FOUND)
     return cluster
+
+
+def exports(cluster: RunningCluster) -> list[str]:
+    """Shell lines after which every command, and every program that reads the variable, finds the cluster."""
+    lines = [f"export {BOOTSTRAP_VARIABLE}={shlex.quote(cluster.bootstrap)}"]
+    if cluster.directory != _default_dir():
+        lines.append(f"export {DIR_VARIABLE}={shlex.quote(str(cluster.directory))}")
+    return lines
+
+
+def _default_dir() -> Path:
+    return Path("~/.barnabas/default").expanduser().absolute()
 
 
 # -- settings ----------------------------------------------------------------------------------------------

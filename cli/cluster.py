@@ -1,4 +1,4 @@
-"""`barnabas down`, `kill`, `pause`, `resume`, `restart`: commands on a running cluster's processes."""
+"""`barnabas down`, `env`, `kill`, `pause`, `resume`, `restart`: commands on the local cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 from typing import Final
 
-from barnabas.cli.arguments import add_dir_argument, chosen_dir, open_cluster, open_running_cluster
+from barnabas.cli.arguments import add_dir_argument, chosen_dir, exports, open_cluster, open_running_cluster
 from barnabas.cli.exit_codes import NOT_FOUND, OK, CommandError
 from barnabas.deploy.process import ManagedProcess
 from barnabas.deploy.requests import ask_restart
@@ -19,6 +19,8 @@ _RESTART_TIMEOUT_S: Final = 60.0
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     add_dir_argument(parser)
+    if name == "env":
+        return
     parser.add_argument("--json", action="store_true", help="print what was done as JSON")
     if name == "down":
         parser.add_argument(
@@ -32,6 +34,9 @@ def run(options: argparse.Namespace) -> int:
     if options.command == "down":
         return _down(options)
     cluster = open_running_cluster(options)
+    if options.command == "env":
+        print("\n".join(exports(cluster)))
+        return OK
     broker_id: int = options.broker
     if broker_id not in cluster.broker_ids:
         known = ", ".join(map(str, cluster.broker_ids))

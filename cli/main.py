@@ -17,10 +17,12 @@ from typing import Final
 from barnabas.cli import exit_codes
 from barnabas.protocol.errors import BarnabasError
 
-_COMMANDS: Final[dict[str, tuple[str, str]]] = {
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("up", "start a cluster on this machine: ZooKeeper and brokers"),
     "down": ("cluster", "stop the cluster"),
     "status": ("status", "brokers, controller, and every replica with its offsets"),
+    "env": ("cluster", 'print variables that name the cluster, for eval "$(barnabas env)"'),
+    "logs": ("logs", "print the logs of the local cluster's brokers"),
     "kill": ("cluster", "kill a broker (SIGKILL)"),
     "pause": ("cluster", "pause a broker (SIGSTOP)"),
     "resume": ("cluster", "continue a paused broker (SIGCONT)"),
@@ -34,6 +36,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "log": ("log", "dump, verify and repair the files of a log"),
     "demo": ("demo.demo", "the main job on real data, start to end"),
     "perf": ("perf", "measure how fast a cluster writes and reads records"),
+    "completion": ("completion", "print a completion script for bash or zsh"),
 }
 """Subcommand → (module of barnabas.cli, help). A module has ``add_arguments(parser, name)`` and ``run``."""
 
@@ -43,8 +46,8 @@ _EPILOG: Final = (
 )
 
 
-def build_parser(chosen: str | None) -> argparse.ArgumentParser:
-    """The parser, complete for the chosen subcommand and with a line of help for the others."""
+def build_parser(*chosen: str | None) -> argparse.ArgumentParser:
+    """The parser, complete for the chosen subcommands and with a line of help for the others."""
     parser = argparse.ArgumentParser(
         prog="barnabas",
         description="A replicated commit log: run a cluster, write to it, read from it.",
@@ -52,11 +55,11 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for name, (module_name, help_text) in _COMMANDS.items():
+    for name, (module_name, help_text) in COMMANDS.items():
         sub = commands.add_parser(
             name, help=help_text, description=help_text[0].upper() + help_text[1:] + "."
         )
-        if name == chosen:
+        if name in chosen:
             module = importlib.import_module(f"barnabas.cli.{module_name}")
             module.add_arguments(sub, name)
             sub.set_defaults(run=module.run)

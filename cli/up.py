@@ -16,13 +16,15 @@ import time
 from types import FrameType
 from typing import Final
 
-from barnabas.cli.arguments import add_dir_argument, add_set_argument, chosen_dir, key_values
+from barnabas.cli.arguments import add_dir_argument, add_set_argument, chosen_dir, exports, key_values
 from barnabas.cli.exit_codes import OK, USAGE, CommandError
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.requests import answer_restart, forget_requests, restarts_asked_for
 
 _LOOK_INTERVAL_S: Final = 0.1
+_FIRST_PORT: Final = 9092
+_ZOOKEEPER_PORT: Final = 2181
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
@@ -42,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     add_set_argument(parser, "a setting for every broker, in Kafka's names (may be repeated)")
     parser.epilog = (
         "BARNABAS_ZOOKEEPER=host:port[/chroot] uses a ZooKeeper that is already running. Data is kept in the "
-        "directory: the next `up` there continues with it."
+        "directory: the next `up` there continues with it, on the same ports. A new cluster takes the ports "
+        "from 9092 on (ZooKeeper 2181) if they are free, else others."
     )
 
 
@@ -57,6 +60,8 @@ def run(options: argparse.Namespace) -> int:
         chosen_dir(options),
         brokers=options.brokers,
         settings=settings,
+        ports=range(_FIRST_PORT, _FIRST_PORT + options.brokers),
+        zookeeper_port=_ZOOKEEPER_PORT,
         metrics=options.metrics,
         detach=options.detach,
     )
@@ -117,10 +122,13 @@ def _announce(cluster: LocalCluster, options: argparse.Namespace, seconds: float
     if options.metrics:
         print(f"  metrics    {' '.join(broker.metrics_url or '-' for broker in cluster.brokers)}")
     print(f"  dir        {cluster.directory}")
-    if options.detach:
-        print(f"stop it with: barnabas down --dir {cluster.directory}", flush=True)
-    else:
-        print("Ctrl-C stops everything", flush=True)
+    print("\nnext:" if options.detach else "\nnext, in another terminal:")
+    for line in exports(cluster):
+        print(f"  {line}")
+    print("  barnabas topics create greetings")
+    print("  echo hello | barnabas produce greetings")
+    print("  barnabas consume greetings")
+    print("\nstop it with: barnabas down" if options.detach else "\nCtrl-C stops everything", flush=True)
 
 
 def _say(options: argparse.Namespace, text: str) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -52,6 +52,8 @@ class LocalCluster(RunningCluster):
         settings: Mapping[str, str] | None = None,
         broker_settings: Mapping[int, Mapping[str, str]] | None = None,
         zookeeper: str | None = None,
+        ports: Sequence[int] = (),
+        zookeeper_port: int | None = None,
         metrics: bool = False,
         detach: bool = False,
         command: Command = broker_command,
@@ -62,7 +64,11 @@ class LocalCluster(RunningCluster):
         Broker ids count from 1. `settings` are for all brokers, `broker_settings` for one by id, in Kafka's
         names. `zookeeper`: ``host:port[/chroot]`` of one that runs already; without it that of
         ``BARNABAS_ZOOKEEPER``, else one of our own. With `metrics` each broker serves metrics on a port of
-        its own (`LocalBroker.metrics_url`). Ports of an earlier run are kept where they are free.
+        its own (`LocalBroker.metrics_url`).
+
+        Ports of an earlier run in the directory are kept where they are free. A new cluster takes `ports`, if
+        all of them are free, and `zookeeper_port`, if it is free; else any free ports.
+
         Raises DeployError when another program runs a cluster in the directory, for a setting that the
         cluster decides itself, and for a `zookeeper` that is none; ValueError when `brokers` is below 1.
         """
@@ -76,18 +82,24 @@ class LocalCluster(RunningCluster):
         self._lock = DirectoryLock(folder)
         try:
             earlier = _earlier_record(folder)
-            ports = {broker.id: broker.port for broker in earlier.brokers} if earlier else {}
+            known = {broker.id: broker.port for broker in earlier.brokers} if earlier else {}
+            reserved = _reserve_all(ports) if earlier is None else []
             metrics_ports = {broker.id: broker.metrics_port for broker in earlier.brokers} if earlier else {}
             super().__init__(
                 folder,
-                _zookeeper(folder, zookeeper, earlier, detach),
+                _make_zookeeper(
+                    folder,
+                    zookeeper or connect_string_from_environment(),
+                    port=earlier.zookeeper_port if earlier else zookeeper_port,
+                    die_with_parent=not detach,
+                ),
                 [
                     LocalBroker(
                         BrokerId(broker_id),
                         folder / f"broker-{broker_id}",
                         host=_HOST,
-                        port=_port(ports.get(broker_id)),
-                        metrics_port=_port(metrics_ports.get(broker_id)) if metrics else None,
+                        port=reserved.pop(0) if reserved else _reserve(known.get(broker_id)),
+                        metrics_port=_reserve(metrics_ports.get(broker_id)) if metrics else None,
                         command=command,
                         die_with_parent=not detach,
                     )
@@ -178,15 +190,31 @@ def _earlier_record(directory: Path) -> ClusterRecord | None:
     return earlier
 
 
-def _port(wanted: int | None) -> ReservedPort:
-    kept = ReservedPort.take(wanted, _HOST) if wanted is not None else None
-    return kept or ReservedPort.pick(_HOST)
+def _reserve(preferred: int | None) -> ReservedPort:
+    """The preferred port if it is free, else another."""
+    taken = ReservedPort.take(preferred, _HOST) if preferred is not None else None
+    return taken or ReservedPort.pick(_HOST)
 
 
-def _zookeeper(
-    directory: Path, connect: str | None, earlier: ClusterRecord | None, detach: bool
+def _reserve_all(ports: Sequence[int]) -> list[ReservedPort]:
+    """All of these ports, or an empty list if one of them is not free.
+
+    Some of them would not do: another cluster, some of whose brokers are down, may need the rest.
+    """
+    reserved: list[ReservedPort] = []
+    for number in ports:
+        port = ReservedPort.take(number, _HOST)
+        if port is None:
+            for taken in reserved:
+                taken.close()
+            return []
+        reserved.append(port)
+    return reserved
+
+
+def _make_zookeeper(
+    directory: Path, connect: str | None, *, port: int | None, die_with_parent: bool
 ) -> ZooKeeper | ExistingZooKeeper:
-    connect = connect or connect_string_from_environment()
     if connect:
         try:
             return ExistingZooKeeper(connect)
@@ -195,5 +223,6 @@ def _zookeeper(
                 f"ZooKeeper at {connect!r} ({ENVIRONMENT_VARIABLE}): expected host:port[,host:port…]"
                 f"[/chroot] ({error})"
             ) from None
-    port = _port(earlier.zookeeper_port if earlier else None)
-    return ZooKeeper(directory / "zookeeper", host=_HOST, port=port, die_with_parent=not detach)
+    return ZooKeeper(
+        directory / "zookeeper", host=_HOST, port=_reserve(port), die_with_parent=die_with_parent
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from barnabas.cli import exit_codes
 from barnabas.cli.arguments import admin_settings, client_settings
 from barnabas.cli.exit_codes import CommandError, exit_code_of
-from barnabas.cli.main import _COMMANDS, main
+from barnabas.cli.main import COMMANDS, build_parser, main
 from barnabas.client.config import ConsumerConfig, ProducerConfig
 from barnabas.protocol.errors import (
     ConnectionClosed,
@@ -28,7 +29,25 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("BARNABAS_BOOTSTRAP", raising=False)
 
 
-@pytest.mark.parametrize("command", sorted(_COMMANDS))
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_the_completion_script_knows_commands_and_options(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", shell]) == exit_codes.OK
+    said = capsys.readouterr().out
+    assert all(word in said for word in (*COMMANDS, "--bootstrap-server", "reset-offsets"))
+
+
+@pytest.mark.parametrize("option", ["-b", "--bootstrap-server", "--bootstrap"])
+def test_every_command_that_connects_takes_the_brokers_by_each_name(option: str) -> None:
+    for words in (
+        *(["status"], ["topics", "list"], ["groups", "list"], ["configs", "describe", "--all-brokers"]),
+        *(["produce", "t"], ["consume", "t"], ["perf", "produce"], ["log", "repair", "."]),
+    ):
+        assert build_parser(words[0]).parse_args([*words, option, "h:1"]).bootstrap == "h:1"
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
@@ -40,7 +59,7 @@ def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         main(["--help"])
     said = capsys.readouterr().out
-    assert all(f"\n    {name} " in said for name in _COMMANDS)
+    assert all(re.search(rf"\n    {name}\s", said) for name in COMMANDS)
     assert "3 not reachable" in said
 
 

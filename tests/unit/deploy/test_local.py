@@ -17,6 +17,7 @@ import pytest
 from barnabas.broker.config.broker_config import BrokerConfig, load_config
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import LocalBroker
+from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.process import DeployError, ProcessId, wait_until
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import read_record
@@ -210,6 +211,30 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(make: Make) -> None:
         again = make()
         assert [broker.port for broker in again.brokers][1:] == ports[1:]
         assert again.broker(1).port != ports[0]
+
+
+def test_a_new_cluster_takes_the_preferred_ports_only_if_all_are_free(make: Make) -> None:
+    reserved = [ReservedPort.pick() for _ in range(3)]
+    ports = [port.port for port in reserved]
+    reserved.pop().close()
+    some = make(ports=ports)
+    assert not {broker.port for broker in some.brokers} & set(ports)
+    some.close()
+    for port in reserved:
+        port.close()
+    every = make(ports=ports)
+    assert [broker.port for broker in every.brokers] == ports
+
+
+def test_a_cluster_that_continues_keeps_its_ports_although_the_preferred_are_free(make: Make) -> None:
+    first = make()
+    first.start()
+    bootstrap = first.bootstrap
+    first.stop()
+    first.close()
+    preferred = ReservedPort.pick()
+    preferred.close()
+    assert make(ports=[preferred.port] * 3).bootstrap == bootstrap
 
 
 def test_brokers_with_metrics_have_a_port_each_for_them_and_keep_it(
