@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from barnabas.broker.log.file_system import FILE_SYSTEM
+from barnabas.broker.log.file_system import FILE_SYSTEM, MAX_NAME_BYTES
 from barnabas.broker.log.log_dir import LogDir
-from barnabas.broker.log.log_files import MAX_NAME_BYTES
 from barnabas.broker.log.verification import LogVerdict, scan_to_verify
 from barnabas.cli.arguments import add_bootstrap_argument, named_bootstrap, run_async
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError

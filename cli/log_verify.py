@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from barnabas.broker.log.file_system import parse_partition_name
 from barnabas.broker.log.log_dir import META_FILE, LogDir, ScannedLog
-from barnabas.broker.log.log_files import parse_partition_name
 from barnabas.broker.log.verification import (
     Finding,
     LogVerdict,

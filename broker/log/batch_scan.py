@@ -1,21 +1,29 @@
-"""Walking over batch headers in a segment's bytes, as short as Python allows. Pure functions, any thread.
+"""Walks over batches: in a segment's bytes, and in its file through a reused window of memory.
 
-The bytes may be a part of the segment: a walk ends at a header that is cut off by their end, and the caller
-knows whether more bytes follow. Every step moves forward by at least a header, so a walk always ends. A
-length that is impossible for a batch raises CORRUPT_MESSAGE.
+A walk over bytes ends at a header that is cut off by their end; the caller knows whether more bytes follow.
+Every step moves forward by at least a header, so a walk always ends. An impossible length raises
+CORRUPT_MESSAGE. A file is read by `preadv`, which waits for the disk without the interpreter lock, into
+pooled and bounded memory. Any thread; a window belongs to one walk.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import struct
-from typing import Final
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final
 
+from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.record_batch import (
+    HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MIN_BATCH_LENGTH,
+    BatchHeader,
 )
 
 Bytes = mmap.mmap | memoryview | bytes | bytearray
@@ -23,6 +31,16 @@ Bytes = mmap.mmap | memoryview | bytes | bytearray
 _FRAME: Final = struct.Struct(">qi11xi")
 """base_offset, batch_length, last_offset_delta."""
 _unpack = _FRAME.unpack_from
+_WINDOW_BYTES: Final = 256 * 1024
+_STEP_BYTES: Final = 4 * 1024
+"""The size of reads after a batch longer than the window: the next ones are probably as long, and a walk
+needs only headers."""
+_PRODUCER: Final = struct.Struct(">qi11xi16xq")
+"""base_offset, batch_length, last_offset_delta, producer_id."""
+SMALL_BYTES: Final = 64 * 1024
+LARGE_BYTES: Final = 1024 * 1024 + SMALL_BYTES
+"""The default share of a partition in a fetch, plus the bytes before its first batch."""
+_BLOCKS: Final = {SMALL_BYTES: 64, LARGE_BYTES: 32}
 
 
 def impossible(position: int, length: int, end: int) -> Exception:
@@ -65,3 +83,163 @@ def batches_end(data: Bytes, position: int, end: int, limit: int, upper_bound_of
         position = following
         next_offset = base_offset + last_delta + 1
     return position, next_offset
+
+
+class _Blocks:
+    """All blocks of one size."""
+
+    def __init__(self, size: int, most: int) -> None:
+        self._lock = threading.Lock()
+        self._size = size
+        self._left = most
+        free = self._free = deque[mmap.mmap]()
+
+        def give_back(lease: Any) -> None:
+            free.append(lease.block)
+
+        # A lease ends with this object: views hold it, and it shares the block's memory.
+        array: Any = ctypes.c_ubyte * size
+        self._lease: Any = type("_Lease", (array,), {"__del__": give_back})
+
+    def lease(self) -> memoryview | None:
+        """A block, or None if all are leased."""
+        try:
+            block = self._free.pop()
+        except IndexError:
+            with self._lock:
+                if not self._left:
+                    return None
+                self._left -= 1
+            block = mmap.mmap(-1, self._size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        lease = self._lease.from_buffer(block)
+        lease.block = block
+        return memoryview(lease).cast("B")
+
+    @property
+    def free(self) -> int:
+        return self._left + len(self._free)
+
+
+class ReadBuffers:
+    """Pooled memory for reads of files. `blocks` is the number of blocks of each size.
+
+    A lease is a view. Its memory returns to the pool when the last view of it is freed, because records are
+    sent as views and no single place knows when the last byte was sent. Reads into memory that was used
+    before are cheap, so the block that was returned last is leased first.
+
+    If slow readers hold all blocks, a lease is a small allocation of its own, so reads continue with smaller
+    answers. Returning a block takes no lock, since the garbage collector may do it.
+    """
+
+    def __init__(self, blocks: dict[int, int] = _BLOCKS) -> None:
+        self._blocks = {size: _Blocks(size, most) for size, most in sorted(blocks.items())}
+        self._largest = self._blocks[max(blocks)]
+
+    def lease(self, size: int) -> memoryview:
+        """Memory of at most `size` (1 or more), with any content.
+
+        It is shorter only above the largest block's size, or above the smallest's if all blocks are leased.
+        """
+        fitting = (blocks for block_size, blocks in self._blocks.items() if size <= block_size)
+        found = next(fitting, self._largest).lease()
+        if found is None:
+            return memoryview(bytearray(min(size, SMALL_BYTES)))
+        return found[:size]
+
+    def exactly(self, size: int) -> memoryview:
+        """As `lease`, but never shorter, because a single batch must be read whole."""
+        found = self.lease(size)
+        return found if len(found) == size else memoryview(bytearray(size))
+
+    @property
+    def free(self) -> dict[int, int]:
+        """How many blocks of each size are free."""
+        return {size: blocks.free for size, blocks in self._blocks.items()}
+
+
+READ_BUFFERS: Final = ReadBuffers()
+"""The process's own."""
+
+
+class Window:
+    """The bytes of a file from `origin`, as far as they were read; `cover` moves it forward."""
+
+    def __init__(self, file: SegmentFile, end: int, buffers: ReadBuffers = READ_BUFFERS) -> None:
+        self.data = memoryview(b"")
+        self.origin = 0
+        self._file = file
+        self._end = end
+        self._buffers = buffers
+
+    def cover(self, position: int, length: int) -> int:
+        """The index in `data` of a position, with `length` bytes after it, or all up to the end.
+
+        Raises as `SegmentFile.read_into`.
+        """
+        stop = min(position + length, self._end)
+        read_to = self.origin + len(self.data)
+        if self.origin <= position and stop <= read_to:
+            return position - self.origin
+        wanted = _WINDOW_BYTES if position <= read_to else _STEP_BYTES
+        wanted = min(max(wanted, stop - position), self._end - position)
+        # The old memory is freed first, so that the new one may reuse it.
+        self.data = memoryview(b"")
+        data = self._buffers.exactly(wanted)
+        self._file.read_into(data, position)
+        self.data, self.origin = data, position
+        return 0
+
+
+def iter_headers(file: SegmentFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each batch from a position; `end` must be the end of a batch.
+
+    Raises CORRUPT_MESSAGE if a batch would end after it, and as `SegmentFile.read_into`.
+    """
+    window = Window(file, end)
+    while position < end:
+        if position + HEADER_BYTES > end:
+            raise impossible(position, end - position, end)
+        at = window.cover(position, HEADER_BYTES)
+        header = BatchHeader._make(HEADER.unpack_from(window.data, at))
+        following = position + LOG_OVERHEAD_BYTES + header.batch_length
+        if header.batch_length < MIN_BATCH_LENGTH or following > end:
+            raise impossible(position, header.batch_length, end)
+        yield position, header
+        position = following
+
+
+def iter_produced(file: SegmentFile, position: int, end: int, offset: int) -> Iterator[BatchHeader]:
+    """The headers of the batches from a position that have a producer id and end at or after an offset.
+
+    As `iter_headers`, but several times as fast over batches without a producer id.
+    """
+    unpack = _PRODUCER.unpack_from
+    window = Window(file, end)
+    while position < end:
+        if position + HEADER_BYTES > end:
+            raise impossible(position, end - position, end)
+        window.cover(position, HEADER_BYTES)
+        data, origin = window.data, window.origin
+        last = origin + len(data) - HEADER_BYTES
+        while position <= last:
+            base_offset, length, last_delta, producer_id = unpack(data, position - origin)
+            following = position + LOG_OVERHEAD_BYTES + length
+            if length < MIN_BATCH_LENGTH or following > end:
+                raise impossible(position, length, end)
+            if producer_id >= 0 and base_offset + last_delta >= offset:
+                yield BatchHeader._make(HEADER.unpack_from(data, position - origin))
+            position = following
+
+
+def find_batch_in(file: SegmentFile, position: int, end: int, offset: int) -> tuple[int, int]:
+    """As `find_batch`, in a file; (end, -1) if there is no such batch. Raises what `iter_headers` raises."""
+    window = Window(file, end)
+    while position < end:
+        if position + HEADER_BYTES > end:
+            raise impossible(position, end - position, end)
+        at = window.cover(position, HEADER_BYTES)
+        found, base_offset = find_batch(window.data, at, len(window.data), offset)
+        if base_offset >= 0:
+            return window.origin + found, base_offset
+        position = window.origin + found
+    return end, -1

@@ -14,11 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from barnabas.broker.log.checkpoint_file import encode_checkpoint, parse_checkpoint, parse_number
-from barnabas.broker.log.disk_verdicts import Operation
-from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, SyncState
-from barnabas.broker.log.log_files import EPOCH_CHECKPOINT
-from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
+from barnabas.broker.log.checkpoints import encode_checkpoint, parse_checkpoint, parse_number
+from barnabas.broker.log.file_system import EPOCH_CHECKPOINT, FILE_SYSTEM, FileSystem, SyncState
+from barnabas.broker.log.storage_errors import CheckpointDamaged, Operation, storage_error
 from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from barnabas.protocol.invariants import invariant
 

@@ -27,19 +27,15 @@ from barnabas.broker.log.appending import (
     stamp_all,
     written_before,
 )
-from barnabas.broker.log.disk_verdicts import Operation
+from barnabas.broker.log.checkpoints import LogBounds, write_partition_metadata
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
-from barnabas.broker.log.log_bounds import LogBounds
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.log.log_segments import LogSegments
-from barnabas.broker.log.opened_log import OpenedLog, open_log_folder
-from barnabas.broker.log.partition_metadata import write_partition_metadata
 from barnabas.broker.log.producer_state import ProducerStates
-from barnabas.broker.log.recovery import load_producers
+from barnabas.broker.log.recovery import OpenedLog, load_producers, open_log_folder
 from barnabas.broker.log.retention import count_expired
-from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.segment import LogSegments, Segment
 from barnabas.broker.log.segment_reader import ReadResult, TimestampAndOffset
-from barnabas.broker.log.storage_errors import disk_work, must_be_whole, storage_error
+from barnabas.broker.log.storage_errors import Operation, disk_work, must_be_whole, storage_error
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant

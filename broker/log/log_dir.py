@@ -1,8 +1,8 @@
 """One folder of `log.dirs`: its lock, its identity, its checkpoints, and the mark of a clean stop.
 
 One process at a time owns a log dir (an advisory lock on `.lock`, which the system releases when the process
-dies, however it dies). `meta.properties` ties the folder to a broker id and a cluster id, so that a disk put
-into the wrong broker is refused, and each dir has an id. Opened and closed by one thread.
+dies). `meta.properties` ties the folder to a broker id and a cluster id, so that a disk put into the wrong
+broker is refused, and each dir has an id. Opened and closed by one thread, which may use others.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from barnabas.broker.log.checkpoint_file import OffsetCheckpoint, encode_lines
-from barnabas.broker.log.disk_verdicts import Operation
-from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
-from barnabas.broker.log.log_files import DELETED_SUFFIX, parse_partition_name
-from barnabas.broker.log.partition_metadata import encode_topic_id
-from barnabas.broker.log.storage_errors import CheckpointDamaged, disk_work, storage_error
+from barnabas.broker.log.checkpoints import OffsetCheckpoint, encode_lines, encode_topic_id
+from barnabas.broker.log.file_system import DELETED_SUFFIX, FILE_SYSTEM, FileSystem, parse_partition_name
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.storage_errors import CheckpointDamaged, Operation, disk_work, storage_error
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 
@@ -35,6 +35,10 @@ LOG_START_CHECKPOINT: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
 _META_VERSION: Final = "0"
 _DIRECTORY_ID: Final = "directory.id"
+_SYNC_ALL_FROM: Final = 64
+"""With this many unsynced logs, one sync of the whole file system is faster than one per file."""
+
+T = TypeVar("T")
 
 
 class CleanMark(NamedTuple):
@@ -226,3 +230,32 @@ class LogDir:
         descriptor, self._lock_descriptor = self._lock_descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+
+def for_each(items: Collection[T], work: Callable[[T], object], threads: int, name: str) -> None:
+    """Do the work for all items; only one thread keeps their order.
+
+    The first failure is raised after all started items have ended; the others are not started.
+    """
+    threads = min(threads, len(items))
+    if threads <= 1:
+        for item in items:
+            work(item)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix=name) as pool:
+        futures = [pool.submit(work, item) for item in items]
+        wait(futures, return_when=FIRST_EXCEPTION)
+        pool.shutdown(cancel_futures=True)
+    for future in futures:
+        if not future.cancelled():
+            future.result()
+
+
+def close_all(logs: Collection[Log], log_dir: Path, files: FileSystem, threads: int, now_ms: int) -> None:
+    """Close all logs of a log dir. Raises LogDirFailure, StorageCallFailed."""
+    for_each(logs, Log.write_out, threads, "log-close")
+    is_on_disk = False
+    if sum(not log.is_synced for log in logs) >= _SYNC_ALL_FROM:
+        with disk_work(log_dir, Operation.SYNC):
+            is_on_disk = files.sync_all(log_dir)
+    for_each(logs, partial(Log.close, now_ms=now_ms, is_on_disk=is_on_disk), threads, "log-close")

@@ -14,20 +14,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from barnabas.broker.log.disk_verdicts import Operation, Verdict, verdict
-from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
+from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, deleted_name, parse_partition_name
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.log.log_dir import CleanMark, LogDir, ScannedLog
-from barnabas.broker.log.log_files import deleted_name, parse_partition_name
-from barnabas.broker.log.log_pool import close_all, for_each
+from barnabas.broker.log.log_dir import CleanMark, LogDir, ScannedLog, close_all, for_each
 from barnabas.broker.log.storage_errors import (
     CheckpointDamaged,
     CorruptLog,
     LogDirFailure,
     LogGone,
+    Operation,
     StorageCallFailed,
+    Verdict,
     storage_error,
+    verdict,
 )
 from barnabas.broker.log.stray_logs import StrayLogs
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration, api_error

@@ -23,9 +23,13 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from barnabas.broker.log.disk_verdicts import Operation
-from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
-from barnabas.broker.log.log_files import SNAPSHOT_SUFFIX, TEMPORARY_SUFFIX, segment_name
+from barnabas.broker.log.file_system import (
+    FILE_SYSTEM,
+    SNAPSHOT_SUFFIX,
+    TEMPORARY_SUFFIX,
+    FileSystem,
+    segment_name,
+)
 from barnabas.broker.log.producer_state import (
     COMPARED_BYTES,
     ENTRY,
@@ -33,7 +37,7 @@ from barnabas.broker.log.producer_state import (
     ProducerState,
     ProducerStates,
 )
-from barnabas.broker.log.storage_errors import CheckpointDamaged, disk_work, storage_error
+from barnabas.broker.log.storage_errors import CheckpointDamaged, Operation, disk_work, storage_error
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """One segment of a log: its file and its two indexes, and every change of them.
 
 Invariant: every index entry names a batch below `size`, or one that is just being appended and that no reader
-can ask for yet, since size and next offset are published last, as one tuple. Changed under the log's lock;
+can request yet, because size and next offset are published last, as one tuple. Changed under the log's lock;
 read by any thread without a lock, see `SegmentReader`.
 """
 
@@ -9,22 +9,32 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from barnabas.broker.log.disk_verdicts import Operation
-from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
+from barnabas.broker.log.batch_scan import find_batch_in, iter_headers, iter_produced
+from barnabas.broker.log.file_system import (
+    FILE_SYSTEM,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    FileSystem,
+    segment_name,
+)
+from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.log.log_files import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
-from barnabas.broker.log.offset_index import OffsetIndex
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.retention import SegmentAge
 from barnabas.broker.log.segment_file import SegmentFile
-from barnabas.broker.log.segment_reader import NO_HINT, REBUILD_LOCK, SegmentReader
-from barnabas.broker.log.segment_scan import find_batch_in, iter_headers
-from barnabas.broker.log.storage_errors import disk_work
-from barnabas.broker.log.time_index import TimeIndex
+from barnabas.broker.log.segment_reader import (
+    NO_HINT,
+    REBUILD_LOCK,
+    ReadResult,
+    SegmentReader,
+    TimestampAndOffset,
+)
+from barnabas.broker.log.storage_errors import Operation, disk_work
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import (
@@ -370,3 +380,55 @@ class Segment(SegmentReader):
         with disk_work(self.file.path, Operation.CHANGE):
             self.offset_index.remove()
             self.time_index.remove()
+
+
+class LogSegments(NamedTuple):
+    """Oldest first, and their base offsets."""
+
+    all: tuple[Segment, ...]
+    bases: tuple[int, ...]
+
+    @classmethod
+    def of(cls, segments: Sequence[Segment]) -> LogSegments:
+        return cls(tuple(segments), tuple(segment.base_offset for segment in segments))
+
+    @property
+    def active(self) -> Segment:
+        """The newest, which is appended to."""
+        return self.all[-1]
+
+    def read(
+        self,
+        start_offset: int,
+        max_bytes: int,
+        upper_bound_offset: int,
+        min_one_batch: bool,
+        may_wait: bool,
+    ) -> ReadResult | None:
+        """As `Segment.read`, from the segment that holds the offset or the next that has something."""
+        for segment in self.all[max(0, bisect_right(self.bases, start_offset) - 1) :]:
+            found = segment.read(
+                start_offset, max_bytes, upper_bound_offset, min_one_batch, may_wait=may_wait
+            )
+            if found is not None:
+                return found
+        return None
+
+    def find_by_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampAndOffset | None:
+        """The first record that is not older than a time and not before an offset."""
+        for segment in self.all:
+            found = segment.find_by_timestamp(timestamp_ms, start_offset)
+            if found is not None:
+                return found
+        return None
+
+    def max_timestamp(self) -> int:
+        """The largest timestamp in ms, or -1."""
+        return max((segment.max_timestamp for segment in self.all), default=NO_TIMESTAMP)
+
+    def produced_from(self, offset: int) -> Iterator[BatchHeader]:
+        """The headers of all batches with a producer id that end at or after an offset."""
+        for segment in self.all[max(0, bisect_right(self.bases, offset) - 1) :]:
+            size = segment.size
+            if size:
+                yield from iter_produced(segment.file, segment.position_before(offset), size, offset)

@@ -30,10 +30,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, SyncState
 from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, OpenFiles
-from barnabas.broker.log.storage_errors import LogGone, disk_work, storage_error
+from barnabas.broker.log.storage_errors import LogGone, Operation, disk_work, storage_error
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.invariants import invariant
 

@@ -13,13 +13,18 @@ import threading
 from abc import abstractmethod
 from typing import Final, NamedTuple
 
-from barnabas.broker.log.batch_scan import Bytes, batches_end, find_batch, impossible
-from barnabas.broker.log.offset_index import OffsetIndex
+from barnabas.broker.log.batch_scan import (
+    READ_BUFFERS,
+    Bytes,
+    batches_end,
+    find_batch,
+    find_batch_in,
+    impossible,
+    iter_headers,
+)
+from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.open_files import NotCached
-from barnabas.broker.log.read_buffers import READ_BUFFERS
 from barnabas.broker.log.segment_file import SegmentFile
-from barnabas.broker.log.segment_scan import find_batch_in, iter_headers
-from barnabas.broker.log.time_index import TimeIndex
 from barnabas.protocol.record_batch import (
     HEADER_BYTES,
     MIN_BATCH_LENGTH,

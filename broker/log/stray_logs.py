@@ -17,11 +17,9 @@ import uuid
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from barnabas.broker.log.checkpoint_file import OffsetCheckpoint
-from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.checkpoints import OffsetCheckpoint, read_partition_metadata
+from barnabas.broker.log.file_system import MAX_NAME_BYTES, FileSystem
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_files import MAX_NAME_BYTES
-from barnabas.broker.log.partition_metadata import read_partition_metadata
 from barnabas.broker.log.storage_errors import CheckpointDamaged, disk_work
 from barnabas.protocol.ids import Offset, TopicId, TopicPartition
 

@@ -15,9 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from barnabas.broker.log.batch_scan import Window
+from barnabas.broker.log.checkpoints import read_partition_metadata
 from barnabas.broker.log.epoch_cache import EpochCache
-from barnabas.broker.log.log_dir import LogDir, ScannedLog
-from barnabas.broker.log.log_files import (
+from barnabas.broker.log.file_system import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     parse_partition_name,
@@ -25,13 +26,11 @@ from barnabas.broker.log.log_files import (
     segment_name,
     snapshot_offset,
 )
-from barnabas.broker.log.offset_index import OffsetIndex
-from barnabas.broker.log.partition_metadata import read_partition_metadata
+from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
+from barnabas.broker.log.log_dir import LogDir, ScannedLog
 from barnabas.broker.log.producer_snapshot import decode_snapshot
 from barnabas.broker.log.segment_file import SegmentFile
-from barnabas.broker.log.segment_scan import Window
 from barnabas.broker.log.storage_errors import CheckpointDamaged
-from barnabas.broker.log.time_index import TimeIndex
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, check_batch, parse_header

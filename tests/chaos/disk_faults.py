@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 from typing import NamedTuple
 
-from barnabas.broker.log.checkpoint_file import parse_checkpoint
+from barnabas.broker.log.checkpoints import parse_checkpoint
 from barnabas.cli.log_dump import Damage, DumpedBatch, read_batches
 
 _RECOVERY_POINTS = "recovery-point-offset-checkpoint"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.log.checkpoint_file import OffsetCheckpoint
+from barnabas.broker.log.checkpoints import OffsetCheckpoint
 from barnabas.broker.log.log_dir import RECOVERY_POINT_CHECKPOINT
 from barnabas.cli import exit_codes
 from barnabas.cli.log_dump import Damage, read_batches

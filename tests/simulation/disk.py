@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from barnabas.broker.log.appending import ProducedBatches, parse_produced
-from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.file_system import EPOCH_CHECKPOINT, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.log.log_files import EPOCH_CHECKPOINT
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.batch_builder import RecordBatchBuilder

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.log import opened_log
+from barnabas.broker.log import recovery
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.producer_state import ProducerState, ProducerStates
 from barnabas.broker.replication.partition import Partition
@@ -64,7 +64,7 @@ def followers_learn_nothing(setattr_: SetAttr) -> None:
 
 
 def a_restart_forgets(setattr_: SetAttr) -> None:
-    setattr_(opened_log, "load_producers", lambda *_: ProducerStates())
+    setattr_(recovery, "load_producers", lambda *_: ProducerStates())
 
 
 def what_was_cut_is_still_known(setattr_: SetAttr) -> None:

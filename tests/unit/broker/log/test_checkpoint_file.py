@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.log.checkpoint_file import OffsetCheckpoint
-from barnabas.broker.log.partition_metadata import (
+from barnabas.broker.log.checkpoints import (
+    OffsetCheckpoint,
     decode_topic_id,
     encode_topic_id,
     read_partition_metadata,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.log import opened_log
+from barnabas.broker.log import recovery
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.recovery import Recovered, recover_log
@@ -161,7 +161,7 @@ def test_an_unforeseen_error_of_one_log_keeps_only_that_log_offline(
             raise ValueError("a bug")
         return recover_log(folder, *arguments, **options)
 
-    monkeypatch.setattr(opened_log, "recover_log", fail_one)
+    monkeypatch.setattr(recovery, "recover_log", fail_one)
     manager = managers.open()
     assert list(manager.offline_partitions) == [KEY]
     assert [log.topic_partition for log in manager.all_logs()] == [OTHER]

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.log.disk_verdicts import Operation, Verdict, verdict
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
@@ -23,10 +22,13 @@ from barnabas.broker.log.storage_errors import (
     CorruptLog,
     LogDirFailure,
     LogGone,
+    Operation,
     StorageCallFailed,
+    Verdict,
     disk_work,
     must_be_whole,
     storage_error,
+    verdict,
 )
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode

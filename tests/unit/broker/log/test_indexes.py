@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.broker.log import index_file
-from barnabas.broker.log.offset_index import OffsetIndex
+from barnabas.broker.log import indexes
+from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.open_files import Descriptor
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.broker.log.time_index import TimeIndex
 from barnabas.protocol.invariants import InvariantViolation
 
 BASE = 1000
@@ -146,7 +145,7 @@ def test_a_reader_of_a_deleted_segment_searches_without_its_index(tmp_path: Path
 def test_a_sealed_index_is_searched_in_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_entries: int
 ) -> None:
-    monkeypatch.setattr(index_file, "_BLOCK_ENTRIES", block_entries)
+    monkeypatch.setattr(indexes, "_BLOCK_ENTRIES", block_entries)
     in_memory = OffsetIndex(tmp_path / "a.index", BASE, is_new=True)
     sealed = OffsetIndex(tmp_path / "b.index", BASE, is_new=True)
     for number in range(50):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.log.log_bounds import LogBounds
+from barnabas.broker.log.checkpoints import LogBounds
 from barnabas.protocol.invariants import InvariantViolation
 
 

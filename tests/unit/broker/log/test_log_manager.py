@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.log.checkpoint_file import OffsetCheckpoint
-from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.checkpoints import OffsetCheckpoint
+from barnabas.broker.log.file_system import FileSystem, parse_partition_name
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import LogDir
-from barnabas.broker.log.log_files import parse_partition_name
 from barnabas.broker.log.storage_errors import CorruptLog, LogDirFailure, LogGone, StorageCallFailed
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration

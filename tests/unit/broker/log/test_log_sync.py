@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.log import log_pool
+from barnabas.broker.log import log_dir
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
@@ -131,7 +131,7 @@ def test_two_flushes_at_once_both_wait_for_the_disk(open_log: OpenLog) -> None:
 def test_many_logs_are_forced_to_disk_in_one_go_where_the_system_can(
     managers: Managers, monkeypatch: pytest.MonkeyPatch, syncs_all: bool
 ) -> None:
-    monkeypatch.setattr(log_pool, "_SYNC_ALL_FROM", len(KEYS))
+    monkeypatch.setattr(log_dir, "_SYNC_ALL_FROM", len(KEYS))
     disk = NotingDisk(syncs_all=syncs_all)
     manager = managers.open(paths=managers.paths[:1], files=disk, recovery_threads=3)
     write(manager, *KEYS)
@@ -157,7 +157,7 @@ def test_few_logs_are_forced_to_disk_by_file(managers: Managers) -> None:
 def test_a_disk_that_could_not_write_all_gets_no_clean_mark(
     managers: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_pool, "_SYNC_ALL_FROM", 1)
+    monkeypatch.setattr(log_dir, "_SYNC_ALL_FROM", 1)
     disk = NotingDisk()
     manager = managers.open(paths=managers.paths[:1], files=disk)
     write(manager, *KEYS)

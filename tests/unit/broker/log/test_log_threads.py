@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.log.indexes import OffsetIndex
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.log.offset_index import OffsetIndex
 from barnabas.broker.log.segment import Segment
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.log.checkpoints import LogBounds
 from barnabas.broker.log.file_system import FileSystem, SyncState
-from barnabas.broker.log.log_bounds import LogBounds
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import InvariantViolation

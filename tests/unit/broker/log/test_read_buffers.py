@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from barnabas.broker.log.read_buffers import LARGE_BYTES, SMALL_BYTES, ReadBuffers
+from barnabas.broker.log.batch_scan import LARGE_BYTES, SMALL_BYTES, ReadBuffers
 
 SIZES = {SMALL_BYTES: 2, LARGE_BYTES: 2}
 

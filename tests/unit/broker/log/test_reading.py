@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.log import open_files
+from barnabas.broker.log.batch_scan import LARGE_BYTES
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.open_files import NotCached
-from barnabas.broker.log.read_buffers import LARGE_BYTES
 from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode

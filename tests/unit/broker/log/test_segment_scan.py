@@ -11,10 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from barnabas.broker.log import segment_scan
-from barnabas.broker.log.batch_scan import find_batch
+from barnabas.broker.log import batch_scan
+from barnabas.broker.log.batch_scan import find_batch, find_batch_in, iter_headers, iter_produced
 from barnabas.broker.log.segment_file import SegmentFile
-from barnabas.broker.log.segment_scan import find_batch_in, iter_headers, iter_produced
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import LENGTH_OFFSET, iter_batches, stamp
 
@@ -43,8 +42,8 @@ def in_file(data: bytes) -> Iterator[SegmentFile]:
 @pytest.fixture(params=[64, 100, 1 << 18])
 def window_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows that hold little more than a header, and one that holds everything."""
-    monkeypatch.setattr(segment_scan, "_WINDOW_BYTES", request.param)
-    monkeypatch.setattr(segment_scan, "_STEP_BYTES", min(request.param, 64))
+    monkeypatch.setattr(batch_scan, "_WINDOW_BYTES", request.param)
+    monkeypatch.setattr(batch_scan, "_STEP_BYTES", min(request.param, 64))
 
 
 BATCHES = st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=8)

@@ -1,10 +1,10 @@
-"""What the offset index and the time index share: fixed-size entries, sorted, in memory or on disk.
+"""The sparse indexes of a segment, in Kafka's format: from offset to position, and from timestamp to offset.
 
-The index of the active segment grows in memory and goes to disk when its segment is sealed, closed or
-flushed; a sealed segment's index is searched in its file by a few small reads a lookup, cached by the page
-cache alone, so it costs no memory and no mapping. An idle partition has no index in memory, and an empty
-index has no file. Only the log's writer changes an index. Readers take one tuple of (buffer, count) and need
-no lock. An index can always be rebuilt from its segment.
+Entries have a fixed size and are sorted. The index of the active segment grows in memory and goes to disk
+when its segment is sealed, closed or flushed. A sealed segment's index is searched in its file by a few small
+reads a lookup, cached by the page cache alone, so it costs no memory and no mapping. An empty index has no
+file. Only the log's writer changes an index. Readers take one tuple of (buffer, count) and need no lock. An
+index can always be rebuilt from its segment.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import threading
 from bisect import bisect_right
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
-from barnabas.broker.log.disk_verdicts import Operation
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, SyncState
 from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, OpenFiles
-from barnabas.broker.log.storage_errors import disk_work, storage_error
+from barnabas.broker.log.storage_errors import Operation, disk_work, storage_error
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.record_batch import NO_TIMESTAMP
 
 _BLOCK_ENTRIES: Final = 4096
 """When the search is within this many entries, it reads all of them at once."""
@@ -290,3 +291,109 @@ class IndexFile:
             with _FORM_LOCK:
                 self._state = (buffer[: count * self.entry.size], count)
             self.is_dirty = True
+
+
+class OffsetPosition(NamedTuple):
+    """The last offset of a batch, and the byte of its segment where the batch begins."""
+
+    offset: int
+    position: int
+
+
+class OffsetIndex(IndexFile):
+    """From offset to file position.
+
+    An entry is the *last* offset of a batch, relative to the segment's base, and where that batch begins, 4
+    bytes each. Offsets and positions both rise strictly. Lookups return the entry at or below the target, or
+    the start of the segment.
+    """
+
+    entry: ClassVar[struct.Struct] = struct.Struct(">II")
+    __slots__ = ()
+
+    def append(self, offset: int, position: int) -> None:
+        """Add an entry above all others."""
+        last = self._last()
+        relative = offset - self.base_offset
+        invariant(last is None or relative > last[0], "index entry %d does not follow %s", offset, last)
+        self._append(relative, position)
+
+    def lookup(self, offset: int, *, may_wait: bool = True) -> OffsetPosition:
+        """The last entry with an offset of at most `offset`; (base offset, 0) if there is none.
+
+        All lookups raise NotCached unless they may wait for the disk.
+        """
+        return self._as_entry(self._find(offset - self.base_offset, 0, may_wait=may_wait))
+
+    def lookup_position(self, position: int, *, may_wait: bool = True) -> OffsetPosition:
+        """The last entry with a position of at most this one; (base offset, 0) when there is none."""
+        return self._as_entry(self._find(position, 1, may_wait=may_wait))
+
+    def last(self, *, may_wait: bool = True) -> OffsetPosition:
+        """The last entry; (base offset, 0) when there is none."""
+        return self._as_entry(self._last(may_wait=may_wait))
+
+    def entries(self) -> list[OffsetPosition]:
+        """All entries, for tools and tests."""
+        buffer, count = self._all()
+        return [self._as_entry(self.entry.unpack_from(buffer, index * 8)) for index in range(count)]
+
+    def truncate(self, position: int) -> None:
+        """Drop the entries of batches that begin at or after a position."""
+        self._keep_up_to(position - 1, 1)
+
+    def is_sane(self, size_bytes: int, *, may_wait: bool = True) -> bool:
+        """Whether the last entry can belong to a segment of this size."""
+        return not self.count or self.last(may_wait=may_wait).position < size_bytes
+
+    def _as_entry(self, found: Entry | None) -> OffsetPosition:
+        if found is None:
+            return OffsetPosition(self.base_offset, 0)
+        return OffsetPosition(self.base_offset + found[0], found[1])
+
+
+class TimestampOffset(NamedTuple):
+    """A timestamp in ms since the epoch, and the last offset of the batch that has it."""
+
+    timestamp_ms: int
+    offset: int
+
+
+class TimeIndex(IndexFile):
+    """From timestamp to offset.
+
+    An entry is 8 bytes of timestamp (ms) and 4 bytes of offset, relative to the segment's base: the largest
+    timestamp up to then and the last offset of its batch. So every younger record is found by reading on from
+    there. Timestamps and offsets both rise strictly. Lookups return the entry strictly below the target, or
+    the start of the segment.
+    """
+
+    entry: ClassVar[struct.Struct] = struct.Struct(">qI")
+    __slots__ = ()
+
+    def maybe_append(self, timestamp_ms: int, offset: int) -> None:
+        """Add an entry if its timestamp is above all others; else it would say nothing new."""
+        if timestamp_ms > self.last().timestamp_ms:
+            self._append(timestamp_ms, offset - self.base_offset)
+
+    def lookup_below(self, timestamp_ms: int) -> TimestampOffset:
+        """The last entry older than this; all records up to its offset are older too."""
+        return self._as_entry(self._find(timestamp_ms - 1, 0))
+
+    def last(self) -> TimestampOffset:
+        """The entry of the largest timestamp; (-1, base offset) when there is none."""
+        return self._as_entry(self._last())
+
+    def entries(self) -> list[TimestampOffset]:
+        """All entries, for tools and tests."""
+        buffer, count = self._all()
+        return [self._as_entry(self.entry.unpack_from(buffer, index * 12)) for index in range(count)]
+
+    def truncate(self, offset: int) -> None:
+        """Drop the entries that point at or after an offset."""
+        self._keep_up_to(offset - self.base_offset - 1, 1)
+
+    def _as_entry(self, found: Entry | None) -> TimestampOffset:
+        if found is None:
+            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        return TimestampOffset(found[0], self.base_offset + found[1])

@@ -1,0 +1,292 @@
+"""The small text files of a log dir and of a partition's folder, and the offsets that they promise.
+
+A checkpoint has a version line, a count line, then one entry per line, fields separated by spaces. It is
+written whole and atomically, and read whole. A file that does not follow the format is refused with its name
+and line. One thread at a time writes a given file.
+
+`LogBounds` are the offsets that bound a log. It knows what the checkpoints on disk promise of them, because a
+log must not become shorter than a checkpoint says.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import threading
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from barnabas.broker.log.file_system import FILE_SYSTEM, PARTITION_METADATA, FileSystem
+from barnabas.broker.log.storage_errors import CheckpointDamaged, Operation, disk_work, storage_error
+from barnabas.protocol.ids import Offset, TopicId, TopicPartition
+from barnabas.protocol.invariants import invariant
+
+logger = logging.getLogger(__name__)
+
+VERSION: Final = 0
+
+
+def parse_checkpoint(text: str, fields: int, source: object) -> list[list[str]]:
+    """The entries of a checkpoint's text, each with so many fields; `source` names the file in errors.
+
+    Raises CheckpointDamaged.
+    """
+    lines = text.splitlines()
+    if text and not text.endswith("\n"):
+        raise CheckpointDamaged(f"{source}: the last line is cut short")
+    if len(lines) < 2:
+        raise CheckpointDamaged(f"{source}: expected a version and a count, found {len(lines)} lines")
+    if lines[0].strip() != str(VERSION):
+        raise CheckpointDamaged(f"{source}: version {lines[0]!r}, expected {VERSION}")
+    count = lines[1].strip()
+    if not count.isdecimal() or int(count) != len(lines) - 2:
+        raise CheckpointDamaged(f"{source}: the count says {lines[1]!r}, {len(lines) - 2} entries follow")
+    entries = [line.split() for line in lines[2:]]
+    for number, entry in enumerate(entries, start=3):
+        if len(entry) != fields:
+            raise CheckpointDamaged(f"{source} line {number}: {len(entry)} fields, expected {fields}")
+    return entries
+
+
+def parse_number(text: str, source: object) -> int:
+    """A whole number of a checkpoint; raises CheckpointDamaged."""
+    if not text.removeprefix("-").isdecimal():
+        raise CheckpointDamaged(f"{source}: {text!r} is no number")
+    return int(text)
+
+
+def encode_checkpoint(entries: Iterable[Iterable[object]]) -> bytes:
+    """The text of a checkpoint file with these entries."""
+    rows = [" ".join(map(str, entry)) for entry in entries]
+    return encode_lines([str(VERSION), str(len(rows)), *rows])
+
+
+def encode_lines(lines: Iterable[str]) -> bytes:
+    """The bytes of a text file with these lines."""
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+class OffsetCheckpoint:
+    """One offset per partition: recovery points, log starts or high watermarks of a log dir."""
+
+    def __init__(self, path: Path, files: FileSystem = FILE_SYSTEM) -> None:
+        self.path = path
+        self._files = files
+        self._entries: dict[TopicPartition, Offset] | None = None
+        """The file's content; None if there is no file, or before the first read or write here."""
+        self._kept: dict[TopicPartition, Offset] = {}
+        """Entries of partitions whose log could not be opened. Every write repeats them: the offsets say
+        which records the log must still hold, and the next start checks that."""
+
+    def read(self) -> dict[TopicPartition, Offset]:
+        """What was written last; nothing when there is no file. Raises CheckpointDamaged, LogDirFailure."""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            self._entries = None
+            return {}
+        except UnicodeDecodeError as error:
+            raise CheckpointDamaged(f"{self.path}: {error}") from None
+        except OSError as error:
+            raise storage_error(self.path, error, Operation.READ) from error
+        found: dict[TopicPartition, Offset] = {}
+        for topic, partition, offset in parse_checkpoint(text, 3, self.path):
+            key = TopicPartition(topic, parse_number(partition, self.path))
+            if key in found:
+                raise CheckpointDamaged(f"{self.path}: {key} is listed twice")
+            found[key] = Offset(parse_number(offset, self.path))
+        self._entries = dict(found)
+        return found
+
+    def read_or_empty(self) -> dict[TopicPartition, Offset]:
+        """As `read`, but a damaged file counts as empty: recovery takes longer then. Raises LogDirFailure."""
+        try:
+            return self.read()
+        except CheckpointDamaged as error:
+            logger.warning("treated as empty: %s", error)
+            return {}
+
+    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace the file durably if its content changes; kept entries stay in it.
+
+        Raises LogDirFailure.
+        """
+        entries = self._kept | {key: Offset(offset) for key, offset in offsets.items()}
+        if entries == self._entries:
+            return
+        text = encode_checkpoint((key.topic, key.partition, entries[key]) for key in sorted(entries))
+        with disk_work(self.path):
+            self._files.write_atomically(self.path, text, durable=True)
+        self._entries = entries
+
+    def keep(self, key: TopicPartition) -> None:
+        """Repeat the entry of a partition, if the file has one, in every later write."""
+        if self._entries is not None and key in self._entries:
+            self._kept[key] = self._entries[key]
+
+    def keep_no_longer(self, key: TopicPartition) -> None:
+        """Undo `keep`; the next write decides about the entry."""
+        self._kept.pop(key, None)
+
+    def forget(self, key: TopicPartition) -> None:
+        """Drop the entry of a partition, if there is one, so that a new log of that name does not inherit it.
+
+        Raises LogDirFailure, CheckpointDamaged.
+        """
+        self._kept.pop(key, None)
+        if self._entries is None or key in self._entries:
+            left = self.read()
+            if left.pop(key, None) is not None:
+                self.write(left)
+
+
+def encode_topic_id(topic_id: TopicId) -> str:
+    """The 22 characters that stand for a topic id."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def decode_topic_id(text: str) -> TopicId:
+    """Undo `encode_topic_id`; raises ValueError naming the text."""
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except binascii.Error:
+        raw = b""
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is no topic id (22 characters of URL-safe base64)")
+    return TopicId(uuid.UUID(bytes=raw))
+
+
+def write_partition_metadata(folder: Path, topic_id: TopicId, files: FileSystem = FILE_SYSTEM) -> None:
+    """Replace the file durably: no record may be on disk before its topic's id.
+
+    Raises LogDirFailure.
+    """
+    path = folder / PARTITION_METADATA
+    text = encode_lines(["version: 0", f"topic_id: {encode_topic_id(topic_id)}"])
+    with disk_work(path):
+        files.write_atomically(path, text, durable=True)
+
+
+def read_partition_metadata(folder: Path) -> TopicId | None:
+    """The topic id; None without a file, or if the file is blank, as a power cut leaves an unsynced one.
+
+    Raises CheckpointDamaged, LogDirFailure.
+    """
+    path = folder / PARTITION_METADATA
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise CheckpointDamaged(f"{path}: {error}") from None
+    except OSError as error:
+        raise storage_error(path, error, Operation.READ) from error
+    if not text.strip(" \n\0"):
+        return None
+    found = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    if found.get("version") != "0" or "topic_id" not in found:
+        raise CheckpointDamaged(f"{path}: expected version: 0 and topic_id, found {text!r}")
+    try:
+        return decode_topic_id(found["topic_id"])
+    except ValueError as error:
+        raise CheckpointDamaged(f"{path}: {error}") from None
+
+
+_PROMISE_LOCK: Final = threading.Lock()
+"""One lock for all logs: it is taken seldom, for a few instructions."""
+
+
+class LogBounds:
+    """log start ≤ log end and recovery point ≤ log end, except for moments within a truncation.
+
+    The recovery point may be below the log start: a deletion does not force the remaining records to disk.
+
+    Changed under the log's lock. Each may be read without it, since each is one reference. The appender sets
+    the end last, so that a reader of the new end finds every record below it. The checkpoint writer, which
+    holds no log's lock, changes what the checkpoints promise under a lock of its own, the last in the lock
+    order.
+    """
+
+    __slots__ = ("_promised_recovery_point", "_promised_start", "cuts", "end", "recovery_point", "start")
+
+    def __init__(self, start: int, recovery_point: int, end: int) -> None:
+        self.start = start
+        """The first offset that may be read."""
+        self.recovery_point = recovery_point
+        """All below is known to be on disk, also after a power cut."""
+        self.end = end
+        """The next offset to be written."""
+        self.cuts = 0
+        """How often the log has become shorter: what lay below an offset before may be something else now."""
+        self._promised_recovery_point = self._promised_start = 0
+        """The offset in the checkpoints on disk; the larger one while a checkpoint is being replaced."""
+        self.check()
+
+    def raise_start(self, offset: int) -> None:
+        self.start = offset
+        self.check()
+
+    def raise_recovery_point(self, offset: int, cuts: int) -> None:
+        """What lay below the offset is on disk, unless the log was cut since ``cuts``."""
+        if self.cuts == cuts:
+            self.recovery_point = max(self.recovery_point, offset)
+
+    def lower(self, end: int) -> bool:
+        """Lower the other bounds before a cut to `end`, even below the start.
+
+        Returns whether a checkpoint on disk names a higher offset.
+        """
+        with _PROMISE_LOCK:
+            self.cuts += 1
+            self.recovery_point = min(self.recovery_point, end)
+            self.start = min(self.start, end)
+            return max(self._promised_recovery_point, self._promised_start) > end
+
+    def lower_to_nothing(self, start: int) -> bool:
+        """As `lower`, before a log is emptied and restarted at `start`."""
+        with _PROMISE_LOCK:
+            self.cuts += 1
+            self.recovery_point = 0
+            self.start = min(self.start, start)
+            return self._promised_recovery_point > 0 or self._promised_start > start
+
+    def begin_at(self, offset: int) -> None:
+        """The log is empty and goes on at an offset."""
+        self.start = self.recovery_point = self.end = offset
+
+    @property
+    def is_later_start_promised(self) -> bool:
+        """Whether a checkpoint on disk may name a later log start than this log has."""
+        return self._promised_start > self.start
+
+    def promise_recovery_point(self) -> int:
+        """The recovery point to write into a checkpoint now."""
+        with _PROMISE_LOCK:
+            self._promised_recovery_point = max(self._promised_recovery_point, self.recovery_point)
+            return self.recovery_point
+
+    def promise_start(self) -> int:
+        """The log start to write into a checkpoint now."""
+        with _PROMISE_LOCK:
+            self._promised_start = max(self._promised_start, self.start)
+            return self.start
+
+    def promised(self, *, recovery_point: int | None = None, start: int | None = None) -> None:
+        """The checkpoint on disk now has this offset, and no longer the previous one."""
+        with _PROMISE_LOCK:
+            if recovery_point is not None:
+                self._promised_recovery_point = recovery_point
+            if start is not None:
+                self._promised_start = start
+
+    def check(self) -> None:
+        invariant(
+            self.start <= self.end and self.recovery_point <= self.end,
+            "log start %d, recovery point %d and log end %d are out of order",
+            self.start,
+            self.recovery_point,
+            self.end,
+        )
