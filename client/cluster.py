@@ -15,15 +15,13 @@ import asyncio
 import logging
 import random
 import time
-import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientClosed, NoBrokerReachable, report_bug
-from barnabas.client.hedge_delay import HedgeDelay, first_answer
 from barnabas.client.metadata import Leader, MetadataCache, Node, TopicInfo
 from barnabas.protocol.channel import Answer, Channel
 from barnabas.protocol.errors import (
@@ -39,6 +37,7 @@ from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, TopicPartitio
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.protocol.schema import RequestOf
 
+K = TypeVar("K")
 R = TypeVar("R")
 log = logging.getLogger(__name__)
 
@@ -48,6 +47,10 @@ FETCH_LANE: Final = "fetch"
 GROUP_LANE: Final = "group"
 """So have joins of a group, which are answered when all members have joined."""
 
+MAX_HEDGE_S: Final = 5.0
+_HEDGE_FACTOR: Final = 2.0
+_HEDGE_MEMORY: Final = 0.9
+"""The factor by which each further answer shrinks the slowest time."""
 _LEAST_HEDGE_S: Final = 0.3
 _LEAST_NODE_HEDGE_S: Final = 0.5
 _WATCH_INTERVAL_S: Final = 0.5
@@ -347,6 +350,12 @@ class Cluster:
         except (TimeoutError, NoBrokerReachable) as error:
             log.debug("no fresh metadata: %s", error)
 
+    async def refresh_after(self, error: BarnabasError, deadline: float) -> None:
+        """Before a retry, wait for fresh metadata. Raises an error that is permanent or past the deadline."""
+        if not error.retriable or time.monotonic() >= deadline:
+            raise error
+        await self.refresh_before(deadline)
+
     def request_refresh(self, *, at_once: bool = False) -> asyncio.Task[None]:
         """Start a refresh unless one is under way; ``at_once`` skips the pause since the last one."""
         if self._refreshing is None or self._refreshing.done():
@@ -442,7 +451,7 @@ class Cluster:
         connected = [endpoint for endpoint, channel in self._control.items() if channel.is_connected]
         known = [node.endpoint for node in self.cache.nodes.values()]
         random.shuffle(known)
-        bootstrap = list(self.config.bootstrap_servers)
+        bootstrap = list(self.config.endpoints)
         random.shuffle(bootstrap)
         found = dict.fromkeys([*connected, *known, *bootstrap])
         return sorted(found, key=lambda endpoint: endpoint == self._doubted)
@@ -502,13 +511,59 @@ class Cluster:
             raise ClientClosed("the client is closed")
 
 
-class ClusterOwner:
-    """A client with a cluster of its own. Without `close` it warns, because its buffers are lost."""
+class HedgeDelay:
+    """The time to wait for a broker before the next is asked too: twice the slowest recent answer time.
 
-    _cluster: Cluster | None = None
+    It is between ``least_s``, the delay that a hung broker adds, and `MAX_HEDGE_S`. A fixed delay would
+    multiply the load of a slow cluster, because every request would go to all brokers.
+    """
 
-    def __del__(self) -> None:
-        if self._cluster is not None and not self._cluster.is_closed:
-            kind = type(self)
-            text = f"unclosed {kind.__module__}.{kind.__qualname__}"
-            warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
+    def __init__(self, least_s: float) -> None:
+        self._least_s = least_s
+        self._slowest_s = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return min(MAX_HEDGE_S, max(self._least_s, self._slowest_s * _HEDGE_FACTOR))
+
+    def answered(self, elapsed_s: float) -> None:
+        """Record an answer and its time."""
+        self._slowest_s = max(elapsed_s, self._slowest_s * _HEDGE_MEMORY)
+
+
+async def first_answer(
+    upcoming: deque[K],
+    ask: Callable[[K], Coroutine[Any, Any, R]],
+    failed: Callable[[K, BarnabasError], None],
+    hedge: HedgeDelay,
+) -> tuple[K, R] | None:
+    """Ask one candidate after another; returns the first that answers, with its answer, None if all fail.
+
+    ``failed`` is called for each BarnabasError and may append to ``upcoming``. Raises any other error of
+    ``ask``. Open requests are cancelled at the end, also if the caller is cancelled.
+    """
+    asked: dict[asyncio.Task[R], tuple[K, float]] = {}
+    try:
+        while upcoming or asked:
+            if upcoming:
+                candidate = upcoming.popleft()
+                asked[asyncio.create_task(ask(candidate))] = candidate, time.monotonic()
+            done, _ = await asyncio.wait(
+                asked,
+                timeout=hedge.seconds if upcoming else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            # Answers first: a failure does not matter if another candidate has answered.
+            for task in sorted(done, key=lambda task: task.exception() is not None):
+                candidate, asked_at = asked.pop(task)
+                error = task.exception()
+                if error is None:
+                    hedge.answered(time.monotonic() - asked_at)
+                    return candidate, task.result()
+                if not isinstance(error, BarnabasError):
+                    raise error
+                failed(candidate, error)
+    finally:
+        for task in asked:
+            task.cancel()
+    return None

@@ -8,9 +8,9 @@ Frozen, so any thread may read them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 from barnabas.protocol.backoff import Backoff
 from barnabas.protocol.compression import Compression
@@ -131,7 +131,8 @@ def _check_strategies(value: Any) -> tuple[str, ...]:
 class ClientConfig:
     """The settings that all clients have; all durations in ms."""
 
-    bootstrap_servers: tuple[Endpoint, ...] = _declare("localhost:9092", _check_servers)
+    bootstrap_servers: BootstrapServers = _declare("localhost:9092", _check_servers)  # noqa: RUF009 - a field
+    """``host:port[,host:port…]`` or a list of them; `endpoints` has them as a tuple."""
     client_id: str = text("barnabas")
     wire: str = choice("native", "native", "kafka")
     """The protocol: ``native``, or ``kafka``, which Apache Kafka brokers understand too.
@@ -149,6 +150,11 @@ class ClientConfig:
     metadata_max_age_ms: int = number(300_000, 1)
     receive_message_max_bytes: int = number(DEFAULT_MAX_FRAME_BYTES, 1_000)
     """The largest answer that is accepted."""
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The bootstrap servers."""
+        return cast(tuple[Endpoint, ...], self.bootstrap_servers)
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> Self:
@@ -185,8 +191,8 @@ class ProducerConfig(ClientConfig):
     batch of the same partition is in flight, the next one cannot be sent and grows beyond that size.
     """
 
-    acks: int = _declare("all", _check_acks)
-    """-1 for all, as on the wire."""
+    acks: int | str = _declare("all", _check_acks)
+    """``0``, ``1`` or ``all``; as a number, -1 for all, in `required_acks`."""
     linger_ms: int = number(0)
     batch_size: int = number(16_384, 1)
     buffer_memory: int = number(33_554_432, 1, 1 << 62)
@@ -200,7 +206,7 @@ class ProducerConfig(ClientConfig):
     compression_type: str = choice("none", *(member.name.lower() for member in Compression))
     enable_idempotence: bool | None = _declare(None, _check_idempotence)
     """Whether retries write no record twice. None: yes, unless acks, retries or max_in_flight… exclude it."""
-    partitioner: str | Partitioner = _declare("sticky", _check_partitioner)  # noqa: RUF009 - a field too
+    partitioner: str | Partitioner = _declare("sticky", _check_partitioner)  # noqa: RUF009 - a field
     """``sticky`` is Kafka's default: keys by murmur2, records without a key batch by batch."""
 
     @property
@@ -222,6 +228,11 @@ class ProducerConfig(ClientConfig):
                 f"expected at most {_MAX_IN_FLIGHT_IDEMPOTENT}"
             )
         return None
+
+    @property
+    def required_acks(self) -> int:
+        """`acks` as on the wire."""
+        return cast(int, self.acks)
 
     @property
     def compression(self) -> Compression:
@@ -256,7 +267,7 @@ class ConsumerConfig(ClientConfig):
     heartbeat_interval_ms: int = number(3_000, 1)
     max_poll_interval_ms: int = number(300_000, 1)
     """A member that does not poll for this long leaves the group; a rebalance waits as long for it."""
-    partition_assignment_strategy: tuple[str, ...] = _declare(
+    partition_assignment_strategy: str | Sequence[str] = _declare(
         ("range", "cooperative-sticky"), _check_strategies
     )
     """In order of preference; partitions are kept during a rebalance only if all of them allow that."""
@@ -275,6 +286,11 @@ class ConsumerConfig(ClientConfig):
     check_crcs: bool = flag(True)
     allow_auto_create_topics: bool = flag(True)
     default_api_timeout_ms: int = number(60_000, 1)
+
+    @property
+    def assignors(self) -> tuple[str, ...]:
+        """The names in `partition_assignment_strategy`."""
+        return cast(tuple[str, ...], self.partition_assignment_strategy)
 
     def _check_together(self) -> None:
         if self.request_timeout_ms <= self.fetch_max_wait_ms:

@@ -1,23 +1,29 @@
-"""A background thread with an event loop, one for each blocking client.
+"""The base of the blocking clients: an asyncio client on a background thread with an event loop.
 
-Calls from other threads wait for their outcome. After a fork the child does not have the thread, so every use
-there raises `ClientClosed` rather than waiting for ever.
+Calls from other threads wait for their outcome. `hop` and `hop_plain` turn a method of the asyncio client
+into one of the blocking client, with its parameters, types and docstring. After a fork the child does not
+have the thread, so every use there raises `ClientClosed` instead of blocking without end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import os
 import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Generic, TypeVar
+from types import TracebackType
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
+from barnabas.client.client import Client
 from barnabas.client.errors import ClientClosed
 
+C = TypeVar("C", bound=Client)
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _STOP_TIMEOUT_S: Final = 10.0
@@ -39,7 +45,7 @@ class LoopThread:
         self.loop = _new_event_loop()
         self.closed_reason: str | None = None
         self._ending: asyncio.Task[None] | None = None
-        # Held while a call is handed over, so that none comes after the end of the loop and waits for ever.
+        # Held while a call is handed over, so that no call comes after the end of the loop and never ends.
         self._handing_over = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -58,6 +64,14 @@ class LoopThread:
         Raises ClientClosed after `stop`, also for a call that `stop` cancelled.
         """
         return self.outcome(self.begin(work))
+
+    def call_plain(self, work: Callable[[], T]) -> T:
+        """Run a plain function on the loop; as `call`."""
+
+        async def run() -> T:
+            return work()
+
+        return self.call(run)
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         """Start a coroutine on the loop. Raises ClientClosed after `stop`."""
@@ -160,10 +174,50 @@ async def _cancel_others() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-def start_on(thread: LoopThread, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Start a client on its thread; if that fails, the thread ends too."""
-    try:
-        thread.call(start)
-    except BaseException:
-        thread.stop("the client could not be started")
-        raise
+class BlockingClient(Generic[C]):
+    """A client for threads, which runs an asyncio client on a thread of its own. Connects when it is made."""
+
+    def __init__(self, client: C) -> None:
+        self._client = client
+        self._thread = LoopThread(f"barnabas-{type(client).__name__.lower()}")
+        try:
+            self._thread.call(client.start)
+        except BaseException:
+            self._thread.stop("the client could not be started")
+            raise
+
+    def close(self) -> None:
+        """Disconnect and end the thread. Idempotent."""
+        if self._thread.closed_reason is None:
+            self._thread.call(self._client.close)
+            self._thread.stop("the client is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def hop(
+    method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingClient[C], P], T]:
+    """The blocking form of a coroutine method of an asyncio client."""
+
+    @functools.wraps(method)
+    def call(self: BlockingClient[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.call(lambda: method(self._client, *args, **kwargs))
+
+    return call
+
+
+def hop_plain(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[BlockingClient[C], P], T]:
+    """The form for threads of a plain method of an asyncio client, which runs on the client's thread."""
+
+    @functools.wraps(method)
+    def call(self: BlockingClient[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.call_plain(lambda: method(self._client, *args, **kwargs))
+
+    return call

@@ -107,9 +107,7 @@ async def _list_offsets(
                 error = listed
         if error is None:
             return found
-        if not error.retriable or time.monotonic() >= deadline:
-            raise error
-        await cluster.refresh_before(deadline)
+        await cluster.refresh_after(error, deadline)
 
 
 async def ask_for_offsets(

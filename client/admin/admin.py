@@ -13,8 +13,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Collection, Iterable, Mapping
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from barnabas.client.admin.configs import (
     Append,
@@ -46,7 +45,8 @@ from barnabas.client.admin.topics import (
     growing_topic,
     wait_until_everywhere,
 )
-from barnabas.client.cluster import Cluster, ClusterOwner
+from barnabas.client.client import Client
+from barnabas.client.cluster import Cluster
 from barnabas.client.config import AdminConfig
 from barnabas.client.errors import ClientClosed, CommitFailed, GroupErrors, TopicErrors
 from barnabas.client.metadata import Node, TopicInfo, nodes_of, topic_info
@@ -117,35 +117,14 @@ class BrokerReplicas(NamedTuple):
     strays: tuple[str, ...] = ()
 
 
-class Admin(ClusterOwner):
+class Admin(Client):
     """Settings as in `AdminConfig`, by name or as one ``config``; see the module."""
 
     def __init__(self, config: AdminConfig | None = None, **settings: Any) -> None:
         self.config = config if config is not None else AdminConfig.of(settings)
 
-    async def start(self) -> None:
-        """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
-        if self._cluster is not None:
-            raise ClientClosed("an admin client can be started only once")
-        self._cluster = Cluster(self.config)
-        try:
-            await self._cluster.start()
-        except BaseException:
-            self._cluster.close()
-            raise
-
-    async def close(self) -> None:
-        if self._cluster is not None:
-            self._cluster.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+    def _make_cluster(self) -> Cluster:
+        return Cluster(self.config)
 
     async def create_topics(
         self,
@@ -376,6 +355,7 @@ class Admin(ClusterOwner):
         return found
 
     async def describe_cluster(self) -> ClusterDescription:
+        """The cluster's id, its controller and its live brokers."""
         response = await self._metadata([])
         return ClusterDescription(
             response.cluster_id,

@@ -181,10 +181,8 @@ async def _ask(cluster: Cluster, whom: str, request: RequestOf[R], timeout_ms: i
             return await cluster.request(
                 node_id, request, timeout_ms=max(1, min(left_ms, cluster.config.request_timeout_ms))
             )
-        except BarnabasError as failure:
-            if not failure.retriable or time.monotonic() >= deadline:
-                raise
-        await cluster.refresh_before(deadline)
+        except BarnabasError as error:
+            await cluster.refresh_after(error, deadline)
 
 
 def _node(cluster: Cluster, whom: str, attempt: int) -> BrokerId:

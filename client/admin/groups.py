@@ -17,7 +17,7 @@ from barnabas.client.consumer.group_calls import GroupCalls
 from barnabas.client.consumer.group_membership import Api, Membership, Reaction, Timing, reaction_to
 from barnabas.client.consumer.group_offsets import CommittedOffsets
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment, decode_subscription
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error, raise_for
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.groups import (
     DescribedGroup,
@@ -95,18 +95,18 @@ class GroupDescription:
 async def groups_of_broker(
     cluster: Cluster, node_id: BrokerId, request: ListGroupsRequest, deadline: float
 ) -> dict[str, ListedGroup]:
+    """The groups that one broker coordinates, by id; retries until a time of `time.monotonic`."""
     while True:
         try:
             answer = await cluster.request(node_id, request)
             raise_for(answer.error_code, f"broker {node_id} did not list its groups")
             return {group.group_id: group for group in answer.groups}
         except BarnabasError as error:
-            if not error.retriable or time.monotonic() >= deadline:
-                raise
-            if node_id not in cluster.nodes:
+            is_alive = node_id in cluster.nodes
+            if error.retriable and not is_alive and time.monotonic() < deadline:
                 # Its groups have moved to brokers that are also asked.
                 return {}
-        await cluster.refresh_before(deadline)
+            await cluster.refresh_after(error, deadline)
 
 
 def offsets_of_group(cluster: Cluster, group_id: str) -> CommittedOffsets:
@@ -126,32 +126,22 @@ async def ask_coordinator(
     """Ask brokers until the coordinator answers. Raises the first error in its answer."""
     member = Membership(_NO_TIMING)
     calls = GroupCalls(cluster, group_id, member)
-    backoff = calls.backoff()
-    deadline = time.monotonic() + timeout_ms / 1000
+    retries = calls.make_retries(timeout_ms / 1000)
     while True:
-        left_ms = max(1, int((deadline - time.monotonic()) * 1000))
         try:
-            asked_ms = min(left_ms, cluster.config.request_timeout_ms)
-            coordinator = await calls.coordinator(asked_ms)
-            answer = await calls.ask(request, timeout_ms=asked_ms)
-            code = next((code for code in codes(answer) if code), 0)
-            if not code:
-                return answer, coordinator
-            error: BarnabasError = api_error(
-                code, _REFUSALS.get(code, "group {!r} was asked about").format(group_id)
-            )
-        except BarnabasError as failure:
-            error = failure
-        if isinstance(error, ApiError):
-            reaction = reaction_to(Api.OFFSETS, error.code)
-            member.react(Api.OFFSETS, reaction, str(error), member.identity)
-            if reaction not in (Reaction.RETRY, Reaction.FIND_COORDINATOR):
-                raise error
-        backoff.failed(time.monotonic())
-        pause = backoff.remaining(time.monotonic())
-        if not error.retriable or time.monotonic() + pause >= deadline:
-            raise error
-        await asyncio.sleep(pause)
+            limit_ms = retries.left_ms(cluster.config.request_timeout_ms)
+            coordinator = await calls.coordinator(limit_ms)
+            answer = await calls.ask(request, timeout_ms=limit_ms)
+            code = next((code for code in codes(answer) if code), ErrorCode.NONE)
+            raise_for(code, _REFUSALS.get(code, "the request about group {!r} failed").format(group_id))
+            return answer, coordinator
+        except BarnabasError as error:
+            if isinstance(error, ApiError):
+                reaction = reaction_to(Api.OFFSETS, error.code)
+                member.react(Api.OFFSETS, reaction, str(error), member.identity)
+                if reaction not in (Reaction.RETRY, Reaction.FIND_COORDINATOR):
+                    raise
+            await retries.wait_after(error)
 
 
 def group_description(group: DescribedGroup, coordinator: BrokerId) -> GroupDescription:

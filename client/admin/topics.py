@@ -111,20 +111,16 @@ async def ask_controller(
                 request,
                 timeout_ms=max(1, min(left_ms, cluster.config.request_timeout_ms)),
             )
-            found = codes(response)
-            if ErrorCode.NOT_CONTROLLER not in found:
+            topic_codes = codes(response)
+            if ErrorCode.NOT_CONTROLLER not in topic_codes:
                 return Answered(response, is_doubtful)
             # It may have been the controller for the first of several topics.
-            is_doubtful = is_doubtful or ErrorCode.NONE in found
+            is_doubtful = is_doubtful or ErrorCode.NONE in topic_codes
             error: BarnabasError = api_error(ErrorCode.NOT_CONTROLLER)
         except BarnabasError as failure:
-            if not failure.retriable:
-                raise
             is_doubtful = is_doubtful or _may_be_done(failure)
             error = failure
-        if time.monotonic() >= deadline:
-            raise error
-        await cluster.refresh_before(deadline)
+        await cluster.refresh_after(error, deadline)
 
 
 def _may_be_done(error: BarnabasError) -> bool:

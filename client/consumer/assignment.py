@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
@@ -19,6 +18,7 @@ from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.partition_state import ConsumerRecord, PartitionState, Reset, reset_of
 from barnabas.client.errors import BarnabasError, report_bug
 from barnabas.client.offsets import OffsetAndMetadata
+from barnabas.protocol.backoff import Retries
 from barnabas.protocol.ids import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -124,18 +124,17 @@ class Assignment:
     async def _search(self, generations: dict[PartitionState, int], fetch: FetchCommitted) -> None:
         failure: BarnabasError | None = None
         offsets: Committed = {}
-        backoff = self._config.make_retry_backoff()
+        retries = Retries(self._config.make_retry_backoff())
         while unplaced := [state.tp for state, known in generations.items() if state.generation == known]:
             try:
                 offsets = await fetch(unplaced, self._config.default_api_timeout_ms)
+                break
             except BarnabasError as error:
-                if error.retriable:
-                    log.warning("%s; retrying", error)
-                    backoff.failed(time.monotonic())
-                    await asyncio.sleep(backoff.remaining(time.monotonic()))
-                    continue
-                failure = error
-            break
+                if not error.retriable:
+                    failure = error
+                    break
+                log.warning("%s; retrying", error)
+                await retries.wait_after(error)
         self._place(generations, offsets, failure)
 
     def _place(

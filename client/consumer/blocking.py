@@ -18,19 +18,17 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.consumer import consumer as _consumer
+from barnabas.client.consumer.consumer import CLOSE_TIMEOUT_MS, Partition, has_records_in_hand
+from barnabas.client.consumer.consumer import Consumer as _Consumer
 from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.consumer.subscription import RebalanceListener, check_listener
-from barnabas.client.errors import ClientClosed
-from barnabas.client.loop_thread import Handover, LoopThread, start_on
-from barnabas.client.metadata import PartitionInfo
-from barnabas.client.offsets import ListedOffset, OffsetAndMetadata, OffsetToCommit
+from barnabas.client.loop_thread import BlockingClient, Handover, LoopThread, hop, hop_plain
+from barnabas.client.offsets import OffsetAndMetadata, OffsetToCommit
 from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import Offset, TopicPartition
 
 T = TypeVar("T")
-Partition = TopicPartition | tuple[str, int]
 
 _ITERATION_POLL_MS = 1_000
 _DROPPED_TIMEOUT_MS = 5_000
@@ -38,61 +36,69 @@ _DROPPED_TIMEOUT_MS = 5_000
 _Call = Callable[[], object]
 
 
-class Consumer:
+class Consumer(BlockingClient[_Consumer]):
     """`barnabas.client.Consumer` for threads; connects when it is made."""
 
     def __init__(self, config: ConsumerConfig | None = None, **settings: Any) -> None:
-        self.config = config if config is not None else ConsumerConfig.of(settings)
-        self._thread = LoopThread("barnabas-consumer")
-        self._consumer = self._thread.call(self._make)
-        start_on(self._thread, self._consumer.start)
+        super().__init__(_Consumer(config, **settings))
+        self.config = self._client.config
         self._left: deque[ConsumerRecord] = deque()
-        self._outcomes: deque[_Call] = deque()
-        """Outcomes of commits, for the callbacks; the consumer's thread adds to it."""
-        self._desk = _Desk()
+        """Records that were polled but not handed out."""
+        self._callbacks: deque[_Call] = deque()
+        """Calls of `on_commit`, which the consumer's thread adds for the user's thread."""
+        self._listener_calls = _ListenerCalls()
         self._has_listener = False
         self._raised: BaseException | None = None
         """The error of the last poll on this thread; an interrupted poll ends later, on the loop's thread."""
 
     def __del__(self) -> None:
         thread: LoopThread | None = getattr(self, "_thread", None)
-        consumer: _consumer.Consumer | None = getattr(self, "_consumer", None)
-        if thread is not None and consumer is not None:
+        if thread is not None:
             # Otherwise it would stay a member of its group until max_poll_interval_ms has passed.
-            thread.end_unclosed(self, partial(consumer.close, commits=False, timeout_ms=_DROPPED_TIMEOUT_MS))
-
-    async def _make(self) -> _consumer.Consumer:
-        return _consumer.Consumer(self.config)
-
-    def __enter__(self) -> Self:
-        return self
+            close = partial(self._client.close, commits=False, timeout_ms=_DROPPED_TIMEOUT_MS)
+            thread.end_unclosed(self, close)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         raised, self._raised = self._raised, None
-        self.close(commits=not _consumer.has_records_in_hand(error, raised))
+        self.close(commits=not has_records_in_hand(error, raised))
 
-    def close(self, *, commits: bool = True, timeout_ms: int = _consumer.CLOSE_TIMEOUT_MS) -> None:
+    def close(self, *, commits: bool = True, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Commit where that is automatic, leave the group, disconnect, end the thread. Idempotent.
 
         As `barnabas.client.Consumer.close`, but the time of a listener is not limited.
         """
         if self._thread.closed_reason is not None:
             return
-        self._desk.refuse_within_call()
+        self._listener_calls.refuse_within_call()
         try:
             self._give_back()
-            self._serve(lambda: self._consumer.close(commits=commits, timeout_ms=timeout_ms))
+            self._serve(lambda: self._client.close(commits=commits, timeout_ms=timeout_ms))
         finally:
             self._thread.stop("the consumer is closed")
             self._left.clear()
-        self._tell_outcomes()
+        self._call_back()
+
+    subscription = hop_plain(_Consumer.subscription)
+    assignment = hop_plain(_Consumer.assignment)
+    resume = hop_plain(_Consumer.resume)
+    paused = hop_plain(_Consumer.paused)
+    high_watermark = hop_plain(_Consumer.high_watermark)
+    metrics = hop_plain(_Consumer.metrics)
+    committed = hop(_Consumer.committed)
+    partitions_for = hop(_Consumer.partitions_for)
+    beginning_offsets = hop(_Consumer.beginning_offsets)
+    end_offsets = hop(_Consumer.end_offsets)
+    offsets_for_times = hop(_Consumer.offsets_for_times)
+
+    # Methods that must respect the records that were polled but not handed out
 
     def assign(self, partitions: Iterable[Partition]) -> None:
-        wanted = [TopicPartition(*tp) for tp in partitions]
-        self._do(lambda: self._consumer.assign(wanted))
-        self._left = deque(record for record in self._left if record[:2] in wanted)
+        """As `barnabas.client.Consumer.assign`."""
+        chosen = [TopicPartition(*tp) for tp in partitions]
+        self._thread.call_plain(lambda: self._client.assign(chosen))
+        self._left = deque(record for record in self._left if record[:2] in chosen)
 
     def subscribe(
         self,
@@ -102,33 +108,31 @@ class Consumer:
         listener: RebalanceListener | None = None,
     ) -> None:
         """As `barnabas.client.Consumer.subscribe`; the polling thread calls the listener."""
-        told = None
+        passed_on = None
         if listener is not None:
             check_listener(listener)
-            told = _InCallersThread(listener, self._desk)
-        self._do(lambda: self._consumer.subscribe(topics, pattern=pattern, listener=told))
-        self._has_listener = self._has_listener or told is not None
+            passed_on = _InCallersThread(listener, self._listener_calls)
+        self._thread.call_plain(lambda: self._client.subscribe(topics, pattern=pattern, listener=passed_on))
+        self._has_listener = self._has_listener or passed_on is not None
 
     def unsubscribe(self) -> None:
+        """As `barnabas.client.Consumer.unsubscribe`."""
         self._give_back()
-        self._serve(self._consumer.unsubscribe)
-
-    def subscription(self) -> set[str]:
-        return self._do(self._consumer.subscription)
-
-    def assignment(self) -> set[TopicPartition]:
-        return self._do(self._consumer.assignment)
+        self._serve(self._client.unsubscribe)
 
     def seek(self, partition: Partition, offset: int) -> None:
-        self._do(lambda: self._consumer.seek(partition, offset))
+        """As `barnabas.client.Consumer.seek`."""
+        self._thread.call_plain(lambda: self._client.seek(partition, offset))
         self._forget(partition)
 
     def seek_to_beginning(self, *partitions: Partition) -> None:
-        self._do(lambda: self._consumer.seek_to_beginning(*partitions))
+        """As `barnabas.client.Consumer.seek_to_beginning`."""
+        self._thread.call_plain(lambda: self._client.seek_to_beginning(*partitions))
         self._forget(*(partitions or self.assignment()))
 
     def seek_to_end(self, *partitions: Partition) -> None:
-        self._do(lambda: self._consumer.seek_to_end(*partitions))
+        """As `barnabas.client.Consumer.seek_to_end`."""
+        self._thread.call_plain(lambda: self._client.seek_to_end(*partitions))
         self._forget(*(partitions or self.assignment()))
 
     def pause(self, *partitions: Partition) -> None:
@@ -137,37 +141,26 @@ class Consumer:
             first = self._first_left(tp)
             if first is not None:
                 self.seek(tp, first.offset)
-        self._do(lambda: self._consumer.pause(*partitions))
-
-    def resume(self, *partitions: Partition) -> None:
-        self._do(lambda: self._consumer.resume(*partitions))
-
-    def paused(self) -> set[TopicPartition]:
-        return self._do(self._consumer.paused)
+        self._thread.call_plain(lambda: self._client.pause(*partitions))
 
     def position(self, partition: Partition, *, timeout_ms: int | None = None) -> Offset:
+        """As `barnabas.client.Consumer.position`."""
         first = self._first_left(partition)
         if first is not None:
             return first.offset
-        return self._thread.call(lambda: self._consumer.position(partition, timeout_ms=timeout_ms))
-
-    def high_watermark(self, partition: Partition) -> Offset | None:
-        return self._do(lambda: self._consumer.high_watermark(partition))
+        return self._thread.call(lambda: self._client.position(partition, timeout_ms=timeout_ms))
 
     def lag(self, partition: Partition) -> int | None:
-        known = self._do(lambda: self._consumer.lag(partition))
+        """As `barnabas.client.Consumer.lag`."""
+        lag = self._thread.call_plain(lambda: self._client.lag(partition))
         left = sum(record[:2] == tuple(partition) for record in self._left)
-        return None if known is None else known + left
-
-    def metrics(self) -> dict[str, int]:
-        """As `barnabas.client.Consumer.metrics`; records that this facade still holds count as read."""
-        return self._do(self._consumer.metrics)
+        return None if lag is None else lag + left
 
     def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """As `barnabas.client.Consumer.poll`."""
         self._raised = None
-        self._tell_outcomes()
-        if self._left and self._consumer._rebalance_is_due():
+        self._call_back()
+        if self._left and self._client._rebalance_is_due():
             self._give_back()
         if self._left:
             limit = self.config.max_poll_records if max_records is None else max_records
@@ -175,9 +168,9 @@ class Consumer:
         polled: Handover[list[ConsumerRecord]] = Handover([])
 
         async def poll() -> None:
-            records = await self._consumer.poll(timeout_ms, max_records)
+            records = await self._client.poll(timeout_ms, max_records)
             if not polled.offer(records):
-                self._consumer._rewind(_first_offsets(records))
+                self._client._rewind(_first_offsets(records))
 
         try:
             self._serve(poll)
@@ -193,8 +186,8 @@ class Consumer:
 
     def __next__(self) -> ConsumerRecord:
         """The next record, waiting for it as long as it takes. Raises as `poll`."""
-        self._tell_outcomes()
-        if self._left and self._consumer._rebalance_is_due():
+        self._call_back()
+        if self._left and self._client._rebalance_is_due():
             self._give_back()
         while not self._left:
             self._left.extend(self.poll(_ITERATION_POLL_MS))
@@ -208,9 +201,9 @@ class Consumer:
         self, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None, *, timeout_ms: int | None = None
     ) -> None:
         """As `barnabas.client.Consumer.commit`."""
-        wanted = self._handed_out() if offsets is None else offsets
-        self._thread.call(lambda: self._consumer.commit(wanted, timeout_ms=timeout_ms))
-        self._tell_outcomes()
+        to_commit = self._handed_out() if offsets is None else offsets
+        self._thread.call(lambda: self._client.commit(to_commit, timeout_ms=timeout_ms))
+        self._call_back()
 
     def commit_nowait(
         self,
@@ -222,63 +215,38 @@ class Consumer:
         ``on_commit`` gets the offsets and the error, None on success, in the thread that polls, commits or
         closes next. That call raises the callback's exception.
         """
-        wanted = self._handed_out() if offsets is None else offsets
+        to_commit = self._handed_out() if offsets is None else offsets
         done: CommitDone | None = None
         if on_commit is not None:
-            told = on_commit
+            callback = on_commit
 
-            def done(what: Mapping[TopicPartition, OffsetAndMetadata], error: BarnabasError | None) -> None:
-                self._outcomes.append(lambda: told(what, error))
+            def done(
+                done_for: Mapping[TopicPartition, OffsetAndMetadata], error: BarnabasError | None
+            ) -> None:
+                self._callbacks.append(lambda: callback(done_for, error))
 
-        self._do(lambda: self._consumer.commit_nowait(wanted, done))
+        self._thread.call_plain(lambda: self._client.commit_nowait(to_commit, done))
 
-    def _tell_outcomes(self) -> None:
-        while self._outcomes:
-            self._outcomes.popleft()()
-
-    def committed(
-        self, partitions: Iterable[Partition], *, timeout_ms: int | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        return self._thread.call(lambda: self._consumer.committed(partitions, timeout_ms=timeout_ms))
+    def _call_back(self) -> None:
+        while self._callbacks:
+            self._callbacks.popleft()()
 
     def _handed_out(self) -> dict[TopicPartition, OffsetToCommit]:
         """The positions, without records that were polled but not handed out yet."""
-        positions: dict[TopicPartition, OffsetToCommit] = {**self._do(self._consumer._assignment.consumed)}
+        positions: dict[TopicPartition, OffsetToCommit] = {
+            **self._thread.call_plain(self._client._assignment.consumed)
+        }
         return {**positions, **_first_offsets(self._left)}
-
-    def partitions_for(self, topic: str) -> list[PartitionInfo]:
-        return self._thread.call(lambda: self._consumer.partitions_for(topic))
-
-    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, Offset]:
-        return self._thread.call(lambda: self._consumer.beginning_offsets(partitions))
-
-    def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, Offset]:
-        return self._thread.call(lambda: self._consumer.end_offsets(partitions))
-
-    def offsets_for_times(
-        self, timestamps_ms: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, ListedOffset | None]:
-        return self._thread.call(lambda: self._consumer.offsets_for_times(timestamps_ms))
-
-    def _do(self, work: Callable[[], T]) -> T:
-        """Run a plain method of the consumer on its thread."""
-        if self._thread.closed_reason is not None:
-            raise ClientClosed(self._thread.closed_reason)
-
-        async def run() -> T:
-            return work()
-
-        return self._thread.call(run)
 
     def _serve(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the consumer's thread; its listener calls are made on this thread."""
         if not self._has_listener:
             return self._thread.call(work)
-        self._desk.refuse_within_call()
-        self._desk.clear()
+        self._listener_calls.refuse_within_call()
+        self._listener_calls.clear()
         future = self._thread.begin(work)
         try:
-            self._desk.serve(future)
+            self._listener_calls.serve(future)
         except BaseException:
             # An interrupted caller does not want the answer any more.
             future.cancel()
@@ -290,7 +258,7 @@ class Consumer:
         firsts = _first_offsets(self._left)
         self._left.clear()
         if firsts:
-            self._do(lambda: self._consumer._rewind(firsts))
+            self._thread.call_plain(lambda: self._client._rewind(firsts))
 
     def _first_left(self, partition: Partition) -> ConsumerRecord | None:
         wanted = tuple(partition)
@@ -307,7 +275,7 @@ def _first_offsets(records: Sequence[ConsumerRecord]) -> dict[TopicPartition, in
     }
 
 
-class _Desk:
+class _ListenerCalls:
     """A queue of listener calls for the thread that waits for the consumer."""
 
     def __init__(self) -> None:
@@ -340,9 +308,9 @@ class _Desk:
 class _InCallersThread(RebalanceListener):
     """Passes a listener's calls to the thread that waits for the consumer."""
 
-    def __init__(self, listener: RebalanceListener, desk: _Desk) -> None:
+    def __init__(self, listener: RebalanceListener, calls: _ListenerCalls) -> None:
         self._listener = listener
-        self._desk = desk
+        self._calls = calls
 
     async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
         await self._call(lambda: self._listener.on_partitions_revoked(partitions))
@@ -353,25 +321,19 @@ class _InCallersThread(RebalanceListener):
     async def on_partitions_lost(self, partitions: set[TopicPartition]) -> None:
         await self._call(lambda: self._listener.on_partitions_lost(partitions))
 
-    async def _call(self, told: Callable[[], object]) -> None:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-
-        def finish(error: Exception | None) -> None:
-            if not done.done():
-                if error is None:
-                    done.set_result(None)
-                else:
-                    done.set_exception(error)
+    async def _call(self, method: Callable[[], object]) -> None:
+        done: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         def call() -> None:
-            error: Exception | None = None
+            if not done.set_running_or_notify_cancel():
+                return
             try:
-                if told() is not None:
-                    error = TypeError("a listener of the blocking consumer must have plain methods")
-            except Exception as raised:  # noqa: BLE001 - the user's own, raised where it is waited for
-                error = raised
-            loop.call_soon_threadsafe(finish, error)
+                if method() is not None:
+                    raise TypeError("a listener of the blocking consumer must have plain methods")
+            except Exception as error:  # noqa: BLE001 - the user's own, raised where it is waited for
+                done.set_exception(error)
+            else:
+                done.set_result(None)
 
-        self._desk.calls.put(call)
-        await done
+        self._calls.calls.put(call)
+        await asyncio.wrap_future(done)

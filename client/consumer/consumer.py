@@ -23,7 +23,8 @@ from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
-from barnabas.client.cluster import Cluster, ClusterOwner
+from barnabas.client.client import Client
+from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.assignment import Assignment
 from barnabas.client.consumer.fetcher import Fetcher
@@ -69,7 +70,7 @@ def has_records_in_hand(error: BaseException | None, raised: BaseException | Non
     return bool(met)
 
 
-class Consumer(ClusterOwner):
+class Consumer(Client):
     """Settings as in `ConsumerConfig`, by name or as one ``config``; see the module."""
 
     def __init__(self, config: ConsumerConfig | None = None, **settings: Any) -> None:
@@ -83,19 +84,13 @@ class Consumer(ClusterOwner):
         # The error of the last poll or step, during which the user was not processing records.
         self._raised: BaseException | None = None
 
-    async def start(self) -> None:
-        """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
-        if self._cluster is not None:
-            raise ClientClosed("a consumer can be started only once")
-        self._cluster = Cluster(self.config, may_create=self._may_create)
-        try:
-            await self._cluster.start()
-        except BaseException:
-            self._cluster.close()
-            raise
-        self._fetcher = Fetcher(self._cluster, self.config, self._assignment.states, self._arrived.set)
+    def _make_cluster(self) -> Cluster:
+        return Cluster(self.config, may_create=self._may_create)
+
+    def _started(self, cluster: Cluster) -> None:
+        self._fetcher = Fetcher(cluster, self.config, self._assignment.states, self._arrived.set)
         if self.config.group_id is not None:
-            self._group = GroupSession(self._cluster, self.config, self._assignment, self._arrived.set)
+            self._group = GroupSession(cluster, self.config, self._assignment, self._arrived.set)
 
     async def close(self, *, commits: bool = True, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Commit if commits are automatic and ``commits`` is True; leave the group, disconnect.
@@ -119,10 +114,6 @@ class Consumer(ClusterOwner):
                 self._cluster.close()
                 self._fetcher = None
                 self._arrived.set()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -194,6 +185,7 @@ class Consumer(ClusterOwner):
         return self._group
 
     def assignment(self) -> set[TopicPartition]:
+        """The partitions that are read now."""
         return set(self._assignment.states)
 
     def seek(self, partition: Partition, offset: int) -> None:
@@ -218,11 +210,13 @@ class Consumer(ClusterOwner):
             self._assignment.pause(self._state(tp))
 
     def resume(self, *partitions: Partition) -> None:
+        """Undo `pause`. Raises NotAssigned."""
         for tp in partitions:
             self._state(tp).is_paused = False
         self._can_go_on()
 
     def paused(self) -> set[TopicPartition]:
+        """The paused partitions."""
         return {tp for tp, state in self._assignment.states.items() if state.is_paused}
 
     async def position(self, partition: Partition, *, timeout_ms: int | None = None) -> Offset:

@@ -2,7 +2,7 @@
 
 Requests of one lane leave in the order of the calls, also while the coordinator is being looked up, so that
 of two commits the later one counts. Bounded: one attempt per call, except for `leave`, with a time limit that
-includes the lookup; repeated calls wait as `Backoff` says. On the consumer's event loop.
+includes the lookup. On the consumer's event loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from barnabas.client.cluster import MAIN_LANE, Cluster
 from barnabas.client.consumer.group_membership import Api, Membership, Reaction, reaction_to
-from barnabas.protocol.backoff import Backoff
+from barnabas.protocol.backoff import Retries
 from barnabas.protocol.errors import (
     BarnabasError,
     ConnectionClosed,
@@ -40,8 +40,9 @@ class GroupCalls:
         self._looking = asyncio.Lock()
         """Held while the coordinator is looked up; the lock is fair, so no call overtakes a waiting one."""
 
-    def backoff(self) -> Backoff:
-        return self._cluster.config.make_retry_backoff()
+    def make_retries(self, limit_s: float) -> Retries:
+        """The attempts of one call, within a time limit."""
+        return Retries(self._cluster.config.make_retry_backoff(), limit_s)
 
     async def coordinator(self, timeout_ms: int | None = None) -> BrokerId:
         """The coordinator's id. Raises a broker's error, ConnectionClosed or RequestTimedOutLocally."""
@@ -58,19 +59,17 @@ class GroupCalls:
     async def _look(self) -> BrokerId:
         cluster = self._cluster
         request = FindCoordinatorRequest(coordinator_keys=[self.group_id])
-        asked, answer = await cluster.ask_any_node(request)
+        answered_by, answer = await cluster.ask_any_node(request)
         if not answer.coordinators:
-            raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {asked} named no coordinator")
-        found = answer.coordinators[0]
-        raise_for(found.error_code, found.error_message or f"of group {self.group_id!r}")
-        node_id = BrokerId(found.node_id)
+            raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"broker {answered_by} named no coordinator")
+        coordinator = answer.coordinators[0]
+        raise_for(coordinator.error_code, coordinator.error_message or f"of group {self.group_id!r}")
+        node_id = BrokerId(coordinator.node_id)
         if node_id not in cluster.nodes:
             await cluster.refresh()
         if node_id not in cluster.nodes:
-            raise api_error(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                f"broker {node_id}, who coordinates group {self.group_id!r}, is not among the live brokers",
-            )
+            text = f"broker {node_id}, the coordinator of group {self.group_id!r}, is not alive"
+            raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
         self._member.coordinator_found(node_id, time.monotonic())
         return node_id
 
@@ -94,24 +93,17 @@ class GroupCalls:
         request = LeaveGroupRequest(
             group_id=self.group_id, members=[MemberIdentity(member_id=member_id, reason=reason)]
         )
-        deadline = time.monotonic() + limit_s
-        backoff = self.backoff()
+        retries = self.make_retries(limit_s)
         while True:
-            left_ms = max(1, int((deadline - time.monotonic()) * 1000))
             try:
-                # Not behind a join that waits for its answer on the lane of the group.
-                answer = await self.ask(request, timeout_ms=left_ms)
-                codes = [answer.error_code, *(one.error_code for one in answer.members)]
+                # Not on the group's lane, where it would wait for the answer to a join.
+                answer = await self.ask(request, timeout_ms=retries.left_ms())
+                codes = [answer.error_code, *(member.error_code for member in answer.members)]
                 code = next((code for code in codes if code), ErrorCode.NONE)
                 if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID):
                     return
-                error: BarnabasError = api_error(code, f"leaving group {self.group_id!r}")
                 if reaction_to(Api.HEARTBEAT, code) is Reaction.FIND_COORDINATOR:
                     self._member.coordinator_lost()
-            except BarnabasError as failure:
-                error = failure
-            backoff.failed(time.monotonic())
-            pause = backoff.remaining(time.monotonic())
-            if not error.retriable or time.monotonic() + pause >= deadline:
-                raise error
-            await asyncio.sleep(pause)
+                raise_for(code, f"leaving group {self.group_id!r}")
+            except BarnabasError as error:
+                await retries.wait_after(error)

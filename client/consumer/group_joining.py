@@ -97,7 +97,7 @@ class GroupJoin:
 
     async def run(self, topics_now: Callable[[], frozenset[str]], holdings: Holdings) -> Joined | None:
         """Join; None if the member must start again as a new one. Raises permanent errors."""
-        backoff = self._calls.backoff()
+        backoff = self._config.make_retry_backoff()
         while True:
             try:
                 outcome = await self._attempt(topics_now(), holdings)
@@ -117,8 +117,7 @@ class GroupJoin:
                     self._member.unjoin(self._member.rejoin_reason)
             if self._member.has_lost_partitions or self._member.is_over:
                 return None
-            backoff.failed(time.monotonic())
-            await asyncio.sleep(backoff.remaining(time.monotonic()))
+            await asyncio.sleep(backoff.failed(time.monotonic()))
 
     async def _attempt(self, topics: frozenset[str], holdings: Holdings) -> Joined | Reaction:
         member = self._member
@@ -145,7 +144,7 @@ class GroupJoin:
     def _join_request(self, topics: frozenset[str], holdings: Holdings) -> JoinGroupRequest:
         config, member = self._config, self._member
         protocols = []
-        for name in config.partition_assignment_strategy:
+        for name in config.assignors:
             subscription = subscription_for(
                 ASSIGNORS[name],
                 topics,

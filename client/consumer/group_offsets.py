@@ -91,29 +91,22 @@ class CommittedOffsets:
         RequestTimedOutLocally, and the coordinator's error for a partition.
         """
         left = dict(offsets)
-        deadline = time.monotonic() + timeout_ms / 1000
-        backoff = self._calls.backoff()
+        attempts = self._calls.make_retries(timeout_ms / 1000)
         sent_as = self._member.identity
         while left:
             self._check_may_commit(sent_as)
             try:
-                error, done = await self._commit_once(left, sent_as, self._left_ms(deadline))
+                limit_ms = attempts.left_ms(self._request_timeout_ms)
+                error, done = await self._commit_once(left, sent_as, limit_ms)
+                for tp in done:
+                    del left[tp]
+                if error is None:
+                    return
             except BarnabasError as failure:
-                if not failure.retriable:
-                    raise
-                error, done = failure, set()
-            for tp in done:
-                del left[tp]
-            if error is None:
-                return
-            backoff.failed(time.monotonic())
-            pause = backoff.remaining(time.monotonic())
-            if not retries or time.monotonic() + pause >= deadline:
+                error = failure
+            if not retries:
                 raise error
-            await asyncio.sleep(pause)
-
-    def _left_ms(self, deadline: float) -> int:
-        return max(1, min(self._request_timeout_ms, int((deadline - time.monotonic()) * 1000)))
+            await attempts.wait_after(error)
 
     def _check_may_commit(self, sent_as: Identity) -> None:
         if not self.is_member:
@@ -184,22 +177,19 @@ class CommittedOffsets:
     async def _fetch(
         self, partitions: Collection[TopicPartition] | None, timeout_ms: int
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        deadline = time.monotonic() + timeout_ms / 1000
-        backoff = self._calls.backoff()
-        while True:
-            try:
-                return await self._fetch_once(partitions, self._left_ms(deadline))
-            except BarnabasError as failure:
-                if not failure.retriable:
-                    raise
-                backoff.failed(time.monotonic())
-                pause = backoff.remaining(time.monotonic())
-                if time.monotonic() + pause >= deadline:
-                    raise RequestTimedOutLocally(
-                        f"the offsets of group {self._calls.group_id!r} were not found in {timeout_ms} ms: "
-                        f"{failure}"
-                    ) from failure
-            await asyncio.sleep(pause)
+        retries = self._calls.make_retries(timeout_ms / 1000)
+        try:
+            while True:
+                try:
+                    return await self._fetch_once(partitions, retries.left_ms(self._request_timeout_ms))
+                except BarnabasError as error:
+                    await retries.wait_after(error)
+        except BarnabasError as error:
+            if not error.retriable:
+                raise
+            raise RequestTimedOutLocally(
+                f"the offsets of group {self._calls.group_id!r} were not found in {timeout_ms} ms: {error}"
+            ) from error
 
     async def _fetch_once(
         self, partitions: Collection[TopicPartition] | None, timeout_ms: int

@@ -70,7 +70,7 @@ class GroupSession:
         )
         self._remembered: set[TopicPartition] = set()
         self._equip()
-        self._is_cooperative = is_cooperative(config.partition_assignment_strategy)
+        self._is_cooperative = is_cooperative(config.assignors)
         self.selection: TopicSelection | None = None
         self._joining: asyncio.Task[Joined | None] | None = None
         self._background: asyncio.Task[None] | None = None

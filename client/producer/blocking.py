@@ -20,13 +20,11 @@ import warnings
 import weakref
 from collections.abc import Iterable
 from contextlib import nullcontext
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import ClientClosed
-from barnabas.client.loop_thread import Handover, LoopThread, start_on
-from barnabas.client.metadata import PartitionInfo
+from barnabas.client.loop_thread import BlockingClient, Handover, LoopThread, hop
 from barnabas.client.producer import batch as _batch
 from barnabas.client.producer import producer as _producer
 from barnabas.client.producer.batch import DeliveryCallback, RecordMetadata, now
@@ -66,7 +64,7 @@ class RecordFuture:
 
 
 class _ThreadedProducer(_producer.Producer):
-    """The asyncio producer whose sender may be woken from any thread."""
+    """The asyncio producer, with a sender that any thread may wake."""
 
     def _wake_sender(self) -> None:
         sender = self._sender
@@ -75,22 +73,20 @@ class _ThreadedProducer(_producer.Producer):
             sender.loop.call_soon_threadsafe(sender.wake)
 
 
-class Producer:
+class Producer(BlockingClient[_producer.Producer]):
     """`barnabas.client.Producer` for threads; connects when it is made."""
 
     def __init__(self, config: ProducerConfig | None = None, **settings: Any) -> None:
-        self._producer = _ThreadedProducer(config, **settings)
-        self.config = self._producer.config
-        self._thread = LoopThread("barnabas-producer")
-        start_on(self._thread, self._producer.start)
-        accumulator = self._producer._accumulator
+        super().__init__(_ThreadedProducer(config, **settings))
+        self.config = self._client.config
+        accumulator = self._client._accumulator
         if accumulator is None:
             raise ClientClosed("the producer was closed while it started")
         self._accumulator = accumulator
         self._lock = accumulator.lock
         self._topics = accumulator.topics
-        self._is_sticky = self._producer._is_sticky
-        self._last_will = _LastWill(self._producer, self._thread)
+        self._is_sticky = self._client._is_sticky
+        self._last_will = _LastWill(self._client, self._thread)
 
     def __del__(self) -> None:
         # A producer whose constructor failed has no `_last_will`.
@@ -100,14 +96,6 @@ class Producer:
             warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
             # A finalizer must not block, so a thread delivers; the interpreter waits for it at exit.
             threading.Thread(target=last_will.execute, name="barnabas-producer-close").start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def send(
         self,
@@ -130,7 +118,7 @@ class Producer:
             timestamp_ms = time.time_ns() // 1_000_000
         topics = self._topics.get(topic)
         if topics is None:
-            topics = self._thread.call(lambda: self._producer._open_topic(topic))
+            topics = self._thread.call(lambda: self._client._open_topic(topic))
         if headers is not None:
             headers = tuple(headers)
         is_sticky = key is None and partition is None and self._is_sticky
@@ -180,27 +168,26 @@ class Producer:
 
     def send_batch(self, topic: str, partition: int, encoded: Buffer) -> RecordFuture:
         """As `barnabas.client.Producer.send_batch`."""
-        future = self._thread.call(lambda: self._producer.send_batch(topic, partition, encoded))
+        future = self._thread.call(lambda: self._client.send_batch(topic, partition, encoded))
         return RecordFuture(future, self._thread)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Return when all records sent before are delivered or have failed. Raises TimeoutError."""
         self._thread.call(lambda: self._flush(timeout_s))
 
-    def partitions_for(self, topic: str) -> list[PartitionInfo]:
-        return self._thread.call(lambda: self._producer.partitions_for(topic))
+    partitions_for = hop(_producer.Producer.partitions_for)
 
     def close(self, timeout_ms: int | None = None) -> None:
         """As `barnabas.client.Producer.close`; ends the thread too. Idempotent."""
         if self._thread.closed_reason is None:
             try:
-                self._thread.call(lambda: self._producer.close(timeout_ms))
+                self._thread.call(lambda: self._client.close(timeout_ms))
             finally:
                 self._thread.stop("the producer is closed")
 
     async def _flush(self, timeout_s: float | None) -> None:
         async with asyncio.timeout(timeout_s):
-            await self._producer.flush()
+            await self._client.flush()
 
     def _wait_for_memory(self, missing: int, deadline: float) -> int:
         granted = Handover(0)
@@ -222,7 +209,7 @@ class Producer:
 class _LastWill:
     """The parts that close a producer after the garbage collection of its facade, or at exit."""
 
-    def __init__(self, producer: _ThreadedProducer, thread: LoopThread) -> None:
+    def __init__(self, producer: _producer.Producer, thread: LoopThread) -> None:
         self._producer = producer
         self._thread = thread
         _last_wills.add(self)

@@ -16,10 +16,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from barnabas.client.cluster import Cluster, ClusterOwner
+from barnabas.client.client import Client
+from barnabas.client.cluster import Cluster
 from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import ClientClosed
 from barnabas.client.metadata import PartitionInfo
@@ -39,7 +39,7 @@ from barnabas.protocol.schema import Buffer
 Headers = Iterable[tuple[str, bytes | None]]
 
 
-class Producer(ClusterOwner):
+class Producer(Client):
     """Settings as in `ProducerConfig`, by name or as one ``config``; see the module."""
 
     def __init__(self, config: ProducerConfig | None = None, **settings: Any) -> None:
@@ -51,16 +51,10 @@ class Producer(ClusterOwner):
         self._accumulator: Accumulator | None = None
         self._topics: dict[str, TopicQueues] = {}
 
-    async def start(self) -> None:
-        """Reach the cluster. Raises NoBrokerReachable naming every server that was tried."""
-        if self._cluster is not None:
-            raise ClientClosed("a producer can be started only once")
-        self._cluster = cluster = Cluster(self.config, is_in_use=self._is_in_use, may_create=self._is_wanted)
-        try:
-            await cluster.start()
-        except BaseException:
-            cluster.close()
-            raise
+    def _make_cluster(self) -> Cluster:
+        return Cluster(self.config, is_in_use=self._is_in_use, may_create=self._is_wanted)
+
+    def _started(self, cluster: Cluster) -> None:
         self._accumulator = Accumulator(
             self.config,
             partitioner=self._partitioner,
@@ -70,15 +64,6 @@ class Producer(ClusterOwner):
         self._topics = self._accumulator.topics
         self._sender = Sender(cluster, self._accumulator, self.config)
         cluster.add_listener(self._take_new_partitions)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def send(
         self,

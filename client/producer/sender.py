@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
@@ -25,8 +24,8 @@ from barnabas.client.metadata import LEADERSHIP_ERRORS
 from barnabas.client.producer.accumulator import Accumulator, PartitionQueue
 from barnabas.client.producer.batch import BatchState, ProducerBatch, now
 from barnabas.client.producer.sequences import ProducerIdentity
-from barnabas.protocol.backoff import doubled, jittered
-from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
+from barnabas.protocol.backoff import Retries, doubled, jittered
+from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error, raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest
 from barnabas.protocol.messages.produce import (
@@ -105,25 +104,18 @@ class IdentitySource:
             self._asking.cancel()
 
     async def _ask(self) -> None:
-        backoff = self._cluster.config.make_retry_backoff()
+        retries = Retries(self._cluster.config.make_retry_backoff())
         while True:
             try:
-                self.current = await self._ask_once()
+                node_id, answer = await self._cluster.ask_any_node(InitProducerIdRequest())
+                raise_for(answer.error_code, f"broker {node_id} assigned no producer id")
+                self.current = ProducerIdentity(answer.producer_id, answer.producer_epoch)
                 self.last_error = None
                 return
             except BarnabasError as error:
-                if not error.retriable:
-                    raise
-                self.last_error = error
-                log.debug("no producer id yet: %s", error)
-            backoff.failed(time.monotonic())
-            await asyncio.sleep(backoff.remaining(time.monotonic()))
-
-    async def _ask_once(self) -> ProducerIdentity:
-        node_id, answer = await self._cluster.ask_any_node(InitProducerIdRequest())
-        if answer.error_code != ErrorCode.NONE:
-            raise api_error(answer.error_code, f"broker {node_id} gave no producer id")
-        return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+                if error.retriable:
+                    self.last_error = error
+                await retries.wait_after(error)
 
     def _asked(self, task: asyncio.Task[None]) -> None:
         self._asking = None
@@ -372,7 +364,7 @@ class Sender:
             data = PartitionProduceData(index=queue.tp.partition, records=batch.encoded)
             topics.setdefault(queue.tp.topic, []).append(data)
         return ProduceRequest(
-            acks=self._config.acks,
+            acks=self._config.required_acks,
             # The broker's time limit ends first, because its answer is better than our timeout, which closes
             # the connection.
             timeout_ms=max(1, self._config.request_timeout_ms * 9 // 10),

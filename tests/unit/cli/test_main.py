@@ -184,7 +184,7 @@ def test_a_setting_has_the_type_that_its_client_declares_not_the_one_that_it_loo
     ConsumerConfig.of(settings)
     produced = ["acks=1", "enable.idempotence=false", "linger.ms=soon"]
     assert client_settings(produced, ProducerConfig) == {
-        "acks": 1,
+        "acks": "1",
         "enable_idempotence": False,
         "linger_ms": "soon",
     }

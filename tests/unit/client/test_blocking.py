@@ -375,13 +375,13 @@ def test_producers_that_are_open_at_the_end_are_closed_side_by_side(
     both_close = threading.Barrier(2)
     producers = [blocking.Producer(bootstrap_servers=cluster.bootstrap) for _ in range(2)]
     for producer in producers:
-        close = producer._producer.close
+        close = producer._client.close
 
         async def closes(timeout_ms: int, close: Any = close) -> None:
             both_close.wait(DEADLINE_S)
             await close(timeout_ms)
 
-        monkeypatch.setattr(producer._producer, "close", closes)
+        monkeypatch.setattr(producer._client, "close", closes)
     blocking_producer._execute_last_wills()
     assert all(producer._thread.closed_reason for producer in producers)
 

@@ -8,11 +8,10 @@ import uuid
 
 import pytest
 
-from barnabas.client.cluster import Cluster
+from barnabas.client.cluster import Cluster, HedgeDelay
 from barnabas.client.config import ClientConfig
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ClientClosed, ConnectionClosed, NoBrokerReachable
-from barnabas.client.hedge_delay import HedgeDelay
 from barnabas.client.metadata import Leader, MetadataCache
 from barnabas.client.producer.producer import Producer
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition

@@ -1,0 +1,67 @@
+"""The types that a user's type checker sees: of settings, and of blocking methods, which are generated."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from barnabas.client import Admin, Consumer, Producer, blocking
+
+ROOT = Path(__file__).parents[3]
+
+PROGRAM = """
+from typing import assert_type
+from barnabas.client import AdminConfig, ConsumerConfig, ProducerConfig
+from barnabas.client import OffsetAndMetadata, RecordMetadata, TopicPartition
+from barnabas.client.blocking import Admin, Consumer, Producer
+from barnabas.client.metadata import PartitionInfo, TopicInfo
+from barnabas.protocol.ids import Endpoint, Offset
+
+def use(admin: Admin, consumer: Consumer, producer: Producer, tp: TopicPartition) -> None:
+    assert_type(admin.list_topics(include_internal=True), list[str])
+    assert_type(admin.describe_topics("t"), dict[str, TopicInfo])
+    assert_type(consumer.assignment(), set[TopicPartition])
+    assert_type(consumer.committed([tp], timeout_ms=5), dict[TopicPartition, OffsetAndMetadata | None])
+    assert_type(consumer.high_watermark(("t", 0)), Offset | None)
+    assert_type(producer.partitions_for("t"), list[PartitionInfo])
+    assert_type(producer.send("t", b"v").result(), RecordMetadata)
+    admin.list_topics(include_internal=5)  # type: ignore[arg-type]  # refused
+    admin.list_topics(internal=True)  # type: ignore[call-arg]  # refused
+    admin.delete_topics(7)  # type: ignore[arg-type]  # refused
+
+ProducerConfig(acks="all", bootstrap_servers="h:1", partitioner="random")
+ProducerConfig(acks=1, bootstrap_servers=["h:1", Endpoint("h", 2)])
+ConsumerConfig(partition_assignment_strategy="range", group_id="g")
+ConsumerConfig(partition_assignment_strategy=["range", "sticky"])
+AdminConfig(client_id=7)  # type: ignore[arg-type]  # refused
+"""
+
+
+def test_a_type_checker_sees_the_types_of_methods_and_settings(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", str(program)]
+    checked = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT, env={"MYPYPATH": str(ROOT / "src")}
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("blocking_client", "client"),
+    [(blocking.Admin, Admin), (blocking.Consumer, Consumer), (blocking.Producer, Producer)],
+)
+def test_a_blocking_client_has_the_methods_of_the_asyncio_client_with_their_docs(
+    blocking_client: type, client: type
+) -> None:
+    for name, method in inspect.getmembers(client, inspect.isfunction):
+        if name.startswith("_") or name == "start":
+            continue
+        twin = getattr(blocking_client, name)
+        assert twin.__doc__, name
+        parameters = set(inspect.signature(method).parameters)
+        assert parameters <= set(inspect.signature(twin).parameters), name
