@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from barnabas.broker.auto_topics import AutoTopicCreation
+from barnabas.broker.auto_topics import AutoTopicCreation, make_creator
 from barnabas.broker.background_work import BackgroundWork
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.config.broker_config import BrokerConfig, validate_topic_config
@@ -41,26 +41,17 @@ from barnabas.broker.replication.fetcher import FetcherManager
 from barnabas.broker.replication.leader_fetches import FetcherSettings
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.slow_work import SlowWork
-from barnabas.broker.zookeeper_adapters import (
-    ZooKeeperConfigWork,
-    ZooKeeperIsrStore,
-    ZooKeeperProducerIdBlocks,
-    ZooKeeperTopicWork,
-    partition_counter,
-    settings_taker,
-    topic_maker,
-)
 from barnabas.controller.controller import Controller
 from barnabas.controller.reign import ControllerSettings
-from barnabas.controller.topics import TopicAdmin
-from barnabas.controller.topics import TopicSettings as TopicAdminSettings
+from barnabas.controller.topic_admin import TopicAdmin
+from barnabas.controller.topic_admin import TopicSettings as TopicAdminSettings
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import (
     LEAVING_BROKER_EPOCH,
     BrokerEpoch,
     Endpoint,
 )
-from barnabas.zookeeper.config_changes import ConfigChanges
+from barnabas.zookeeper.configs import ConfigChanges
 from barnabas.zookeeper.session import SessionEvent
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration
@@ -116,9 +107,9 @@ class Broker:
         try:
             self._server.bind()
             self._closing("socket server", lambda: self._server.stop(_DRAIN_MS))
-            self._store.session.is_patient = True
+            self._store.session.is_starting = True
             self._store.start()
-            self._closing("ZooKeeper session", self._store.close)
+            self._closing("ZooKeeper session", self._store.session.close)
             cluster_id = self._store.cluster_id()
             topic_settings = TopicSettingsTable(config)
             config_changes = self._make_config_changes(topic_settings)
@@ -157,7 +148,7 @@ class Broker:
             membership.join(self._make_registration(logs.directory_ids))
             self._closing("registration", membership.stop)
             # From now on others rely on this broker, and it on its session.
-            self._store.session.is_patient = False
+            self._store.session.is_starting = False
             if self._controller is not None:
                 self._controller.start()
                 self._closing("controller", self._controller.stop)
@@ -239,7 +230,7 @@ class Broker:
             config.broker_id,
             logs,
             self.metadata,
-            ZooKeeperIsrStore(self._store),
+            self._store,
             reaper,
             topic_settings=topic_settings,
             make_fetchers=make_fetchers,
@@ -277,7 +268,7 @@ class Broker:
         )
         return ConfigChanges(
             self._store.configs,
-            apply=settings_taker(live, self._config.broker_id),
+            apply=live.take,
             now_ms=wall_clock_ms,
             on_fatal=self._on_fatal,
         )
@@ -315,10 +306,10 @@ class Broker:
         slow_work = SlowWork(on_fatal=self._on_fatal)
         slow_work.start()
         self._closing("slow work", slow_work.stop)
-        topic_work = self._make_topic_work(controller)
+        topics = self._make_topic_admin(controller)
         self._closing("topic requests", topic_purgatory.shut_down)
-        auto_topics = self._start_auto_topics(topic_work, controller)
-        groups = self._start_groups(replicas, auto_topics)
+        auto_topics = self._start_auto_topics(topics, controller)
+        groups = self._start_groups(replicas, auto_topics, topics)
         groups.loaded_listeners.append(lambda: topic_purgatory.check_and_complete(OFFSETS_TOPIC))
         self._dispatch = Dispatcher(
             Services(
@@ -327,12 +318,12 @@ class Broker:
                 replicas=replicas,
                 metadata=self.metadata,
                 topic_purgatory=topic_purgatory,
-                topics=topic_work,
+                topics=topics,
                 auto_topics=auto_topics,
-                configs=ZooKeeperConfigWork(self._store.configs),
+                configs=self._store.configs,
                 controller=controller,
                 slow_work=slow_work,
-                producer_ids=ProducerIds(ZooKeeperProducerIdBlocks(self._store, config.broker_id), slow_work),
+                producer_ids=ProducerIds(lambda: self._store.claim_producer_ids(config.broker_id), slow_work),
                 fetch_sessions=FetchSessionCache(
                     config.max_incremental_fetch_session_cache_slots,
                     replicas.listeners,
@@ -343,9 +334,9 @@ class Broker:
         )
         return groups
 
-    def _make_topic_work(self, controller: Controller) -> ZooKeeperTopicWork:
+    def _make_topic_admin(self, controller: Controller) -> TopicAdmin:
         config = self._config
-        topics = TopicAdmin(
+        return TopicAdmin(
             self._store,
             controller,
             settings=TopicAdminSettings(
@@ -355,16 +346,17 @@ class Broker:
             ),
             validate_config=validate_topic_config,
         )
-        return ZooKeeperTopicWork(topics)
 
-    def _start_groups(self, replicas: ReplicaManager, auto_topics: AutoTopicCreation) -> GroupCoordinator:
+    def _start_groups(
+        self, replicas: ReplicaManager, auto_topics: AutoTopicCreation, topics: TopicAdmin
+    ) -> GroupCoordinator:
         groups = GroupCoordinator(
             self._config,
             replicas,
             self.metadata,
             self._reaper,
             create_topic=lambda: auto_topics.ask_internal(OFFSETS_TOPIC),
-            count_partitions=partition_counter(self._store, OFFSETS_TOPIC),
+            count_partitions=lambda: topics.count_partitions(OFFSETS_TOPIC),
             now=lambda: Moment(monotonic_ms(), wall_clock_ms()),
             on_fatal=self._on_fatal,
         )
@@ -372,13 +364,15 @@ class Broker:
         self._closing("groups", groups.stop)
         return groups
 
-    def _start_auto_topics(self, topics: ZooKeeperTopicWork, controller: Controller) -> AutoTopicCreation:
+    def _start_auto_topics(self, topics: TopicAdmin, controller: Controller) -> AutoTopicCreation:
         config = self._config
         work = SlowWork(name="topic-creation", on_fatal=self._on_fatal)
         work.start()
         self._closing("topic creation", work.stop)
 
-        create = topic_maker(config, topics, lambda: controller.is_active, self._controller_endpoint)
+        create = make_creator(
+            config, topics.create_topics, lambda: controller.is_active, self._controller_endpoint
+        )
         return AutoTopicCreation(
             create, work, now_ms=monotonic_ms, is_enabled=config.auto_create_topics_enable
         )

@@ -20,11 +20,13 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC, new_offsets_topic
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, is_retriable
 from barnabas.protocol.ids import BrokerId, Endpoint
-from barnabas.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from barnabas.protocol.messages.topics import CreatableTopic, CreatableTopicResult, CreateTopicsRequest
 from barnabas.protocol.topic_names import INTERNAL_TOPICS, validate_topic_name
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ _REMEMBERED_MS: Final = 1_000
 _REQUEST_TIMEOUT_MS: Final = 10_000
 
 Create = Callable[[Sequence[str]], Mapping[str, ErrorCode]]
-"""Makes topics with the brokers' defaults; blocks. Raises LocalError when nobody could be asked."""
+"""Creates topics with the brokers' defaults; blocks. Raises LocalError if no controller could be reached."""
 
 
 class _Outcome(NamedTuple):
@@ -130,21 +132,39 @@ def _refusal(name: str) -> ErrorCode | None:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name in INTERNAL_TOPICS else None
 
 
-def create_through(
+def make_creator(
+    config: BrokerConfig,
+    create_here: Callable[[Sequence[CreatableTopic]], list[CreatableTopicResult]],
+    is_controller: Callable[[], bool],
+    controller_endpoint: Callable[[], Endpoint | None],
+) -> Create:
+    """Creates topics through ``create_here`` on the controller's broker, elsewhere by a request to it."""
+
+    def create(names: Sequence[str]) -> Mapping[str, ErrorCode]:
+        topics = [
+            new_offsets_topic(config) if name == OFFSETS_TOPIC else CreatableTopic(name=name)
+            for name in names
+        ]
+        if is_controller():
+            results = create_here(topics)
+        elif (endpoint := controller_endpoint()) is not None:
+            results = asyncio.run(_request_creation(config.broker_id, endpoint, topics))
+        else:
+            return {}
+        return {result.name: ErrorCode(result.error_code) for result in results}
+
+    return create
+
+
+async def _request_creation(
     broker_id: BrokerId, controller: Endpoint, topics: Sequence[CreatableTopic]
-) -> dict[str, ErrorCode]:
-    """Have the controller at this address make the topics. Blocks; raises LocalError."""
-    # Not to be waited for until there are leaders, or one slow topic would hold up the next.
-    request = CreateTopicsRequest(topics=list(topics), timeout_ms=0)
-
-    async def ask() -> dict[str, ErrorCode]:
-        channel = Channel(
-            controller, client_id=f"broker-{broker_id}-topics", request_timeout_ms=_REQUEST_TIMEOUT_MS
-        )
-        try:
-            answer = await channel.request(request)
-        finally:
-            channel.close()
-        return {topic.name: ErrorCode(topic.error_code) for topic in answer.topics}
-
-    return asyncio.run(ask())
+) -> list[CreatableTopicResult]:
+    channel = Channel(
+        controller, client_id=f"broker-{broker_id}-topics", request_timeout_ms=_REQUEST_TIMEOUT_MS
+    )
+    try:
+        # The answer must not wait for the leaders: one slow topic would delay the next.
+        response = await channel.request(CreateTopicsRequest(topics=list(topics), timeout_ms=0))
+    finally:
+        channel.close()
+    return response.topics

@@ -17,8 +17,9 @@ from typing import Final
 
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.ids import NO_BROKER_EPOCH, NO_CONTROLLER_EPOCH, BrokerEpoch, ControllerEpoch
+from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
 from barnabas.zookeeper.paths import broker_id
-from barnabas.zookeeper.session import SessionEvent, SessionLost, ZooKeeperUnavailable
+from barnabas.zookeeper.session import SessionEvent
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import BrokerRegistration, MalformedZnode
 
@@ -142,7 +143,7 @@ class Membership:
 
     def _controller_epoch(self) -> ControllerEpoch:
         try:
-            return self._store.controller_epoch()
+            return self._store.election.epoch()
         except MalformedZnode as error:
             logger.error("accepting the first controller that sends a request: %s", error)
             return NO_CONTROLLER_EPOCH

@@ -28,10 +28,10 @@ from barnabas.controller.sentinel import ControllerSentinel, Target
 from barnabas.protocol.backoff import doubled
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch
-from barnabas.zookeeper.controller_writer import ControllerMoved, ControllerWriter
-from barnabas.zookeeper.session import SessionEvent, SessionLost, ZooKeeperUnavailable
+from barnabas.zookeeper.controller_writer import ControllerWriter
+from barnabas.zookeeper.errors import ControllerMoved, SessionLost, ZooKeeperUnavailable
+from barnabas.zookeeper.session import SessionEvent, Threads
 from barnabas.zookeeper.store import ClusterStore
-from barnabas.zookeeper.threads import Threads
 from barnabas.zookeeper.znodes import ControllerNode, MalformedZnode
 
 log = logging.getLogger("barnabas.controller")
@@ -124,14 +124,14 @@ class Controller:
 
     def start(self) -> None:
         """Stand for election, now and whenever there is no controller. The broker must be registered."""
-        self._store.add_session_listener(self._session_changed)
+        self._store.session.add_listener(self._session_changed)
         self._queue.put(events.ControllerChange())
         self._sentinel.start()
         self._threads.start(self._thread)
 
     def stop(self) -> None:
         """Resign and end the thread. Idempotent."""
-        self._store.remove_session_listener(self._session_changed)
+        self._store.session.remove_listener(self._session_changed)
         self._sentinel.stop()
         left = self._queue.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -268,7 +268,7 @@ class Controller:
     def _check_controller(self) -> None:
         self._must_retry = False
         # The same watch object each time, so that watches do not accumulate while nothing happens.
-        node = self._store.controller(self._controller_changed)
+        node = self._store.election.current(self._controller_changed)
         self._active_broker_id = NO_BROKER if node is None else node.broker_id
         is_ours = node is not None and node.session_id == self._store.session.session_id
         if self._reign is not None and not is_ours:
@@ -295,7 +295,7 @@ class Controller:
         """
         if self._reign is not None or not self._may_stand():
             return
-        writer = self._store.depose_controller(dead, self.broker_id)
+        writer = self._store.election.depose(dead, self.broker_id)
         if writer is None:
             self._check_controller()
             return
@@ -316,7 +316,7 @@ class Controller:
         return None if endpoint is None else Target(node, registration.broker_epoch, endpoint)
 
     def _stand_for_election(self) -> None:
-        writer = self._store.become_controller(self.broker_id)
+        writer = self._store.election.run(self.broker_id)
         if writer is None:
             # The winner's node has fired our watch, whose event calls this again.
             return

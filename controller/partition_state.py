@@ -22,7 +22,8 @@ from barnabas.controller.election import (
 )
 from barnabas.controller.request_batch import RequestBatch
 from barnabas.protocol.ids import ControllerEpoch, LeaderEpoch, TopicPartition
-from barnabas.zookeeper.controller_writer import ControllerMoved, StateUpdates
+from barnabas.zookeeper.controller_writer import StateUpdates
+from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.znodes import LeadershipState
 
 log = logging.getLogger("barnabas.controller")

@@ -16,7 +16,7 @@ from barnabas.controller.election import without_replicas
 from barnabas.controller.partition_state import StateReader, StateWriter
 from barnabas.controller.request_batch import RequestBatch
 from barnabas.protocol.ids import NO_BROKER, BrokerId, TopicPartition
-from barnabas.zookeeper.controller_writer import ControllerMoved
+from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.znodes import LeadershipState
 
 log = logging.getLogger("barnabas.controller")

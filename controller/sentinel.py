@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from barnabas.controller.peer_lives import PeerLives, Sign
 from barnabas.controller.peer_probe import connect
 from barnabas.protocol.ids import BrokerEpoch, Endpoint
-from barnabas.zookeeper.threads import Threads
+from barnabas.zookeeper.session import Threads
 from barnabas.zookeeper.znodes import ControllerNode
 
 log = logging.getLogger("barnabas.controller")

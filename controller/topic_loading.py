@@ -14,7 +14,7 @@ from dataclasses import replace
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.reign_store import ReignStore, ReignWriter
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
-from barnabas.zookeeper.controller_writer import ControllerMoved
+from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.znodes import MalformedZnode, TopicAssignment, random_uuid
 
 log = logging.getLogger("barnabas.controller")

@@ -21,15 +21,13 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
-    RolledBackError,
-    RuntimeInconsistency,
 )
 
-from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import ControllerEpoch, TopicPartition
 from barnabas.zookeeper import paths, znodes
-from barnabas.zookeeper.parents import make_again
-from barnabas.zookeeper.session import Start, ZooKeeperSession, ZooKeeperUnavailable
+from barnabas.zookeeper.errors import ControllerMoved, ZooKeeperUnavailable
+from barnabas.zookeeper.requests import first_error, get, get_children, read, recreate
+from barnabas.zookeeper.session import Start, ZooKeeperSession
 from barnabas.zookeeper.znodes import LeadershipState, TopicAssignment
 
 log = logging.getLogger("barnabas.controller")
@@ -38,10 +36,6 @@ _TREE_ROUNDS: Final = 10
 
 AddOperations = Callable[[Any], None]
 """Adds operations to a transaction after the epoch check."""
-
-
-class ControllerMoved(LocalError):
-    """Another controller was elected; this one must resign and write nothing more."""
 
 
 class FencedOutcome(NamedTuple):
@@ -57,16 +51,6 @@ class StateUpdates(NamedTuple):
 
     written: dict[TopicPartition, LeadershipState]
     conflicts: dict[TopicPartition, LeadershipState]
-
-
-def first_error(results: Sequence[Any]) -> KazooException | None:
-    """The refusal among a transaction's results that undid it, or None when it was carried out."""
-    for result in results:
-        if isinstance(result, KazooException) and not isinstance(
-            result, RolledBackError | RuntimeInconsistency
-        ):
-            return result
-    return None
 
 
 class ControllerWriter:
@@ -133,7 +117,7 @@ class ControllerWriter:
             if not isinstance(outcome.error, NodeExistsError):
                 raise outcome.error
         # The topic is there; it may be the one that an attempt whose answer was lost has written.
-        found = self._session.attempt(lambda zk: zk.get_async(topic_path))
+        found = self._session.attempt(get(topic_path))
         return found.error is None and found.value[0] == topic_data
 
     def set_topic_assignment(self, name: str, topic: TopicAssignment) -> bool:
@@ -157,7 +141,7 @@ class ControllerWriter:
         if not isinstance(outcome.error, BadVersionError | NoNodeError):
             raise outcome.error
         # It may be the write of an attempt whose answer was lost.
-        found = self._session.attempt(lambda zk: zk.get_async(path))
+        found = self._session.attempt(get(path))
         return found.error is None and found.value[0] == data and found.value[1].version == topic.version + 1
 
     def request_deletion(self, topic: str) -> bool:
@@ -202,7 +186,7 @@ class ControllerWriter:
         """Remove the nodes that are listed now; False if others were added meanwhile."""
         levels = [[root]]
         while levels[-1]:
-            listed = self._session.run_all([_list(path) for path in levels[-1]])
+            listed = self._session.run_all([get_children(path) for path in levels[-1]])
             levels.append(
                 [
                     f"{parent}/{child}"
@@ -231,15 +215,12 @@ class ControllerWriter:
         return left
 
     def _read_states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
-        found = {}
-        outcomes = self._session.run_all([_get_state(tp) for tp in partitions])
-        for tp, outcome in zip(partitions, outcomes, strict=True):
-            if not isinstance(outcome.error, NoNodeError):
-                data, stat = outcome.get()
-                state = znodes.readable_partition_state(paths.partition_state(tp), data, stat.version)
-                if state is not None:
-                    found[tp] = state
-        return found
+        by_path = {paths.partition_state(tp): tp for tp in partitions}
+        return {
+            by_path[path]: state
+            for path, (data, stat) in read(self._session, list(by_path)).items()
+            if (state := znodes.readable_partition_state(path, data, stat.version)) is not None
+        }
 
     def _fenced(self, add: AddOperations) -> FencedOutcome:
         return self._fenced_all([add])[0]
@@ -248,7 +229,7 @@ class ControllerWriter:
         """As `_fenced`, for a write under nodes that every cluster has."""
         outcome = self._fenced(add)
         if isinstance(outcome.error, NoNodeError):
-            make_again(self._session, parents)
+            recreate(self._session, parents)
             outcome = self._fenced(add)
         return outcome
 
@@ -299,11 +280,3 @@ def _create_state(tp: TopicPartition, state: LeadershipState, *, with_parent: bo
 def _set_state(tp: TopicPartition, state: LeadershipState) -> AddOperations:
     data = znodes.encode_partition_state(state)
     return lambda transaction: transaction.set_data(paths.partition_state(tp), data, state.partition_epoch)
-
-
-def _get_state(tp: TopicPartition) -> Start:
-    return lambda zk: zk.get_async(paths.partition_state(tp))
-
-
-def _list(path: str) -> Start:
-    return lambda zk: zk.get_children_async(path)

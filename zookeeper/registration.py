@@ -5,12 +5,12 @@ require that no broker has registered since a read: see `ClusterStore.update_isr
 
 If the node exists already, there are four cases:
 
-- If it is ours, from a call whose answer was lost, the registration is complete.
-- If another broker answers ApiVersions at an address that is not ours, the registration is refused at once.
-- If it is from an earlier run of this broker whose session has not expired, it names a log dir whose lock
-  this process holds. So that run is over, and the node is removed.
-- If it belongs to another process, this broker waits until it vanishes, for at most a session timeout and
-  two seconds. Equal addresses prove nothing, because they may be those of a NAT.
+- It is ours, from a call whose answer was lost: the registration is complete.
+- Another broker answers ApiVersions at an address that is not ours: the registration is refused at once.
+- It is from an earlier run of this broker whose session has not expired: it names a log dir whose lock this
+  process holds. So that run is over, and the node is removed.
+- It belongs to another process: this broker waits until it vanishes, for at most a session timeout and two
+  seconds. Equal addresses prove nothing, because they may be those of a NAT.
 
 Blocks; any thread that runs no event loop.
 """
@@ -21,18 +21,17 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from enum import Enum
 from typing import Any, Final
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from barnabas.protocol.channel import Channel
-from barnabas.protocol.errors import ConnectionClosed, LocalError, MalformedFrame, RequestTimedOutLocally
+from barnabas.protocol.errors import ConnectionClosed, MalformedFrame, RequestTimedOutLocally
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.zookeeper import paths, znodes
-from barnabas.zookeeper.controller_writer import first_error
-from barnabas.zookeeper.parents import make_again
+from barnabas.zookeeper.errors import BrokerIdTaken, ZooKeeperRolledBack
+from barnabas.zookeeper.requests import delete, first_error, get, recreate
 from barnabas.zookeeper.session import Start, ZooKeeperSession
 from barnabas.zookeeper.znodes import BrokerRegistration
 
@@ -42,30 +41,15 @@ _GRACE_MS: Final = 2_000
 _PROBE_TIMEOUT_MS: Final = 1_000
 
 
-class BrokerIdTaken(LocalError):
-    """Another broker is registered under this id."""
+Probe = Callable[[Endpoint], bool]
 
 
-class ZooKeeperWentBack(LocalError):
-    """ZooKeeper repeats earlier zxids, for example after a restore from an older backup."""
-
-
-class Liveness(Enum):
-    """What the address of a registration has to say."""
-
-    ANSWERS = "answers"
-    SILENT = "does not answer"
-
-
-Probe = Callable[[Endpoint], Liveness]
-
-
-def probe_broker(endpoint: Endpoint) -> Liveness:
+def answers(endpoint: Endpoint) -> bool:
     """Whether a broker answers at this address within a second."""
     return asyncio.run(_ask(endpoint))
 
 
-async def _ask(endpoint: Endpoint) -> Liveness:
+async def _ask(endpoint: Endpoint) -> bool:
     channel = Channel(
         endpoint,
         client_id="registration-probe",
@@ -75,10 +59,10 @@ async def _ask(endpoint: Endpoint) -> Liveness:
     try:
         await channel.request(ApiVersionsRequest())
     except (ConnectionClosed, RequestTimedOutLocally, MalformedFrame):
-        return Liveness.SILENT
+        return False
     finally:
         channel.close()
-    return Liveness.ANSWERS
+    return True
 
 
 def register_broker(
@@ -86,12 +70,12 @@ def register_broker(
     registration: BrokerRegistration,
     *,
     newer_than: BrokerEpoch = NO_BROKER_EPOCH,
-    probe: Probe = probe_broker,
+    probe: Probe = answers,
     grace_ms: int = _GRACE_MS,
 ) -> BrokerEpoch:
     """Create the node and return its czxid, which is above `newer_than`.
 
-    Raises BrokerIdTaken, ZooKeeperUnavailable, SessionLost, and ZooKeeperWentBack if the czxid stays below.
+    Raises BrokerIdTaken, ZooKeeperUnavailable, SessionLost, and ZooKeeperRolledBack if the czxid stays below.
     """
     path = paths.broker_id(registration.broker_id)
     data = znodes.encode_broker(registration)
@@ -99,34 +83,34 @@ def register_broker(
     while True:
         error = first_error(session.attempt(_register(path, data)).get())
         if isinstance(error, NoNodeError):
-            make_again(session, [paths.BROKER_IDS])
+            recreate(session, [paths.BROKER_IDS])
             continue
         if error is not None and not isinstance(error, NodeExistsError):
             raise error
-        gone = threading.Event()
-        found = session.attempt(_watched(path, gone))
-        if isinstance(found.error, NoNodeError):
+        changed = threading.Event()
+        outcome = session.attempt(get(path, _setter(changed)))
+        if isinstance(outcome.error, NoNodeError):
             continue
-        there, stat = found.get()
-        if stat.ephemeralOwner == session.session_id and stat.czxid > newer_than:
+        present, stat = outcome.get()
+        is_ours = stat.ephemeralOwner == session.session_id
+        if is_ours and stat.czxid > newer_than:
             log.info("registered broker %s with epoch %s", registration.broker_id, stat.czxid)
             return BrokerEpoch(stat.czxid)
-        is_ours = stat.ephemeralOwner == session.session_id
-        other = znodes.decode_broker(path, there, registration.broker_id, stat.czxid)
+        other = znodes.decode_broker(path, present, registration.broker_id, stat.czxid)
         if not is_ours:
             _refuse_if_alive(other, registration, probe)
-        if is_ours or _is_our_earlier_life(other, registration, newer_than):
-            log.info("broker %s takes over from its earlier life", registration.broker_id)
-            session.attempt(lambda zk: zk.delete_async(path))
+        if is_ours or _is_earlier_run(other, registration, newer_than):
+            log.info("broker %s replaces its earlier registration", registration.broker_id)
+            session.attempt(delete(path))
             if is_ours and error is None:
-                # It was created just now, so the next registration would not be newer.
-                raise ZooKeeperWentBack(
+                # This call created it, so the next registration would not be newer.
+                raise ZooKeeperRolledBack(
                     f"ZooKeeper registered broker {registration.broker_id} with epoch {stat.czxid}, after "
                     f"{newer_than} before, so its data are from an older backup; start this broker again"
                 )
             continue
-        left = deadline - session.threads.now_s()
-        if left <= 0:
+        left_s = deadline - session.threads.now_s()
+        if left_s <= 0:
             raise BrokerIdTaken(
                 f"broker id {registration.broker_id} is still registered by {_named(other)} after "
                 f"{session.session_timeout_ms + grace_ms} ms; this broker is {_named(registration)}. "
@@ -138,7 +122,7 @@ def register_broker(
             _named(other),
             _named(registration),
         )
-        session.threads.wait(gone, left)
+        session.threads.wait(changed, left_s)
 
 
 def _register(path: str, data: bytes) -> Start:
@@ -151,13 +135,11 @@ def _register(path: str, data: bytes) -> Start:
     return start
 
 
-def _watched(path: str, changed: threading.Event) -> Start:
-    return lambda zk: zk.get_async(path, lambda _: changed.set())
+def _setter(event: threading.Event) -> Callable[[Any], None]:
+    return lambda _: event.set()
 
 
-def _is_our_earlier_life(
-    other: BrokerRegistration, ours: BrokerRegistration, newer_than: BrokerEpoch
-) -> bool:
+def _is_earlier_run(other: BrokerRegistration, ours: BrokerRegistration, newer_than: BrokerEpoch) -> bool:
     """Whether it names a log dir that this process has locked, so that its own process is dead.
 
     A registration newer than ours does not count: only a broker on a copy of the folder can make one.
@@ -169,10 +151,10 @@ def _is_our_earlier_life(
 def _refuse_if_alive(other: BrokerRegistration, ours: BrokerRegistration, probe: Probe) -> None:
     own: Iterable[Endpoint] = [listener.endpoint for listener in ours.listeners]
     for listener in other.listeners:
-        # At our own address only we ourselves can answer: that proves nothing about another broker.
+        # Only this process can answer at its own address.
         if listener.endpoint in own:
             continue
-        if probe(listener.endpoint) is Liveness.ANSWERS:
+        if probe(listener.endpoint):
             raise BrokerIdTaken(f"broker id {ours.broker_id} is already taken by {listener.endpoint}")
 
 

@@ -1,10 +1,9 @@
 """One ZooKeeper session per process: its events, and requests that survive a lost connection.
 
-All calls block and may come from any thread except the client library's own. `run_all` pipelines: many
-requests are in flight at once, so that a thousand nodes cost a few round trips instead of a thousand. A
-request whose connection is lost is sent again, for at most a session timeout (or the connection timeout,
-while `is_patient`); its outcome then has `retried` set, since the first one may have been carried out.
-Watches only put something into a queue of their owner.
+All calls block. Any thread may call, except the client library's own. `run_all` pipelines: many requests are
+in flight at once, so a thousand nodes cost a few round trips. A request whose connection is lost is sent
+again, for at most a session timeout (or the connection timeout, while `is_starting`); its outcome then has
+`retried` set, because the first one may have been carried out. A watch may only put something into a queue.
 
 One thread delivers session events in order; see `SessionEvent`.
 """
@@ -14,6 +13,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
@@ -29,8 +29,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry, RetryFailedError
 
-from barnabas.protocol.errors import LocalError
-from barnabas.zookeeper.threads import Threads
+from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
 
 log = logging.getLogger("barnabas.zookeeper")
 
@@ -45,14 +44,19 @@ MakeClient = Callable[..., KazooClient]
 """Makes a client of the library from its keyword arguments."""
 
 
-class ZooKeeperUnavailable(LocalError):
-    """ZooKeeper could not be reached in time; a write may or may not have been carried out."""
+class Threads:
+    """Starts threads, waits and reads the clock. A simulation replaces it, to run without threads."""
 
-    retriable = True
+    def start(self, thread: threading.Thread) -> None:
+        thread.start()
 
+    def now_s(self) -> float:
+        """Monotonic."""
+        return time.monotonic()
 
-class SessionLost(LocalError):
-    """The session has expired or was closed: what it owned (ephemeral nodes, watches) is gone."""
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Whether the event was set within the time."""
+        return event.wait(timeout_s)
 
 
 class SessionEvent(Enum):
@@ -66,7 +70,7 @@ class SessionEvent(Enum):
 
 
 class Outcome(NamedTuple):
-    """Of one request: its value, or ZooKeeper's refusal; `retried` when an earlier answer was lost."""
+    """The value of a request, or ZooKeeper's refusal; `retried` if an earlier answer was lost."""
 
     value: Any
     error: KazooException | None
@@ -79,7 +83,7 @@ class Outcome(NamedTuple):
 
 
 class ZooKeeperSession:
-    """See the module. `connect` is ``host:port[,host:port…][/chroot]``."""
+    """`connect` is ``host:port[,host:port…][/chroot]``."""
 
     def __init__(
         self,
@@ -97,8 +101,8 @@ class ZooKeeperSession:
         self.session_timeout_ms = session_timeout_ms
         self._connection_timeout_ms = connection_timeout_ms
         self._on_fatal = on_fatal
-        self.is_patient = False
-        """For a process that nobody relies on yet: it goes on in the next session where one ends."""
+        self.is_starting = False
+        """While no other process relies on this one: a request continues in the next session."""
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._client = self._new_client(connect)
         self._connected = threading.Event()
@@ -128,11 +132,11 @@ class ZooKeeperSession:
             self._listeners.remove(listener)
 
     def call_soon(self, work: Callable[[], None]) -> None:
-        """Call this on the session thread, after the events that came before."""
+        """Call this on the session thread, after the events that are queued already."""
         self._states.put(work)
 
     def start(self) -> None:
-        """Connect, making the chroot when it is missing. Raises ZooKeeperUnavailable."""
+        """Connect, and create a missing chroot. Raises ZooKeeperUnavailable."""
         hosts, slash, chroot = self.connect.partition("/")
         if slash and chroot.strip("/"):
             self._make_chroot(hosts, f"/{chroot.strip('/')}")
@@ -142,7 +146,7 @@ class ZooKeeperSession:
         self.threads.start(self._thread)
 
     def close(self) -> None:
-        """End the session, which removes what is ephemeral at once. Idempotent."""
+        """End the session, which removes its ephemeral nodes at once. Idempotent."""
         if self._closing:
             return
         self._closing = True
@@ -154,18 +158,18 @@ class ZooKeeperSession:
             thread.join()
 
     def run(self, start: Start) -> Any:
-        """One request; raises the library's NoNodeError and so on, ZooKeeperUnavailable or SessionLost."""
+        """One request. Raises the library's errors, ZooKeeperUnavailable or SessionLost."""
         return self.attempt(start).get()
 
     def attempt(self, start: Start) -> Outcome:
-        """One request with its outcome, for those to whom a refusal after a retry means something else."""
+        """One request, with its outcome. Raises ZooKeeperUnavailable or SessionLost."""
         return self.run_all([start])[0]
 
     def run_all(self, starts: Sequence[Start]) -> list[Outcome]:
-        """All requests, at most 512 under way at once; outcomes in the order given.
+        """All requests, at most 512 in flight at once; outcomes in the given order.
 
-        Raises ZooKeeperUnavailable when no connection comes back within a session timeout, SessionLost when
-        the session is gone; some of the requests may then have been carried out.
+        Raises ZooKeeperUnavailable if the connection does not come back in time, or SessionLost. Some of the
+        requests may then have been carried out.
         """
         outcomes: list[Outcome | None] = [None] * len(starts)
         for first in range(0, len(starts), _WINDOW):
@@ -173,18 +177,18 @@ class ZooKeeperSession:
         return [outcome for outcome in outcomes if outcome is not None]
 
     def _run_window(self, starts: Sequence[Start], indexes: range, outcomes: list[Outcome | None]) -> None:
-        deadline = self.threads.now_s() + self._patience_s
+        deadline = self.threads.now_s() + self._request_timeout_s
         left = list(indexes)
         retried = False
         while left:
             self._wait_until_connected(deadline)
-            under_way = [(index, starts[index](self._client)) for index in left]
+            in_flight = [(index, starts[index](self._client)) for index in left]
             left = []
-            for index, result in under_way:
+            for index, result in in_flight:
                 try:
                     value = result.get(timeout=max(0.001, deadline - self.threads.now_s()))
                 except (ConnectionClosedError, SessionExpiredError) as error:
-                    if self.is_patient and isinstance(error, SessionExpiredError):
+                    if self.is_starting and isinstance(error, SessionExpiredError):
                         left.append(index)
                         continue
                     raise SessionLost(f"the ZooKeeper session is gone: {type(error).__name__}") from error
@@ -192,7 +196,7 @@ class ZooKeeperSession:
                     left.append(index)
                 except KazooTimeoutError:
                     raise ZooKeeperUnavailable(
-                        f"ZooKeeper at {self.connect} gave no answer within {self._patience_s:.1f} s"
+                        f"ZooKeeper at {self.connect} gave no answer within {self._request_timeout_s:.1f} s"
                     ) from None
                 except KazooException as error:
                     outcomes[index] = Outcome(None, error, retried)
@@ -201,8 +205,8 @@ class ZooKeeperSession:
             retried = retried or bool(left)
 
     @property
-    def _patience_s(self) -> float:
-        if self.is_patient:
+    def _request_timeout_s(self) -> float:
+        if self.is_starting:
             return max(self.session_timeout_ms, self._connection_timeout_ms) / 1000
         return self.session_timeout_ms / 1000
 
@@ -210,7 +214,7 @@ class ZooKeeperSession:
         if self.threads.wait(self._connected, max(0.0, deadline - self.threads.now_s())):
             return
         raise ZooKeeperUnavailable(
-            f"no connection to ZooKeeper at {self.connect} for {self._patience_s:.1f} s"
+            f"no connection to ZooKeeper at {self.connect} for {self._request_timeout_s:.1f} s"
         )
 
     def _new_client(self, connect: str) -> KazooClient:
@@ -236,10 +240,10 @@ class ZooKeeperSession:
         client = self._new_client(hosts)
         self._start_client(client)
         timeout_s = self._connection_timeout_ms / 1000
-        # A connection may be lost as soon as it is there; to make what was made already does no harm.
-        again = KazooRetry(max_tries=-1, delay=0.02, max_delay=_RECONNECT_MAX_DELAY_S, deadline=timeout_s)
+        # A new connection may be lost at once; a repetition does no harm.
+        retry = KazooRetry(max_tries=-1, delay=0.02, max_delay=_RECONNECT_MAX_DELAY_S, deadline=timeout_s)
         try:
-            again(client.ensure_path, chroot)
+            retry(client.ensure_path, chroot)
         except RetryFailedError:
             raise ZooKeeperUnavailable(
                 f"{chroot} could not be made in ZooKeeper at {hosts} within {self._connection_timeout_ms} ms "
@@ -266,7 +270,7 @@ class ZooKeeperSession:
             self._on_fatal(error)
 
     def deliver_next(self, timeout_s: float | None = None) -> bool:
-        """Wait for the session's next event, or work of `call_soon`, and handle it; False if there was none.
+        """Wait for the next session event or `call_soon` call, and handle it; False if there was none.
 
         The session thread runs this; a simulation calls it without the thread.
         """
@@ -303,12 +307,12 @@ class ZooKeeperSession:
 
 
 def _repeated(connect: str, session_timeout_ms: int) -> str:
-    """The servers to try, each so often that none that is silent costs us the session.
+    """The servers to try, each named several times, so that a silent server does not cost the session.
 
-    A server that is just starting takes connections and leaves some of them without an answer for ever. The
-    library waits for one for a session timeout, divided by the number of servers that it was given.
+    A starting server accepts connections and never answers some of them. The library waits for a server for
+    the session timeout divided by the number of named servers.
     """
     hosts, slash, chroot = connect.partition("/")
-    wanted = max(_HANDSHAKES, session_timeout_ms // _HANDSHAKE_MS)
+    attempts = max(_HANDSHAKES, session_timeout_ms // _HANDSHAKE_MS)
     servers = hosts.split(",")
-    return ",".join(servers * -(-wanted // len(servers))) + slash + chroot
+    return ",".join(servers * -(-attempts // len(servers))) + slash + chroot

@@ -1,12 +1,12 @@
 """`ClusterStore`: typed access to a cluster's data in ZooKeeper.
 
-Every broker has one. It reads everything, and writes the data that any broker may write: its own
-registration, the ISR of partitions it leads, notifications, the cluster id. The controller's writes go
-through the `ControllerWriter` that a won election returns.
+Every broker has one. It reads everything, and writes the data that any broker may write: its registration,
+the ISR of partitions that it leads, notifications, the cluster id, blocks of producer ids. Its parts are
+`session`, `configs` and `election`; a won election returns the `ControllerWriter` for a controller's writes.
 
-All calls block, may come from any thread (watch callbacks aside) and are bounded by the session timeout; each
-may raise `ZooKeeperUnavailable` or `SessionLost`. A watch passed in is called at most once, from the client
-library's thread, also when the connection is lost: it may only put something into a queue.
+All calls block, may come from any thread but the client library's, and are bounded by the session timeout;
+each may raise `ZooKeeperUnavailable` or `SessionLost`. A watch is called at most once, on the library's
+thread, also when the connection is lost: it may only put something into a queue.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Final
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
@@ -27,28 +28,23 @@ from barnabas.protocol.ids import (
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
-    LeaderEpoch,
     TopicId,
     TopicPartition,
 )
 from barnabas.zookeeper import paths, znodes
-from barnabas.zookeeper.config_store import ConfigStore, Entity, EntityKind
-from barnabas.zookeeper.controller_writer import ControllerWriter, first_error
-from barnabas.zookeeper.parents import children, make_again
-from barnabas.zookeeper.registration import register_broker
-from barnabas.zookeeper.seat import Seat
-from barnabas.zookeeper.session import (
-    MakeClient,
-    SessionEvent,
+from barnabas.zookeeper.configs import ConfigStore, Entity
+from barnabas.zookeeper.controller_election import ControllerElection
+from barnabas.zookeeper.errors import (
+    PartitionStateConflict,
+    ReplicaNotRegistered,
     SessionLost,
-    Start,
-    ZooKeeperSession,
     ZooKeeperUnavailable,
 )
-from barnabas.zookeeper.threads import Threads
+from barnabas.zookeeper.registration import register_broker
+from barnabas.zookeeper.requests import Watch, ensure, exists, first_error, get, list_children, read, recreate
+from barnabas.zookeeper.session import MakeClient, SessionEvent, Start, Threads, ZooKeeperSession
 from barnabas.zookeeper.znodes import (
     BrokerRegistration,
-    ControllerNode,
     LeadershipState,
     MalformedZnode,
     StoredConfig,
@@ -57,53 +53,19 @@ from barnabas.zookeeper.znodes import (
 
 log = logging.getLogger("barnabas.controller")
 
-Watch = Callable[[Any], None]
-
-_ISR_ROUNDS = 10
-_ANY_VERSION = -1
-_NOBODY: Mapping[BrokerId, BrokerEpoch] = MappingProxyType({})
-
-
-class PartitionStateConflict(LocalError):
-    """The state znode is not at the version that was expected.
-
-    `current` is what stands there now, or None when the partition is gone.
-    """
-
-    def __init__(self, tp: TopicPartition, expected: int, current: LeadershipState | None) -> None:
-        found = "no such node" if current is None else f"version {current.partition_epoch}: {current}"
-        super().__init__(f"state of {tp}: expected version {expected}, found {found}")
-        self.current = current
-
-
-class ReplicaNotRegistered(LocalError):
-    """A broker that was to join an ISR is not registered with the epoch given; nothing was written."""
-
-
-class IsrStore(Protocol):
-    """What a leader sees of the store; any thread, blocks."""
-
-    def update_isr(
-        self,
-        tp: TopicPartition,
-        leader: BrokerId,
-        leader_epoch: LeaderEpoch,
-        controller_epoch: ControllerEpoch,
-        isr: tuple[BrokerId, ...],
-        expected_partition_epoch: int,
-        joining: Mapping[BrokerId, BrokerEpoch] = ...,
-        broker_epoch: BrokerEpoch = ...,
-        topic_id: TopicId = ...,
-    ) -> int: ...
-
-    def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None: ...
+PRODUCER_ID_BLOCK_SIZE: Final = 1_000
+_LARGEST_PRODUCER_ID: Final = (1 << 63) - 1
+_CLAIM_ROUNDS: Final = 100
+_ISR_ROUNDS: Final = 10
+_ANY_VERSION: Final = -1
+_NO_BROKERS: Mapping[BrokerId, BrokerEpoch] = MappingProxyType({})
 
 
 class ClusterStore:
     """See the module. `connect` is ``host:port[,host:port…][/chroot]``.
 
-    `on_session_event` is called on the session thread and may block; `on_fatal` is called should that thread
-    end by an error.
+    `on_session_event` is called on the session thread and may block. `on_fatal` is called if an error ends
+    that thread.
     """
 
     def __init__(
@@ -126,42 +88,34 @@ class ClusterStore:
             threads=threads,
         )
         self.configs = ConfigStore(self.session)
-        self._seat = Seat(self.session, self._highest_written_epoch)
+        self.election = ControllerElection(self.session, self._highest_written_epoch)
         # The last readable registrations, in case a node is corrupted by hand later.
         self._registrations: dict[BrokerId, BrokerRegistration] = {}
         if on_session_event is not None:
             self.session.add_listener(on_session_event)
 
     def start(self) -> None:
-        """Connect and create what every cluster has. Raises ZooKeeperUnavailable naming the address."""
+        """Connect and create the nodes that every cluster has. Raises ZooKeeperUnavailable."""
         self.session.start()
-        for outcome in self.session.run_all([_ensure(path) for path in paths.PERSISTENT]):
+        for outcome in self.session.run_all([ensure(path) for path in paths.PERSISTENT]):
             outcome.get()
-
-    def close(self) -> None:
-        """End the session; what is ephemeral vanishes at once."""
-        self.session.close()
-
-    def add_session_listener(self, listener: Callable[[SessionEvent], None]) -> None:
-        self.session.add_listener(listener)
-
-    def remove_session_listener(self, listener: Callable[[SessionEvent], None]) -> None:
-        self.session.remove_listener(listener)
 
     # Brokers
 
     def cluster_id(self) -> str:
         """The cluster's id, created by the first caller."""
-        fresh = znodes.encode_cluster_id(znodes.encode_uuid(znodes.random_uuid()))
-        found = self._data(paths.CLUSTER_ID)
-        if found is None:
-            made = self.session.attempt(lambda zk: zk.create_async(paths.CLUSTER_ID, fresh, makepath=True))
-            if made.error is not None and not isinstance(made.error, NodeExistsError):
-                raise made.error
-            found = self._data(paths.CLUSTER_ID)
-        if found is None:
+        new_id = znodes.encode_cluster_id(znodes.encode_uuid(znodes.random_uuid()))
+        node = self._read([paths.CLUSTER_ID])
+        if not node:
+            created = self.session.attempt(
+                lambda zk: zk.create_async(paths.CLUSTER_ID, new_id, makepath=True)
+            )
+            if created.error is not None and not isinstance(created.error, NodeExistsError):
+                raise created.error
+            node = self._read([paths.CLUSTER_ID])
+        if not node:
             raise MalformedZnode(f"{paths.CLUSTER_ID} was deleted while it was being read")
-        return znodes.decode_cluster_id(paths.CLUSTER_ID, found[0])
+        return znodes.decode_cluster_id(paths.CLUSTER_ID, node[paths.CLUSTER_ID][0])
 
     def register_broker(
         self, registration: BrokerRegistration, *, newer_than: BrokerEpoch = NO_BROKER_EPOCH
@@ -171,12 +125,16 @@ class ClusterStore:
 
     def is_registered(self, broker: BrokerId, broker_epoch: BrokerEpoch, watch: Watch) -> bool:
         """Whether the registration with this epoch exists; its node is watched in either case."""
-        stat = self.session.run(lambda zk: zk.exists_async(paths.broker_id(broker), watch))
+        stat = self.session.run(exists(paths.broker_id(broker), watch))
         return stat is not None and stat.czxid == broker_epoch
 
     def brokers(self, watch: Watch | None = None) -> dict[BrokerId, BrokerRegistration]:
         """All brokers whose registration is readable, or was readable before."""
-        ids = [BrokerId(int(name)) for name in self._children(paths.BROKER_IDS, watch) if name.isdecimal()]
+        ids = [
+            BrokerId(int(name))
+            for name in list_children(self.session, paths.BROKER_IDS, watch)
+            if name.isdecimal()
+        ]
         by_path = {paths.broker_id(broker): broker for broker in ids}
         registrations = {}
         for path, (data, stat) in self._read(list(by_path)).items():
@@ -188,7 +146,7 @@ class ClusterStore:
                 if known is None or known.broker_epoch != stat.czxid:
                     log.error("ignored: %s", error)
                     continue
-                # The node is the same, so the process is too; only the data has changed.
+                # The node is the same, so the process is the same; only the data has changed.
                 log.error("keeping the registration that was read before: %s", error)
                 registrations[broker] = known
         self._registrations = registrations
@@ -197,34 +155,33 @@ class ClusterStore:
     # Topics
 
     def topics(self, watch: Watch | None = None) -> list[str]:
-        return self._children(paths.TOPICS, watch)
+        return list_children(self.session, paths.TOPICS, watch)
 
     def topic_assignments(
         self, topics: Iterable[str], watch: Callable[[str], None] | None = None
     ) -> dict[str, TopicAssignment | MalformedZnode]:
-        """By topic; one that is gone is left out, one that cannot be read comes as its error.
+        """By topic; missing topics are omitted, and an unreadable one is returned as its error.
 
         The watch is called with the topic's name.
         """
         names = {paths.topic(name): name for name in topics}
         watches = {} if watch is None else {path: _naming(watch, name) for path, name in names.items()}
-        found = self._read(list(names), watches)
-        result: dict[str, TopicAssignment | MalformedZnode] = {}
-        for path, (data, stat) in found.items():
+        assignments: dict[str, TopicAssignment | MalformedZnode] = {}
+        for path, (data, stat) in self._read(list(names), watches).items():
             name = names[path]
             try:
-                result[name] = znodes.decode_topic(path, data, stat.version)
+                assignments[name] = znodes.decode_topic(path, data, stat.version)
             except MalformedZnode as error:
-                result[name] = error
-        return result
+                assignments[name] = error
+        return assignments
 
     def topic_configs(self, topics: Iterable[str]) -> dict[str, StoredConfig]:
         """The overrides by topic; one without a readable node has none."""
-        found = self.configs.read(Entity(EntityKind.TOPIC, name) for name in topics)
-        return {entity.name: config for entity, config in found.items()}
+        configs = self.configs.read(Entity.topic(name) for name in topics)
+        return {entity.name: config for entity, config in configs.items()}
 
     def partition_states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
-        """What stands in the state znodes; partitions without a readable one are left out."""
+        """The states of the partitions that have a readable state znode."""
         by_path = {paths.partition_state(tp): tp for tp in partitions}
         return {
             by_path[path]: state
@@ -233,26 +190,24 @@ class ClusterStore:
         }
 
     def deletion_requests(self, watch: Watch | None = None) -> list[str]:
-        return self._children(paths.DELETE_TOPICS, watch)
+        return list_children(self.session, paths.DELETE_TOPICS, watch)
 
     # ISR
 
     def update_isr(
         self,
         tp: TopicPartition,
-        leader: BrokerId,
-        leader_epoch: LeaderEpoch,
-        controller_epoch: ControllerEpoch,
-        isr: tuple[BrokerId, ...],
-        expected_partition_epoch: int,
-        joining: Mapping[BrokerId, BrokerEpoch] = _NOBODY,
+        state: LeadershipState,
+        *,
+        joining: Mapping[BrokerId, BrokerEpoch] = _NO_BROKERS,
         broker_epoch: BrokerEpoch = NO_BROKER_EPOCH,
         topic_id: TopicId = NO_TOPIC_ID,
     ) -> int:
-        """Write the state by compare-and-set on the znode's version, and return the new version.
+        """Write a leader's state if the znode is at its `partition_epoch`; returns the new version.
 
-        Raises PartitionStateConflict when the version differs, unless what stands there is this very write,
-        done before by a call whose answer was lost: calling again after ZooKeeperUnavailable is safe.
+        The broker epochs of the ISR are added. Raises PartitionStateConflict if the version differs, unless
+        the present state is this very write, made by a call whose answer was lost: calling again after
+        ZooKeeperUnavailable is safe.
 
         The ``joining`` replicas must be registered with these epochs at the moment of the write (KIP-903),
         else ReplicaNotRegistered is raised. Then earlier attempts cannot succeed later either, because they
@@ -266,27 +221,22 @@ class ClusterStore:
         its name, and the versions of its nodes begin at 0 again. Raises MalformedZnode while the topic's node
         cannot be read, because without its id the write could hit the state of another topic.
         """
-        # Of the state that is replaced; if that changes, the compare-and-set fails.
+        # If this state changes before the write, the compare-and-set fails.
         before, present_id = self._state_and_topic_id(tp)
         if present_id != topic_id and NO_TOPIC_ID not in (present_id, topic_id):
-            raise PartitionStateConflict(tp, expected_partition_epoch, before)
-        known = {} if before is None else before.broker_epochs
-        state = LeadershipState(
-            leader=leader,
-            leader_epoch=leader_epoch,
-            isr=isr,
-            controller_epoch=controller_epoch,
-            partition_epoch=expected_partition_epoch,
-            broker_epochs={broker: epoch for broker, epoch in {**known, **joining}.items() if broker in isr},
-        )
+            raise PartitionStateConflict(tp, state.partition_epoch, before)
+        epochs = {**({} if before is None else before.broker_epochs), **joining}
+        state = replace(state, broker_epochs={b: epoch for b, epoch in epochs.items() if b in state.isr})
         path, data = paths.partition_state(tp), znodes.encode_partition_state(state)
-        lives = dict(joining) if broker_epoch == NO_BROKER_EPOCH else {**joining, leader: broker_epoch}
+        required = dict(joining)
+        if broker_epoch != NO_BROKER_EPOCH:
+            required[state.leader] = broker_epoch
         missing: set[BrokerId] = set()
         for _ in range(_ISR_ROUNDS):
-            version, missing = self._registrations_version(lives) if lives else (None, missing)
+            version, missing = self._registrations_version(required) if required else (None, missing)
             if missing:
                 break
-            outcome = self.session.attempt(_set_state(path, data, expected_partition_epoch, lives, version))
+            outcome = self.session.attempt(_set_state(path, data, state.partition_epoch, required, version))
             results = outcome.get()
             error = first_error(results)
             if error is None:
@@ -302,23 +252,23 @@ class ClusterStore:
     def _state_and_topic_id(self, tp: TopicPartition) -> tuple[LeadershipState | None, TopicId]:
         """Read both in one round trip. Raises MalformedZnode if the topic's node cannot be read."""
         state_path, topic_path = paths.partition_state(tp), paths.topic(tp.topic)
-        found = self._read([state_path, topic_path])
+        nodes = self._read([state_path, topic_path])
         state, topic_id = None, NO_TOPIC_ID
-        if state_path in found:
-            data, stat = found[state_path]
+        if state_path in nodes:
+            data, stat = nodes[state_path]
             state = znodes.readable_partition_state(state_path, data, stat.version)
-        if topic_path in found:
-            topic_id = znodes.decode_topic(topic_path, found[topic_path][0]).topic_id
+        if topic_path in nodes:
+            topic_id = znodes.decode_topic(topic_path, nodes[topic_path][0]).topic_id
         return state, topic_id
 
     def _not_written(self, tp: TopicPartition, state: LeadershipState, missing: set[BrokerId]) -> int:
-        """The version, if an earlier attempt has written the state; else raises why this one failed."""
+        """The version if an earlier attempt has written the state; else raises the reason of the failure."""
         current = self.partition_states([tp]).get(tp)
         if current == replace(state, partition_epoch=state.partition_epoch + 1):
             return current.partition_epoch
         if missing and current is not None and current.partition_epoch == state.partition_epoch:
-            gone = f"{tp}: brokers {sorted(missing)} are no longer registered with the expected epochs"
-            raise SessionLost(gone) if state.leader in missing else ReplicaNotRegistered(gone)
+            reason = f"{tp}: brokers {sorted(missing)} are no longer registered with the expected epochs"
+            raise SessionLost(reason) if state.leader in missing else ReplicaNotRegistered(reason)
         raise PartitionStateConflict(tp, state.partition_epoch, current)
 
     def _registrations_version(
@@ -328,29 +278,28 @@ class ClusterStore:
 
         The version is read first, so that a registration in between makes the write fail.
         """
-        parent = self.session.run(lambda zk: zk.exists_async(paths.BROKER_IDS))
+        parent = self.session.run(exists(paths.BROKER_IDS))
         if parent is None:
             # Deleted by hand, with all registrations.
             return None, set(expected)
-        found = self._read([paths.broker_id(broker) for broker in expected])
+        nodes = self._read([paths.broker_id(broker) for broker in expected])
         missing = set()
         for broker, epoch in expected.items():
-            registration = found.get(paths.broker_id(broker))
-            if registration is None or registration[1].czxid != epoch:
+            node = nodes.get(paths.broker_id(broker))
+            if node is None or node[1].czxid != epoch:
                 missing.add(broker)
         return int(parent.version), missing
 
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
-        """Tell the controller of changed ISRs, so that it tells everybody; a repetition does no harm."""
+        """Notify the controller of changed ISRs, so that it updates all brokers. May be repeated."""
         data = znodes.encode_isr_change(list(partitions))
         self._notify(paths.ISR_CHANGES, paths.ISR_CHANGE_PREFIX, data)
 
     def isr_changes(self, watch: Watch | None = None) -> dict[str, list[TopicPartition]]:
-        """By notification; one that cannot be read names no partition."""
-        names = self._children(paths.ISR_CHANGES, watch)
-        found = self._read([paths.isr_change(name) for name in names])
+        """By notification; an unreadable one names no partition."""
+        names = list_children(self.session, paths.ISR_CHANGES, watch)
         changes = {}
-        for path, (data, _) in found.items():
+        for path, (data, _) in self._read([paths.isr_change(name) for name in names]).items():
             try:
                 partitions = znodes.decode_isr_change(path, data)
             except MalformedZnode as error:
@@ -362,13 +311,13 @@ class ClusterStore:
     # Failed log dirs
 
     def notify_log_dir_failure(self, broker: BrokerId) -> None:
-        """Tell the controller that a broker has lost a log dir; a repetition does no harm."""
+        """Notify the controller that a broker has lost a log dir. May be repeated."""
         data = znodes.encode_log_dir_event(broker)
         self._notify(paths.LOG_DIR_EVENTS, paths.LOG_DIR_EVENT_PREFIX, data)
 
     def log_dir_failures(self, watch: Watch | None = None) -> dict[str, BrokerId | None]:
         """The brokers that have lost a log dir, by notification; None for an unreadable one."""
-        names = self._children(paths.LOG_DIR_EVENTS, watch)
+        names = list_children(self.session, paths.LOG_DIR_EVENTS, watch)
         failures: dict[str, BrokerId | None] = {}
         for path, (data, _) in self._read([paths.log_dir_event(name) for name in names]).items():
             name = path.rpartition("/")[2]
@@ -380,29 +329,42 @@ class ClusterStore:
         return failures
 
     def _notify(self, parent: str, prefix: str, data: bytes) -> None:
-        made = self.session.attempt(lambda zk: zk.create_async(prefix, data, sequence=True))
-        if isinstance(made.error, NoNodeError):
-            make_again(self.session, [parent])
-            made = self.session.attempt(lambda zk: zk.create_async(prefix, data, sequence=True))
-        made.get()
+        created = self.session.attempt(lambda zk: zk.create_async(prefix, data, sequence=True))
+        if isinstance(created.error, NoNodeError):
+            recreate(self.session, [parent])
+            created = self.session.attempt(lambda zk: zk.create_async(prefix, data, sequence=True))
+        created.get()
 
-    # The controller
+    # Producer ids
 
-    def controller(self, watch: Watch | None = None) -> ControllerNode | None:
-        """The controller's node; see `Seat.holder`."""
-        return self._seat.holder(watch)
+    def claim_producer_ids(self, broker: BrokerId) -> range:
+        """The next block of ids, for this broker alone; the ids of a claim whose answer was lost stay unused.
 
-    def controller_epoch(self) -> ControllerEpoch:
-        """The epoch of the last election, 0 before the first."""
-        return self._seat.epoch()
-
-    def become_controller(self, broker: BrokerId) -> ControllerWriter | None:
-        """Stand for election: None when another broker is the controller."""
-        return self._seat.take(broker)
-
-    def depose_controller(self, seen: ControllerNode, broker: BrokerId) -> ControllerWriter | None:
-        """Become controller in place of a dead process; None if its node is gone."""
-        return self._seat.take_from(seen, broker)
+        Source: `ProducerIdBlockZNode` of Apache Kafka 3.9, whose brokers use the same node. Raises
+        ZooKeeperUnavailable (also if others were faster a hundred times), SessionLost or MalformedZnode.
+        """
+        path = paths.PRODUCER_ID_BLOCK
+        for _ in range(_CLAIM_ROUNDS):
+            outcome = self.session.attempt(get(path))
+            if isinstance(outcome.error, NoNodeError):
+                # Without data, as Kafka creates it, so that every claim is a compare-and-set.
+                created = self.session.attempt(lambda zk: zk.create_async(path, b""))
+                if created.error is not None and not isinstance(created.error, NodeExistsError):
+                    raise created.error
+                continue
+            data, stat = outcome.get()
+            first = znodes.decode_producer_id_block(path, data).stop if data else 0
+            if first > _LARGEST_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
+                raise LocalError(f"no producer ids are left; {path} holds {data!r}")
+            block = range(first, first + PRODUCER_ID_BLOCK_SIZE)
+            claim = partial(_set, path, znodes.encode_producer_id_block(broker, block), stat.version)
+            claimed = self.session.attempt(claim)
+            if claimed.error is None:
+                log.info("broker %d has the producer ids %d to %d", broker, block.start, block.stop - 1)
+                return block
+            if not isinstance(claimed.error, BadVersionError | NoNodeError):
+                raise claimed.error
+        raise ZooKeeperUnavailable(f"{path}: others were faster {_CLAIM_ROUNDS} times")
 
     def _highest_written_epoch(self) -> ControllerEpoch:
         assigned = self.topic_assignments(self.topics())
@@ -414,31 +376,18 @@ class ClusterStore:
         )
         return max((state.controller_epoch for state in states.values()), default=ControllerEpoch(0))
 
-    def _children(self, path: str, watch: Watch | None) -> list[str]:
-        return children(self.session, path, watch)
-
-    def _data(self, path: str) -> tuple[bytes, Any] | None:
-        return self._read([path]).get(path)
-
     def _read(
-        self, wanted: Sequence[str], watches: Mapping[str, Watch] | None = None
-    ) -> Mapping[str, tuple[bytes, Any]]:
-        """Data and stat by path; nodes that do not exist are left out, and not watched."""
-        found = {}
-        by_path = watches or {}
-        outcomes = self.session.run_all([_get(path, by_path.get(path)) for path in wanted])
-        for path, outcome in zip(wanted, outcomes, strict=True):
-            if not isinstance(outcome.error, NoNodeError):
-                found[path] = outcome.get()
-        return found
-
-
-def _get(path: str, watch: Watch | None = None) -> Start:
-    return lambda zk: zk.get_async(path, watch)
+        self, node_paths: Sequence[str], watches: Mapping[str, Watch] | None = None
+    ) -> dict[str, tuple[bytes, Any]]:
+        return read(self.session, node_paths, watches)
 
 
 def _naming(watch: Callable[[str], None], name: str) -> Watch:
     return lambda _: watch(name)
+
+
+def _set(path: str, data: bytes, version: int, zk: Any) -> Any:
+    return zk.set_async(path, data, version)
 
 
 def _set_state(
@@ -456,7 +405,3 @@ def _set_state(
         return transaction.commit_async()
 
     return start
-
-
-def _ensure(path: str) -> Start:
-    return lambda zk: zk.ensure_path_async(path)

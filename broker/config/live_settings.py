@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.config.layers import ConfigLayers
 from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.zookeeper.configs import ALL_BROKERS, Entity, EntityKind
+from barnabas.zookeeper.znodes import StoredConfig
 
 logger = logging.getLogger(__name__)
-
-
-class Written(NamedTuple):
-    """Settings as texts, and the zxid at which they were written."""
-
-    values: Mapping[str, str]
-    zxid: int
 
 
 class LiveSettings:
@@ -41,6 +35,7 @@ class LiveSettings:
         topics_written: Callable[[Collection[str]], None],
         layers_changed: Callable[[ConfigLayers], None],
     ) -> None:
+        self._own = Entity.broker(config.broker_id)
         self._table = table
         self._layers = ConfigLayers(config)
         self._broker: Mapping[str, str] = {}
@@ -49,23 +44,31 @@ class LiveSettings:
         self._topics_written = topics_written
         self._layers_changed = layers_changed
 
-    def take_topics(self, found: Mapping[str, Written]) -> None:
-        """The settings of topics as they stand there now."""
-        changed = [name for name, one in found.items() if self._table.update(name, one.values, one.zxid)]
+    def take(self, configs: Mapping[Entity, StoredConfig]) -> None:
+        """Apply the present settings of these topics and brokers, as `ConfigChanges` calls it."""
+        self._take_topics(
+            {
+                entity.name: config
+                for entity, config in configs.items()
+                if entity.kind is EntityKind.TOPIC and config.exists
+            }
+        )
+        own, defaults = configs.get(self._own), configs.get(ALL_BROKERS)
+        if own is not None and own.is_readable:
+            self._broker = own.values
+            self._take_layers()
+        if defaults is not None and defaults.is_readable:
+            self._all_brokers = defaults.values
+            self._take_layers()
+
+    def _take_topics(self, configs: Mapping[str, StoredConfig]) -> None:
+        changed = [
+            name for name, config in configs.items() if self._table.update(name, config.values, config.zxid)
+        ]
         if changed:
             self._topics_changed(changed)
-        if found:
-            self._topics_written(found.keys())
-
-    def take_broker(self, values: Mapping[str, str]) -> None:
-        """The settings of this broker."""
-        self._broker = values
-        self._take_layers()
-
-    def take_all_brokers(self, values: Mapping[str, str]) -> None:
-        """The settings that hold for every broker which has none of its own."""
-        self._all_brokers = values
-        self._take_layers()
+        if configs:
+            self._topics_written(configs.keys())
 
     def _take_layers(self) -> None:
         layers, problems = ConfigLayers.of(self._layers.static, self._broker, self._all_brokers)

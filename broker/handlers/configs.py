@@ -17,7 +17,7 @@ from barnabas.broker.config import rules as config_rules
 from barnabas.broker.config.layers import ConfigLayers
 from barnabas.broker.config.rules import Alteration
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.services import ALL_BROKERS, ConfigResource, Services
+from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.slow import submit
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.messages.configs import (
@@ -34,6 +34,7 @@ from barnabas.protocol.messages.configs import (
     IncrementalAlterConfigsResponse,
 )
 from barnabas.protocol.topic_names import validate_topic_name
+from barnabas.zookeeper.configs import ALL_BROKERS, Entity, EntityKind
 
 logger = logging.getLogger(__name__)
 
@@ -103,13 +104,13 @@ def _altered(
 # Which resource
 
 
-def _resource(services: Services, kind: int, name: str) -> ConfigResource:
+def _entity(services: Services, kind: int, name: str) -> Entity:
     """The resource of a request. Raises INVALID_REQUEST, or for topics as Metadata does."""
     if kind == ConfigResourceType.TOPIC:
         validate_topic_name(name)
         if name not in services.metadata.current.topics:
             raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic {name!r} does not exist")
-        return ConfigResource(ConfigResourceType.TOPIC, name)
+        return Entity.topic(name)
     if kind != ConfigResourceType.BROKER:
         raise api_error(ErrorCode.INVALID_REQUEST, f"resource type {kind}; expected 2 (topic) or 4 (broker)")
     own = str(services.config.broker_id)
@@ -118,18 +119,18 @@ def _resource(services: Services, kind: int, name: str) -> ConfigResource:
             ErrorCode.INVALID_REQUEST,
             f"this is broker {own}; expected its id or the empty name for all brokers, not {name!r}",
         )
-    return ConfigResource(ConfigResourceType.BROKER, name)
+    return Entity.broker(services.config.broker_id) if name else ALL_BROKERS
 
 
-def _layers(services: Services, found: Mapping[ConfigResource, Settings]) -> ConfigLayers:
+def _layers(services: Services, found: Mapping[Entity, Settings]) -> ConfigLayers:
     layers, problems = ConfigLayers.of(services.config, found[_own(services)], found[ALL_BROKERS])
     if problems:
         logger.error("dynamic settings that are not usable: %s", "; ".join(problems))
     return layers
 
 
-def _own(services: Services) -> ConfigResource:
-    return ConfigResource(ConfigResourceType.BROKER, str(services.config.broker_id))
+def _own(services: Services) -> Entity:
+    return Entity.broker(services.config.broker_id)
 
 
 # Describing
@@ -139,29 +140,29 @@ def _describe(services: Services, request: ApiRequest) -> None:
     body: DescribeConfigsRequest = request.body
     # Each once, by what is asked of it last, or few bytes could ask for gigabytes.
     body.resources = list({(one.resource_type, one.resource_name): one for one in body.resources}.values())
-    resources: list[ConfigResource | ApiError] = []
+    entities: list[Entity | ApiError] = []
     for asked in body.resources:
         try:
-            resources.append(_resource(services, asked.resource_type, asked.resource_name))
+            entities.append(_entity(services, asked.resource_type, asked.resource_name))
         except ApiError as error:
-            resources.append(error)
-    wanted = {one for one in resources if isinstance(one, ConfigResource)} | {_own(services), ALL_BROKERS}
-    found: Mapping[ConfigResource, Settings] | ApiError
+            entities.append(error)
+    named = {entity for entity in entities if isinstance(entity, Entity)}
+    found: Mapping[Entity, Settings] | ApiError
     try:
-        found = services.configs.read(wanted)
+        found = services.configs.values(named | {_own(services), ALL_BROKERS})
     except ApiError as error:
         found = error
     results = []
-    for asked, resource in zip(body.resources, resources, strict=True):
+    for asked, entity in zip(body.resources, entities, strict=True):
         result = DescribeConfigsResult(
             error_code=ErrorCode.NONE, resource_type=asked.resource_type, resource_name=asked.resource_name
         )
-        problem = next((one for one in (resource, found) if isinstance(one, ApiError)), None)
+        problem = next((one for one in (entity, found) if isinstance(one, ApiError)), None)
         if problem is not None:
             result.error_code, result.error_message = problem.code, problem.text
-        elif isinstance(resource, ConfigResource) and not isinstance(found, ApiError):
+        elif isinstance(entity, Entity) and not isinstance(found, ApiError):
             result.configs = config_rules.trimmed(
-                _described(services, asked, resource, found),
+                _described(services, asked, entity, found),
                 synonyms=body.include_synonyms,
                 documentation=body.include_documentation,
             )
@@ -172,15 +173,15 @@ def _describe(services: Services, request: ApiRequest) -> None:
 def _described(
     services: Services,
     asked: DescribeConfigsResource,
-    resource: ConfigResource,
-    found: Mapping[ConfigResource, Settings],
+    entity: Entity,
+    found: Mapping[Entity, Settings],
 ) -> list[DescribeConfigsResourceResult]:
     # An empty list of names asks for all, as Kafka's older clients mean it.
     names = asked.configuration_keys or None
     layers = _layers(services, found)
-    if resource.kind is ConfigResourceType.TOPIC:
-        return config_rules.describe_topic(found[resource], layers, names)
-    if resource == ALL_BROKERS:
+    if entity.kind is EntityKind.TOPIC:
+        return config_rules.describe_topic(found[entity], layers, names)
+    if entity == ALL_BROKERS:
         return config_rules.describe_all_brokers(layers, names)
     return config_rules.describe_broker(layers, names)
 
@@ -200,18 +201,21 @@ def _change_all(
         try:
             if counts[kind, name] > 1:
                 raise api_error(ErrorCode.INVALID_REQUEST, f"resource {name!r} is named more than once")
-            _change(services, _resource(services, kind, name), edit, validate_only=validate_only)
+            entity = _entity(services, kind, name)
+            _change(services, ConfigResourceType(kind), entity, edit, validate_only)
         except ApiError as error:
             response.error_code, response.error_message = error.code, error.text
         responses.append(response)
     return responses
 
 
-def _change(services: Services, resource: ConfigResource, edit: Edit, *, validate_only: bool) -> None:
-    found = services.configs.read({resource, _own(services), ALL_BROKERS})
+def _change(
+    services: Services, kind: ConfigResourceType, entity: Entity, edit: Edit, validate_only: bool
+) -> None:
+    found = services.configs.values({entity, _own(services), ALL_BROKERS})
     layers = _layers(services, found)
     if validate_only:
-        edit(resource.kind, found[resource], layers)
+        edit(kind, found[entity], layers)
         return
-    services.configs.change(resource, lambda current: edit(resource.kind, current, layers))
-    logger.info("settings of %s %r were changed", resource.kind.name.lower(), resource.name)
+    services.configs.change(entity, lambda current: edit(kind, current, layers))
+    logger.info("settings of %s were changed", entity.path)

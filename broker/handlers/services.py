@@ -1,13 +1,13 @@
 """The dependencies of the handlers, built by the composition root.
 
-The controller's side appears only as protocols, because the broker does not import it.
+The controller appears only as protocols, because the handlers do not import it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Protocol
 
 from barnabas.broker.auto_topics import AutoTopicCreation
 from barnabas.broker.config.broker_config import BrokerConfig
@@ -21,7 +21,6 @@ from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.slow_work import SlowWork
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
-from barnabas.protocol.messages.configs import ConfigResourceType
 from barnabas.protocol.messages.partitions import CreatePartitionsTopic, CreatePartitionsTopicResult
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
@@ -29,52 +28,25 @@ from barnabas.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicState,
 )
+from barnabas.zookeeper.configs import ConfigStore
 
 ShutdownAnswer = Callable[[ErrorCode, Sequence[TopicPartition]], None]
 
 
-class ConfigResource(NamedTuple):
-    """What has settings: a topic, a broker by its id in digits, or all brokers under the empty name."""
-
-    kind: ConfigResourceType
-    name: str
-
-
-ALL_BROKERS: Final = ConfigResource(ConfigResourceType.BROKER, "")
-
-
-class GrownTopic(NamedTuple):
-    """What became of a topic that was to get more partitions, and how many it has after it."""
-
-    result: CreatePartitionsTopicResult
-    topic_id: TopicId
-    num_partitions: int
-
-
 class TopicWork(Protocol):
-    """Creating, growing and deleting topics in ZooKeeper; the calls block."""
+    """Creating, growing and deleting topics in ZooKeeper; `TopicAdmin` of the controller. The calls block."""
 
-    def create(
-        self, topics: Sequence[CreatableTopic], *, validate_only: bool
+    def create_topics(
+        self, topics: Sequence[CreatableTopic], *, validate_only: bool = False
     ) -> list[CreatableTopicResult]: ...
 
     def create_partitions(
-        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool
-    ) -> list[GrownTopic]: ...
-
-    def delete(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]: ...
-
-
-class ConfigWork(Protocol):
-    """The settings that stand in ZooKeeper, as texts; the calls block and raise ApiError."""
-
-    def read(self, resources: Collection[ConfigResource]) -> dict[ConfigResource, Mapping[str, str]]: ...
-
-    def change(
-        self, resource: ConfigResource, edit: Callable[[Mapping[str, str]], Mapping[str, str]]
-    ) -> None:
-        """Write what ``edit`` makes of the current settings; it is called again when others write too."""
+        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool = False
+    ) -> Sequence[tuple[CreatePartitionsTopicResult, TopicId, int]]:
+        """The results, each with the topic's id and its number of partitions afterwards."""
         ...
+
+    def delete_topics(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]: ...
 
 
 class ControllerFace(Protocol):
@@ -99,7 +71,7 @@ class Services:
     topic_purgatory: Purgatory
     topics: TopicWork
     auto_topics: AutoTopicCreation
-    configs: ConfigWork
+    configs: ConfigStore
     controller: ControllerFace
     slow_work: SlowWork
     producer_ids: ProducerIds

@@ -15,13 +15,12 @@ from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.config import rules as config_rules
 from barnabas.broker.config.layers import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.services import ALL_BROKERS, ConfigResource, GrownTopic, Services
+from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.slow import submit
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import DelayedOperation
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, TopicId
-from barnabas.protocol.messages.configs import ConfigResourceType
+from barnabas.protocol.ids import NO_BROKER, TopicId
 from barnabas.protocol.messages.partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -39,6 +38,7 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicState,
 )
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
+from barnabas.zookeeper.configs import ALL_BROKERS, Entity
 
 _ASK_THE_CONTROLLER: Final = "this broker is not the controller; Metadata names the one that is"
 _DISABLED_CODE_SINCE: Final = 3
@@ -146,7 +146,7 @@ def handle_create(services: Services, request: ApiRequest) -> None:
 
 
 def _create(services: Services, request: ApiRequest, body: CreateTopicsRequest) -> None:
-    results = services.topics.create(body.topics, validate_only=body.validate_only)
+    results = services.topics.create_topics(body.topics, validate_only=body.validate_only)
     _describe_configs(services, body.topics, results)
     made = [] if body.validate_only else [one for one in results if one.error_code == ErrorCode.NONE]
     _answer_when_served(
@@ -162,12 +162,12 @@ def _describe_configs(
     services: Services, topics: Collection[CreatableTopic], results: Collection[CreatableTopicResult]
 ) -> None:
     """Tell the settings that the topics have (KIP-525), where that can be told."""
-    own = ConfigResource(ConfigResourceType.BROKER, str(services.config.broker_id))
+    own = Entity.broker(services.config.broker_id)
     made = [result for result in results if result.error_code == ErrorCode.NONE]
     if not made:
         return
     try:
-        found = services.configs.read({own, ALL_BROKERS})
+        found = services.configs.values({own, ALL_BROKERS})
     except ApiError as error:
         for result in made:
             result.topic_config_error_code = error.code
@@ -211,17 +211,14 @@ def handle_create_partitions(services: Services, request: ApiRequest) -> None:
 def _create_partitions(services: Services, request: ApiRequest, body: CreatePartitionsRequest) -> None:
     wanted = [topic for topic in body.topics if topic.name not in INTERNAL_TOPICS]
     grown = services.topics.create_partitions(wanted, validate_only=body.validate_only)
-    grown += [
-        GrownTopic(_not_growing(topic.name), NO_TOPIC_ID, -1)
-        for topic in body.topics
-        if topic.name in INTERNAL_TOPICS
-    ]
-    done = [] if body.validate_only else [one for one in grown if one.result.error_code == ErrorCode.NONE]
+    refused = [_not_growing(topic.name) for topic in body.topics if topic.name in INTERNAL_TOPICS]
+    results = [result for result, _, _ in grown] + refused
+    done = [] if body.validate_only else [_Expected(*one) for one in grown if one[0].error_code == 0]
     _answer_when_served(
         services,
-        [_Expected(one.result, one.topic_id, one.num_partitions) for one in done],
+        done,
         body.timeout_ms,
-        lambda: request.respond(CreatePartitionsResponse(results=[one.result for one in grown])),
+        lambda: request.respond(CreatePartitionsResponse(results=results)),
         what_is_done="the partitions are added",
     )
 
@@ -261,7 +258,7 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
 
 
 def _delete(services: Services, request: ApiRequest, topics: list[DeleteTopicState], timeout_ms: int) -> None:
-    results = services.topics.delete(topics)
+    results = services.topics.delete_topics(topics)
     if request.api_version is not None and request.api_version < _DISABLED_CODE_SINCE:
         for result in results:
             if result.error_code == ErrorCode.TOPIC_DELETION_DISABLED:

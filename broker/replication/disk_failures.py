@@ -26,11 +26,12 @@ from pathlib import Path
 
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.broker.replication.isr_changes import IsrStore, IsrStoreUnavailable
+from barnabas.broker.replication.isr_changes import IsrStore
 from barnabas.broker.replication.work_thread import WorkThread
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
+from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class DiskFailures:
         try:
             self._store.notify_log_dir_failure(self._broker_id)
             return True
-        except IsrStoreUnavailable as error:
+        except (ZooKeeperUnavailable, SessionLost) as error:
             logger.warning("could not notify the controller of a failed log dir; will retry: %s", error)
         except InvariantViolation:
             raise

@@ -19,59 +19,47 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from barnabas.broker.replication.isr import CommittedIsr, PendingIsr
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.work_thread import WorkThread
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicId, TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
+from barnabas.zookeeper.errors import (
+    PartitionStateConflict,
+    ReplicaNotRegistered,
+    SessionLost,
+    ZooKeeperUnavailable,
+)
+from barnabas.zookeeper.znodes import LeadershipState, MalformedZnode
 
 logger = logging.getLogger(__name__)
 
 
-class IsrConflict(Exception):
-    """The state znode has another version than expected, so the change was not made."""
-
-
-class IneligibleReplica(Exception):
-    """A joining replica's registration has another broker epoch; the change was not and will not be made."""
-
-
-class IsrStoreUnavailable(Exception):
-    """ZooKeeper did not answer, or the topic's node is unreadable; whether the change was made is unknown."""
+_RETRIED: Final = (ZooKeeperUnavailable, SessionLost, MalformedZnode)
+"""It is unknown whether the change was made, or the topic's node is unreadable."""
 
 
 class IsrStore(Protocol):
-    """Where the ISR is kept, and what else a broker tells the controller by; all calls block."""
+    """What a leader writes to ZooKeeper, as `barnabas.zookeeper.store.ClusterStore` does; all calls block.
+
+    A protocol, because replication does not import the ZooKeeper client.
+    """
 
     def update_isr(
         self,
-        partition: TopicPartition,
+        tp: TopicPartition,
+        state: LeadershipState,
         *,
-        leader: BrokerId,
-        leader_epoch: LeaderEpoch,
-        controller_epoch: ControllerEpoch,
-        in_sync_replicas: Sequence[BrokerId],
-        partition_epoch: int,
         joining: Mapping[BrokerId, BrokerEpoch],
         broker_epoch: BrokerEpoch,
-        topic_id: TopicId | None,
-    ) -> int:
-        """Compare-and-set; returns the new partition epoch.
+        topic_id: TopicId,
+    ) -> int: ...
 
-        The ``joining`` replicas must be registered with these broker epochs, and the leader with
-        ``broker_epoch``. Raises IsrConflict, IneligibleReplica or IsrStoreUnavailable.
-        """
-        ...
+    def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None: ...
 
-    def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
-        """Tell the controller which partitions to read again. Raises IsrStoreUnavailable."""
-        ...
-
-    def notify_log_dir_failure(self, broker_id: BrokerId) -> None:
-        """Tell the controller that this broker has lost a log dir. Raises IsrStoreUnavailable."""
-        ...
+    def notify_log_dir_failure(self, broker: BrokerId) -> None: ...
 
 
 class IsrChanges:
@@ -143,7 +131,7 @@ class IsrChanges:
                 continue
             try:
                 self._change(partition, pending)
-            except IsrStoreUnavailable as error:
+            except _RETRIED as error:
                 logger.warning("the ISR of %s stays %s for now: %s", name, sorted(pending.maximal), error)
                 unsettled[name] = (partition, pending)
             except InvariantViolation:
@@ -156,7 +144,7 @@ class IsrChanges:
             if self._to_notify:
                 self._store.notify_isr_change(list(self._to_notify))
                 self._to_notify.clear()
-        except IsrStoreUnavailable as error:
+        except _RETRIED as error:
             logger.warning("could not notify the controller of ISR changes; will retry: %s", error)
         except InvariantViolation:
             raise
@@ -171,23 +159,25 @@ class IsrChanges:
             return
         broker_epoch = self._broker_epoch()
         if broker_epoch is None:
-            raise IsrStoreUnavailable("this broker is not registered, or has no roles yet")
+            raise SessionLost("this broker is not registered, or has no roles yet")
         try:
             partition_epoch = self._store.update_isr(
                 name,
-                leader=view.leader,
-                leader_epoch=view.leader_epoch,
-                controller_epoch=partition.controller_epoch,
-                in_sync_replicas=[replica for replica in view.replicas if replica in pending.proposed],
-                partition_epoch=pending.partition_epoch,
+                LeadershipState(
+                    leader=view.leader,
+                    leader_epoch=view.leader_epoch,
+                    isr=tuple(replica for replica in view.replicas if replica in pending.proposed),
+                    controller_epoch=partition.controller_epoch,
+                    partition_epoch=pending.partition_epoch,
+                ),
                 joining=pending.joining,
                 broker_epoch=broker_epoch,
-                topic_id=partition.log.topic_id,
+                topic_id=NO_TOPIC_ID if partition.log.topic_id is None else partition.log.topic_id,
             )
-        except IsrConflict as error:
+        except PartitionStateConflict as error:
             logger.info("the ISR of %s stays pending, since the controller changed it first: %s", name, error)
             return
-        except IneligibleReplica as error:
+        except ReplicaNotRegistered as error:
             logger.info("the ISR of %s stays %s: %s", name, sorted(pending.in_sync_replicas), error)
             if partition.settle_isr(pending, pending.committed, self._now_ms()):
                 self._on_high_watermark(name)

@@ -37,8 +37,24 @@ MAY_IMPORT_INSIDE_BROKER: dict[str, frozenset[str]] = {
 }
 """Folder of broker/ → the other folders of broker/ that it may import: downward only."""
 
-HOSTS_THE_CONTROLLER = frozenset({"broker/app.py", "broker/membership.py", "broker/zookeeper_adapters.py"})
-"""The composition root: the only files of broker/ that may import the controller."""
+HOSTS_THE_CONTROLLER = frozenset({"broker/app.py"})
+"""The composition root: the only file of broker/ that may import the controller."""
+
+ZOOKEEPER_WITHOUT_KAZOO = frozenset({"errors", "paths", "znodes"})
+"""The modules of zookeeper/ that import no client library."""
+
+MAY_IMPORT_ZOOKEEPER: dict[str, frozenset[str]] = {
+    "log": frozenset(),
+    "network": frozenset(),
+    "coordinators": frozenset(),
+    "metrics": frozenset(),
+    "replication": ZOOKEEPER_WITHOUT_KAZOO,
+    "handlers": frozenset({"configs"}),
+    "config": frozenset({"configs", "znodes"}),
+}
+"""Folder of broker/ → the modules of zookeeper/ that it may import; the files directly in broker/ may import
+all. Replication gets the store from the composition root, as a protocol.
+"""
 
 NO_ZOOKEEPER = ("protocol", "client", "spark_connector", "broker/network", "broker/log")
 """Kazoo is imported nowhere below these."""
@@ -117,6 +133,27 @@ def test_only_the_composition_root_of_the_broker_knows_the_controller() -> None:
         if parts[0] == "controller" and str(path.relative_to(ROOT)) not in HOSTS_THE_CONTROLLER
     ]
     assert problems == []
+
+
+@pytest.mark.parametrize("folder", sorted(MAY_IMPORT_ZOOKEEPER))
+def test_imports_of_zookeeper_inside_the_broker(folder: str) -> None:
+    problems = [
+        f"{path.relative_to(ROOT)}:{line} imports {'.'.join(parts)}"
+        for path in _sources(ROOT / "broker" / folder)
+        for line, parts in _ours(path)
+        if parts[0] == "zookeeper" and parts[1:2] and parts[1] not in MAY_IMPORT_ZOOKEEPER[folder]
+    ]
+    assert problems == []
+
+
+@pytest.mark.parametrize("module", sorted(ZOOKEEPER_WITHOUT_KAZOO))
+def test_a_module_of_zookeeper_without_the_client_library(module: str) -> None:
+    path = ROOT / "zookeeper" / f"{module}.py"
+    imported = {name.split(".")[0] for _, name in _imported(ast.parse(path.read_text(encoding="utf-8")))}
+    assert "kazoo" not in imported
+    assert {parts[1] for _, parts in _ours(path) if parts[0] == "zookeeper" and parts[1:]} <= (
+        ZOOKEEPER_WITHOUT_KAZOO
+    )
 
 
 @pytest.mark.parametrize("folder", NO_ZOOKEEPER)

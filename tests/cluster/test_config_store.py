@@ -13,15 +13,20 @@ from barnabas.broker.clocks import wall_clock_ms
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId
 from barnabas.zookeeper import paths, znodes
-from barnabas.zookeeper.config_changes import NOTICE_LIFETIME_MS, ConfigChanges
-from barnabas.zookeeper.config_store import ALL_BROKERS, ConfigStore, Entity, EntityKind
+from barnabas.zookeeper.configs import (
+    ALL_BROKERS,
+    NOTICE_LIFETIME_MS,
+    ConfigChanges,
+    ConfigStore,
+    Entity,
+    EntityKind,
+)
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import StoredConfig
 
 from .tools import eventually, expire_session
 
 TOPIC = Entity(EntityKind.TOPIC, "t")
-EVERYBODY = Entity(EntityKind.BROKER, ALL_BROKERS)
 
 
 @pytest.fixture
@@ -46,7 +51,7 @@ def open_store(zookeeper_connect: str, fatal: list[BaseException]) -> Iterator[C
 
     yield open_one
     for store in stores:
-        store.close()
+        store.session.close()
 
 
 @pytest.fixture
@@ -134,14 +139,14 @@ def test_unreadable_settings_leave_the_former_ones_and_no_retention_limit(store:
 
 
 def test_settings_stand_where_kafka_puts_them(store: ClusterStore) -> None:
-    change(store.configs, EVERYBODY, a="1")
+    change(store.configs, ALL_BROKERS, a="1")
     change(store.configs, Entity.broker(BrokerId(7)), b="2")
     read = store.session.run
     assert (
         read(lambda zk: zk.get_async("/config/brokers/<default>"))[0] == b'{"version":1,"config":{"a":"1"}}'
     )
     assert read(lambda zk: zk.get_async("/config/brokers/7"))[0] == b'{"version":1,"config":{"b":"2"}}'
-    assert set(store.configs.read_all(EntityKind.BROKER)) == {EVERYBODY, Entity.broker(BrokerId(7))}
+    assert set(store.configs.read_all(EntityKind.BROKER)) == {ALL_BROKERS, Entity.broker(BrokerId(7))}
     [first, _] = store.configs.notices()
     notice = read(lambda zk: zk.get_async(f"/config/changes/{first}"))[0]
     assert (first, notice) == (
@@ -204,12 +209,12 @@ def test_every_broker_hears_of_a_change(store: ClusterStore, hear: Callable[[], 
     for broker in brokers:
         assert broker.known[TOPIC] == {"before": "1"}
     change(store.configs, TOPIC, a="1")
-    change(store.configs, EVERYBODY, b="2")
+    change(store.configs, ALL_BROKERS, b="2")
     for number in range(30):
         change(store.configs, TOPIC, a=str(number))
     for broker in brokers:
         broker.knows(TOPIC, {"a": "29"})
-        broker.knows(EVERYBODY, {"b": "2"})
+        broker.knows(ALL_BROKERS, {"b": "2"})
 
 
 def test_a_change_while_the_session_was_lost_is_read_though_its_notification_is_gone(

@@ -18,8 +18,7 @@ from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, I
 from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.zookeeper import paths
-from barnabas.zookeeper.producer_id_blocks import BLOCK_SIZE, claim_producer_ids
-from barnabas.zookeeper.store import ClusterStore
+from barnabas.zookeeper.store import PRODUCER_ID_BLOCK_SIZE, ClusterStore
 from barnabas.zookeeper.znodes import MalformedZnode
 
 from ..unit.broker.log.producing import produced
@@ -51,7 +50,7 @@ def stores(zookeeper_connect: str) -> Iterator[list[ClusterStore]]:
         store.start()
     yield opened
     for store in opened:
-        store.close()
+        store.session.close()
     assert fatal == []
 
 
@@ -60,27 +59,29 @@ def test_brokers_that_race_for_blocks_get_different_ones(stores: list[ClusterSto
 
     def claim(store: ClusterStore, broker: int) -> None:
         for _ in range(15):
-            claimed.append(claim_producer_ids(store.session, BrokerId(broker)))
+            claimed.append(store.claim_producer_ids(BrokerId(broker)))
 
     threads = [threading.Thread(target=claim, args=(store, index)) for index, store in enumerate(stores)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(block.start for block in claimed) == [number * BLOCK_SIZE for number in range(45)]
-    assert {len(block) for block in claimed} == {BLOCK_SIZE}
+    assert sorted(block.start for block in claimed) == [
+        number * PRODUCER_ID_BLOCK_SIZE for number in range(45)
+    ]
+    assert {len(block) for block in claimed} == {PRODUCER_ID_BLOCK_SIZE}
 
 
 def test_the_znode_is_kafkas_and_its_block_is_the_one_before(stores: list[ClusterStore]) -> None:
     session, path = stores[0].session, paths.PRODUCER_ID_BLOCK
-    assert claim_producer_ids(session, BrokerId(4)) == range(BLOCK_SIZE)
+    assert stores[0].claim_producer_ids(BrokerId(4)) == range(PRODUCER_ID_BLOCK_SIZE)
     data, _ = session.run(lambda zk: zk.get_async(path))
     assert json.loads(data) == {"version": 1, "broker": 4, "block_start": "0", "block_end": "999"}
     theirs = b'{"version":1,"broker":0,"block_start":"5000","block_end":"5999"}'
     session.run(lambda zk: zk.set_async(path, theirs))
-    assert claim_producer_ids(session, BrokerId(4)) == range(6_000, 7_000)
+    assert stores[0].claim_producer_ids(BrokerId(4)) == range(6_000, 7_000)
     session.run(lambda zk: zk.set_async(path, b""))
-    assert claim_producer_ids(session, BrokerId(4)) == range(BLOCK_SIZE)
+    assert stores[0].claim_producer_ids(BrokerId(4)) == range(PRODUCER_ID_BLOCK_SIZE)
 
 
 @pytest.mark.parametrize("data", [b"nonsense", b"[]", b'{"version":1}', b'{"block_end":"x"}'])
@@ -88,7 +89,7 @@ def test_a_znode_that_is_not_kafkas_is_named_and_left_alone(stores: list[Cluster
     session, path = stores[0].session, paths.PRODUCER_ID_BLOCK
     session.run(lambda zk: zk.create_async(path, data))
     with pytest.raises(MalformedZnode, match=path):
-        claim_producer_ids(session, BrokerId(4))
+        stores[0].claim_producer_ids(BrokerId(4))
     assert session.run(lambda zk: zk.get_async(path))[0] == data
 
 

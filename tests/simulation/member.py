@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.membership import Membership
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.broker.zookeeper_adapters import ZooKeeperIsrStore
 from barnabas.controller.controller import Controller
 from barnabas.controller.events import Event
 from barnabas.controller.reign import ControllerSettings
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
+from barnabas.zookeeper.session import Threads
 from barnabas.zookeeper.store import ClusterStore
-from barnabas.zookeeper.threads import Threads
 from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration
 from tests.simulation.channels import SimChannels
 from tests.simulation.requests import LISTENER
@@ -69,7 +68,6 @@ class SimMember:
             make_client=self._make_client,
             threads=self._threads,
         )
-        self.isr_store = ZooKeeperIsrStore(self.store)
         self.controller = Controller(
             broker_id,
             self.store,

@@ -12,7 +12,7 @@ from barnabas.broker.replication import fetching, rules
 from barnabas.broker.replication import partition as partition_module
 from barnabas.broker.replication.followers import Followers
 from barnabas.broker.replication.isr import PendingExpand, PendingShrink
-from barnabas.broker.replication.isr_changes import IsrChanges, IsrConflict
+from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.role_changes import RoleChanges
@@ -21,6 +21,7 @@ from barnabas.controller.context import ControllerContext
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_BROKER_EPOCH
 from barnabas.zookeeper import controller_writer, paths, store, znodes
+from barnabas.zookeeper.errors import PartitionStateConflict
 
 SetAttr = Callable[[object, str, object], None]
 Mutation = Callable[[SetAttr], None]
@@ -68,7 +69,11 @@ def broker_epochs_of_fetches_are_not_checked(setattr_: SetAttr) -> None:
 def an_expansion_is_written_whoever_lives(setattr_: SetAttr) -> None:
     """Found in this code: a joining replica may lose its disk between the proposal and the write."""
     update = store.ClusterStore.update_isr
-    setattr_(store.ClusterStore, "update_isr", lambda self, *args: update(self, *args[:6], {}, *args[7:]))
+    setattr_(
+        store.ClusterStore,
+        "update_isr",
+        lambda self, *args, **named: update(self, *args, **{**named, "joining": {}}),
+    )
 
 
 def an_isr_is_written_in_any_session(setattr_: SetAttr) -> None:
@@ -77,7 +82,7 @@ def an_isr_is_written_in_any_session(setattr_: SetAttr) -> None:
     setattr_(
         store.ClusterStore,
         "update_isr",
-        lambda self, *args: update(self, *args[:7], NO_BROKER_EPOCH, *args[8:]),
+        lambda self, *args, **named: update(self, *args, **{**named, "broker_epoch": NO_BROKER_EPOCH}),
     )
 
 
@@ -100,7 +105,7 @@ def a_conflict_takes_the_change_back(setattr_: SetAttr) -> None:
         def watched(*args: Any, **kwargs: Any) -> int:
             try:
                 return update(*args, **kwargs)
-            except IsrConflict:
+            except PartitionStateConflict:
                 partition._followers.isr = pending.committed
                 raise
 

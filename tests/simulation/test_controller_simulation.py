@@ -17,7 +17,8 @@ from barnabas.controller import events
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_BROKER, BrokerId, TopicPartition
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, StopReplicaResponse
-from barnabas.zookeeper.controller_writer import ControllerMoved, StateUpdates
+from barnabas.zookeeper.controller_writer import StateUpdates
+from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.znodes import LeadershipState, TopicAssignment
 from tests.support.controller_fakes import Cluster, FakeWriter
 

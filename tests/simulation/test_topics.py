@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
-from barnabas.controller.topics import TopicAdmin, TopicResult
+from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.topics import CreatableReplicaAssignment, CreatableTopic
@@ -19,7 +22,7 @@ def _create(world: World, *replicas: BrokerId) -> list[ErrorCode]:
     """Create a topic of one partition through the controller."""
     assigned = CreatableReplicaAssignment(partition_index=0, broker_ids=[int(one) for one in replicas])
 
-    def ask(admin: TopicAdmin) -> list[TopicResult]:
+    def ask(admin: TopicAdmin) -> Sequence[Any]:
         return admin.create_topics([CreatableTopic(name=TP.topic, assignments=[assigned])])
 
     assert world.controller is not None

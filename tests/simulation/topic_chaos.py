@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
-from barnabas.controller.topics import TopicAdmin, TopicResult
+from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.partitions import CreatePartitionsAssignment, CreatePartitionsTopic
 from barnabas.protocol.messages.topics import (
@@ -89,7 +89,7 @@ class TopicChaos:
             known = self._topics().partitions_of(name)
             replicas = CreatePartitionsAssignment(broker_ids=self._replicas(len(known[0])))
             topic = CreatePartitionsTopic(name=name, count=len(known) + 1, assignments=[replicas])
-            self._ask(name, lambda admin: admin.create_partitions([topic]))
+            self._ask(name, lambda admin: [grown.result for grown in admin.create_partitions([topic])])
 
     def delete_topic(self) -> None:
         if names := self._changeable():
@@ -134,7 +134,7 @@ class TopicChaos:
         chosen = live if len(live) >= 2 else self.ids
         return [int(broker) for broker in self.random.sample(chosen, min(count, len(chosen)))]
 
-    def _ask(self, name: str, ask: Callable[[TopicAdmin], list[TopicResult]]) -> None:
+    def _ask(self, name: str, ask: Callable[[TopicAdmin], Sequence[Any]]) -> None:
         """A client asks a controller; the connection to ZooKeeper may break meanwhile."""
         hosts = [
             host for host in self.world.hosts.values() if host.can_act and host.member.controller.is_active

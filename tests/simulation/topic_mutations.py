@@ -11,7 +11,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.stray_logs import StrayLogs
 from barnabas.broker.replication import fetching
 from barnabas.broker.replication.role_changes import RoleChanges
-from barnabas.controller import topics
+from barnabas.controller import topic_admin
 from barnabas.controller.reign import Reign
 from barnabas.controller.request_batch import BrokerBatch
 from barnabas.controller.topic_deletion import TopicDeletion
@@ -61,14 +61,14 @@ def a_stray_of_any_topic_is_taken_up(setattr_: SetAttr) -> None:
 
 def growth_deals_out_all_partitions(setattr_: SetAttr) -> None:
     """The existing partitions get new replicas too."""
-    added = topics.added_partitions
+    added = topic_admin.added_partitions
 
     def dealing(name: str, current: Mapping[int, Any], *arguments: Any) -> dict[int, Any]:
         fresh = added(name, current, *arguments)
         (replicas,) = fresh.values()
         return fresh | dict.fromkeys(current, replicas)
 
-    setattr_(topics, "added_partitions", dealing)
+    setattr_(topic_admin, "added_partitions", dealing)
 
 
 def deletions_are_not_resumed(setattr_: SetAttr) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -30,8 +30,8 @@ from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.controller.controller import Controller
-from barnabas.controller.topics import TopicAdmin, TopicResult, TopicSettings
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.controller.topic_admin import TopicAdmin, TopicSettings
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from barnabas.zookeeper import paths, znodes
@@ -149,7 +149,7 @@ class SimBroker:
             self.id,
             self.logs,
             self.metadata,
-            self.member.isr_store,
+            self.member.store,
             self.reaper,
             topic_settings=SimTopicSettings(world.min_insync_replicas),
             make_fetchers=lambda manager: self.fetchers,
@@ -471,19 +471,16 @@ class World:
         if truth is not None:
             truth.consumed(records)
 
-    def ask(self, host: SimBroker, ask: Callable[[TopicAdmin], list[TopicResult]]) -> list[ErrorCode]:
-        """A client requests topic changes; returns the error of each topic, or one error for all."""
+    def ask(self, host: SimBroker, ask: Callable[[TopicAdmin], Sequence[Any]]) -> list[ErrorCode]:
+        """A client requests topic changes; returns the error of each topic."""
         admin = TopicAdmin(
             host.member.store,
             host.member.controller,
-            settings=TopicSettings(),
+            settings=TopicSettings(num_partitions=1, default_replication_factor=1, delete_topic_enable=True),
             validate_config=lambda config: None,
             rng=random.Random(0),
         )
-        try:
-            return [result.error for result in ask(admin)]
-        except ApiError as error:
-            return [error.code]
+        return [ErrorCode(result.error_code) for result in ask(admin)]
 
     # Time and threads
 

@@ -14,7 +14,6 @@ from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.broker.replication.fetcher import FollowedLeader
 from barnabas.broker.replication.fetching import FetchItem, FetchParams, FetchResult
-from barnabas.broker.replication.isr_changes import IsrStoreUnavailable
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.replication.replica_views import FollowerProgress
@@ -35,6 +34,8 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
+from barnabas.zookeeper.errors import ZooKeeperUnavailable
+from barnabas.zookeeper.znodes import LeadershipState
 from tests.support.memory_log import RECORD, MemoryLog, MemoryLogs, encode
 
 TP = TopicPartition("topic", 0)
@@ -190,14 +191,14 @@ class Settings:
 class NoStore:
     """ZooKeeper, out of reach."""
 
-    def update_isr(self, partition: TopicPartition, **arguments: Any) -> int:
-        raise IsrStoreUnavailable("not here")
+    def update_isr(self, tp: TopicPartition, state: LeadershipState, **arguments: Any) -> int:
+        raise ZooKeeperUnavailable("not here")
 
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
-        raise IsrStoreUnavailable("not here")
+        raise ZooKeeperUnavailable("not here")
 
-    def notify_log_dir_failure(self, broker_id: BrokerId) -> None:
-        raise IsrStoreUnavailable("not here")
+    def notify_log_dir_failure(self, broker: BrokerId) -> None:
+        raise ZooKeeperUnavailable("not here")
 
 
 def fatal(error: BaseException) -> None:

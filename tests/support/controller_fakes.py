@@ -24,7 +24,8 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from barnabas.zookeeper.controller_writer import ControllerMoved, StateUpdates
+from barnabas.zookeeper.controller_writer import StateUpdates
+from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.znodes import (
     AdvertisedListener,
     BrokerRegistration,

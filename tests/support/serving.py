@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.dispatcher import Dispatcher
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
-from barnabas.broker.handlers.services import ConfigResource, GrownTopic, Services
+from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.network.request import Buffers, NotShort, Request
@@ -24,14 +24,15 @@ from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.frames import LENGTH_BYTES, Frame
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
-from barnabas.protocol.messages.partitions import CreatePartitionsTopic
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
+from barnabas.protocol.messages.partitions import CreatePartitionsTopic, CreatePartitionsTopicResult
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicResult,
     DeletableTopicResult,
     DeleteTopicState,
 )
+from barnabas.zookeeper.configs import Entity
 from tests.support.building import ME, Managed, fatal
 
 INTERNAL, EXTERNAL = "INTERNAL", "EXTERNAL"
@@ -106,24 +107,26 @@ class Topics:
 
     def __init__(self) -> None:
         self.created: list[CreatableTopicResult] = []
-        self.grown: list[GrownTopic] = []
+        self.grown: list[tuple[CreatePartitionsTopicResult, TopicId, int]] = []
         self.deleted: list[DeletableTopicResult] = []
         self.failure: OSError | None = None
         self.asked: list[Any] = []
 
-    def create(self, topics: Sequence[CreatableTopic], *, validate_only: bool) -> list[CreatableTopicResult]:
+    def create_topics(
+        self, topics: Sequence[CreatableTopic], *, validate_only: bool = False
+    ) -> list[CreatableTopicResult]:
         self.asked.append(([topic.name for topic in topics], validate_only))
         if self.failure is not None:
             raise self.failure
         return self.created
 
     def create_partitions(
-        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool
-    ) -> list[GrownTopic]:
+        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool = False
+    ) -> Sequence[tuple[CreatePartitionsTopicResult, TopicId, int]]:
         self.asked.append(([(topic.name, topic.count) for topic in topics], validate_only))
         return self.grown
 
-    def delete(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]:
+    def delete_topics(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]:
         self.asked.append([topic.name for topic in topics])
         return self.deleted
 
@@ -132,18 +135,16 @@ class Configs:
     """The settings in ZooKeeper; an exception in `trouble` is raised instead."""
 
     def __init__(self) -> None:
-        self.stored: dict[ConfigResource, Mapping[str, str]] = {}
+        self.stored: dict[Entity, Mapping[str, str]] = {}
         self.trouble: ApiError | None = None
 
-    def read(self, resources: Collection[ConfigResource]) -> dict[ConfigResource, Mapping[str, str]]:
+    def values(self, entities: Iterable[Entity]) -> dict[Entity, Mapping[str, str]]:
         if self.trouble is not None:
             raise self.trouble
-        return {resource: self.stored.get(resource, {}) for resource in resources}
+        return {entity: self.stored.get(entity, {}) for entity in entities}
 
-    def change(
-        self, resource: ConfigResource, edit: Callable[[Mapping[str, str]], Mapping[str, str]]
-    ) -> None:
-        self.stored[resource] = dict(edit(self.read([resource])[resource]))
+    def change(self, entity: Entity, edit: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+        self.stored[entity] = dict(edit(self.values([entity])[entity]))
 
 
 class Blocks:
@@ -153,7 +154,7 @@ class Blocks:
         self.claimed = 0
         self.trouble: Exception | None = None
 
-    def claim_block(self) -> range:
+    def claim(self) -> range:
         if self.trouble is not None:
             raise self.trouble
         self.claimed += 1
@@ -246,7 +247,7 @@ class Serving:
                 configs=self.configs,
                 controller=self.controller,
                 slow_work=self.slow,
-                producer_ids=ProducerIds(self.blocks, self.slow),
+                producer_ids=ProducerIds(self.blocks.claim, self.slow),
                 fetch_sessions=self.fetch_sessions,
                 groups=self.groups,
             )

@@ -8,8 +8,17 @@ import pytest
 
 from barnabas.broker.config.broker_config import config_from
 from barnabas.broker.config.layers import ConfigLayers
-from barnabas.broker.config.live_settings import LiveSettings, Written
+from barnabas.broker.config.live_settings import LiveSettings
 from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.protocol.ids import BrokerId
+from barnabas.zookeeper.configs import ALL_BROKERS, Entity
+from barnabas.zookeeper.znodes import StoredConfig
+
+OWN = Entity.broker(BrokerId(1))
+
+
+def topics(**configs: StoredConfig) -> dict[Entity, StoredConfig]:
+    return {Entity.topic(name): config for name, config in configs.items()}
 
 
 class Desk:
@@ -30,9 +39,9 @@ class Desk:
 
 def test_topics_whose_settings_are_others_are_named_once() -> None:
     desk = Desk()
-    found = {"a": Written({"retention.ms": "5"}, 10), "b": Written({}, 11)}
-    desk.live.take_topics(found)
-    desk.live.take_topics(found)
+    found = topics(a=StoredConfig({"retention.ms": "5"}, 10, 0), b=StoredConfig({}, 11, 0))
+    desk.live.take(found)
+    desk.live.take(found)
     assert desk.changed == [["a"]]
     assert desk.written == [["a", "b"], ["a", "b"]]
     assert desk.table.log_config("a").retention_ms == 5
@@ -40,21 +49,23 @@ def test_topics_whose_settings_are_others_are_named_once() -> None:
 
 def test_a_brokers_own_setting_wins_over_that_of_all_brokers() -> None:
     desk = Desk()
-    desk.live.take_all_brokers({"min.insync.replicas": "2", "log.segment.bytes": "100"})
-    desk.live.take_broker({"min.insync.replicas": "3"})
+    desk.live.take({ALL_BROKERS: StoredConfig({"min.insync.replicas": "2", "log.segment.bytes": "100"})})
+    desk.live.take({OWN: StoredConfig({"min.insync.replicas": "3"})})
     assert desk.table.of("any").min_insync_replicas == 3
     assert desk.table.log_config("any").segment_bytes == 100
     assert desk.changed == [None, None]
     assert desk.layers[-1].value("min.insync.replicas") == 3
-    desk.live.take_broker({})
+    desk.live.take({OWN: StoredConfig({})})
     assert desk.table.of("any").min_insync_replicas == 2
-    desk.live.take_broker({})
+    desk.live.take({OWN: StoredConfig({})})
     assert len(desk.layers) == 3
 
 
 def test_what_cannot_be_used_is_reported_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
-    desk.live.take_broker({"num.io.threads": "1", "min.insync.replicas": "many", "log.retention.ms": "7"})
+    desk.live.take(
+        {OWN: StoredConfig({"num.io.threads": "1", "min.insync.replicas": "many", "log.retention.ms": "7"})}
+    )
     assert desk.table.log_config("any").retention_ms == 7
     assert desk.table.of("any").min_insync_replicas == 1
     assert "num.io.threads cannot be changed while the broker runs" in caplog.text

@@ -12,8 +12,7 @@ from barnabas.broker import membership
 from barnabas.broker.membership import Membership
 from barnabas.broker.replication.fence import Fence
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, ControllerEpoch
-from barnabas.zookeeper.session import SessionEvent
-from barnabas.zookeeper.threads import Threads
+from barnabas.zookeeper.session import SessionEvent, Threads
 from barnabas.zookeeper.znodes import MalformedZnode
 from tests.support.waiting import wait_for
 
@@ -23,6 +22,7 @@ class Store:
 
     def __init__(self) -> None:
         self.session = SimpleNamespace(is_connected=True, threads=Threads(), call_soon=lambda work: work())
+        self.election = SimpleNamespace(epoch=lambda: ControllerEpoch(1))
         self.epoch = 0
         self.due: list[Exception] = []
         self.looks: list[Exception] = []
@@ -41,9 +41,6 @@ class Store:
             raise self.looks.pop(0)
         self.watches.append(watch)
         return broker_epoch == self.epoch and not self.is_deleted
-
-    def controller_epoch(self) -> ControllerEpoch:
-        return ControllerEpoch(1)
 
 
 class Replicas:

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from barnabas.broker.producer_ids import COME_AGAIN, MAX_WAITING, ProducerIds, ProducerIdsUnavailable
+from barnabas.broker.producer_ids import MAX_WAITING, RETRY, ProducerIds
 from barnabas.broker.slow_work import SlowWorkRefused
 from barnabas.protocol.errors import ErrorCode
+from barnabas.zookeeper.errors import ZooKeeperUnavailable
 
 
 class Blocks:
@@ -20,7 +21,7 @@ class Blocks:
         self.trouble: Exception | None = None
         self._lock = threading.Lock()
 
-    def claim_block(self) -> range:
+    def claim(self) -> range:
         with self._lock:
             if self.trouble is not None:
                 raise self.trouble
@@ -70,7 +71,7 @@ class Asker:
 
 def test_the_first_to_ask_wait_for_one_claim_together() -> None:
     later, blocks = Later(), Blocks()
-    asker = Asker(ProducerIds(blocks, later))
+    asker = Asker(ProducerIds(blocks.claim, later))
     asker.ask(3)
     assert asker.got == []
     assert len(later.work) == 1
@@ -82,7 +83,7 @@ def test_the_first_to_ask_wait_for_one_claim_together() -> None:
 
 def test_the_next_block_is_claimed_before_the_last_id_is_gone() -> None:
     later, blocks = Later(), Blocks()
-    asker = Asker(ProducerIds(blocks, later))
+    asker = Asker(ProducerIds(blocks.claim, later))
     asker.ask()
     later.run()
     asker.ask(7)
@@ -99,7 +100,7 @@ def test_the_next_block_is_claimed_before_the_last_id_is_gone() -> None:
 
 def test_whoever_finds_nothing_left_waits_for_the_claim_under_way() -> None:
     later = Later()
-    asker = Asker(ProducerIds(Blocks(2), later))
+    asker = Asker(ProducerIds(Blocks(2).claim, later))
     asker.ask()
     later.run()
     asker.ask(4)
@@ -110,7 +111,7 @@ def test_whoever_finds_nothing_left_waits_for_the_claim_under_way() -> None:
 
 def test_a_block_smaller_than_the_number_of_those_who_wait_serves_the_rest_with_the_next() -> None:
     later = Later()
-    asker = Asker(ProducerIds(Blocks(2), later))
+    asker = Asker(ProducerIds(Blocks(2).claim, later))
     asker.ask(5)
     later.run()
     assert asker.ids == [0, 1, 2, 3, 4]
@@ -118,11 +119,11 @@ def test_a_block_smaller_than_the_number_of_those_who_wait_serves_the_rest_with_
 
 def test_without_zookeeper_those_who_wait_are_told_to_come_again_and_then_served() -> None:
     later, blocks = Later(), Blocks()
-    asker = Asker(ProducerIds(blocks, later))
-    blocks.trouble = ProducerIdsUnavailable("no ZooKeeper")
+    asker = Asker(ProducerIds(blocks.claim, later))
+    blocks.trouble = ZooKeeperUnavailable("no ZooKeeper")
     asker.ask(2)
     later.run()
-    assert asker.got == [(-1, COME_AGAIN)] * 2
+    assert asker.got == [(-1, RETRY)] * 2
     blocks.trouble = None
     asker.ask()
     later.run()
@@ -131,7 +132,7 @@ def test_without_zookeeper_those_who_wait_are_told_to_come_again_and_then_served
 
 def test_a_fault_that_no_retry_cures_is_not_called_one() -> None:
     later, blocks = Later(), Blocks()
-    asker = Asker(ProducerIds(blocks, later))
+    asker = Asker(ProducerIds(blocks.claim, later))
     blocks.trouble = OSError("the znode holds nonsense")
     asker.ask()
     later.run()
@@ -140,10 +141,10 @@ def test_a_fault_that_no_retry_cures_is_not_called_one() -> None:
 
 def test_a_queue_of_slow_work_that_is_full_is_no_reason_to_wait() -> None:
     later = Later()
-    asker = Asker(ProducerIds(Blocks(), later))
+    asker = Asker(ProducerIds(Blocks().claim, later))
     later.is_full = True
     asker.ask()
-    assert asker.got == [(-1, COME_AGAIN)]
+    assert asker.got == [(-1, RETRY)]
     later.is_full = False
     asker.ask()
     later.run()
@@ -152,9 +153,9 @@ def test_a_queue_of_slow_work_that_is_full_is_no_reason_to_wait() -> None:
 
 def test_only_so_many_wait() -> None:
     later = Later()
-    asker = Asker(ProducerIds(Blocks(2 * MAX_WAITING), later))
+    asker = Asker(ProducerIds(Blocks(2 * MAX_WAITING).claim, later))
     asker.ask(MAX_WAITING + 1)
-    assert asker.got == [(-1, COME_AGAIN)]
+    assert asker.got == [(-1, RETRY)]
     later.run()
     assert asker.ids == list(range(MAX_WAITING))
 
@@ -166,7 +167,7 @@ def test_many_threads_of_several_brokers_never_get_the_same_id() -> None:
         def submit(self, failed: Callable[[Exception], None], work: Callable[..., None], *args: Any) -> None:
             work(*args)
 
-    askers = [Asker(ProducerIds(blocks, Now())) for _ in range(2)]
+    askers = [Asker(ProducerIds(blocks.claim, Now())) for _ in range(2)]
     # Not so many that those who ask while one thread stands still with its claim could be too many to wait.
     times = MAX_WAITING // 4
     threads = [threading.Thread(target=asker.ask, args=(times,)) for asker in askers * 4]

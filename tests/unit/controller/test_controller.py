@@ -12,8 +12,8 @@ from barnabas.controller.peer_lives import Sign
 from barnabas.controller.reign import ControllerSettings
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
-from barnabas.zookeeper.session import SessionEvent, SessionLost, ZooKeeperUnavailable
-from barnabas.zookeeper.threads import Threads
+from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
+from barnabas.zookeeper.session import SessionEvent, Threads
 from barnabas.zookeeper.znodes import ControllerNode
 from tests.support.controlled_broker import wait_until
 from tests.support.controller_fakes import FakeChannels, FakeWriter, FakeZooKeeper, state
@@ -28,20 +28,25 @@ class FakeStore(FakeZooKeeper):
         super().__init__()
         self.register(1, 2)
         self.node: ControllerNode | None = None
-        self.session = SimpleNamespace(session_id=OURS, is_connected=True)
         self.listeners: list[object] = []
+        self.session = SimpleNamespace(
+            session_id=OURS,
+            is_connected=True,
+            add_listener=self.listeners.append,
+            remove_listener=self.remove_listener,
+        )
+        self.election = SimpleNamespace(
+            current=self.current, run=self.become_controller, depose=self.depose_controller
+        )
         self.trouble: Exception | None = None
         # A set, as in the library: the same watch counts once.
         self.watches: set[object] = set()
 
-    def add_session_listener(self, listener: object) -> None:
-        self.listeners.append(listener)
-
-    def remove_session_listener(self, listener: object) -> None:
+    def remove_listener(self, listener: object) -> None:
         if listener in self.listeners:
             self.listeners.remove(listener)
 
-    def controller(self, watch: object = None) -> ControllerNode | None:
+    def current(self, watch: object = None) -> ControllerNode | None:
         self.watches.add(watch)
         if self.trouble is not None:
             raise self.trouble

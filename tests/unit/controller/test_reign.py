@@ -18,7 +18,7 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
-from barnabas.zookeeper.controller_writer import ControllerMoved
+from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.znodes import MalformedZnode, TopicAssignment
 from tests.support.controller_fakes import Cluster, FakeWriter, state
 

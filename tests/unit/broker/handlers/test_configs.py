@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.handlers.services import ALL_BROKERS, ConfigResource
 from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -21,12 +21,13 @@ from barnabas.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
+from barnabas.zookeeper.configs import ALL_BROKERS, Entity
 from tests.support.building import led_by, metadata
 from tests.support.serving import Serving
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
-THE_TOPIC = ConfigResource(TOPIC, "topic")
-MYSELF = ConfigResource(BROKER, "1")
+THE_TOPIC = Entity.topic("topic")
+MYSELF = Entity.broker(BrokerId(1))
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.producer_ids import ProducerIdsUnavailable
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.protocol.messages.produce import (
@@ -13,6 +12,7 @@ from barnabas.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from tests.support.building import THREE, TP, TWO
 from tests.support.serving import Connection, Serving
 from tests.unit.broker.log.producing import produced
@@ -53,7 +53,7 @@ def test_what_cannot_be_had_is_refused(serving: Serving, fields: dict[str, objec
 
 
 def test_without_zookeeper_a_producer_is_told_to_come_again(serving: Serving) -> None:
-    serving.blocks.trouble = ProducerIdsUnavailable("no ZooKeeper")
+    serving.blocks.trouble = ZooKeeperUnavailable("no ZooKeeper")
     assert init(serving).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 

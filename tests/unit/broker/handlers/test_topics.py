@@ -7,7 +7,6 @@ import uuid
 import pytest
 
 from barnabas.broker.clocks import monotonic_ms
-from barnabas.broker.handlers.services import GrownTopic
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicId
 from barnabas.protocol.messages.configs import ConfigSource
@@ -219,8 +218,8 @@ def test_settings_that_cannot_be_told_do_not_undo_the_creation(serving: Serving)
 # Adding partitions
 
 
-def grown(error: ErrorCode = ErrorCode.NONE) -> GrownTopic:
-    return GrownTopic(CreatePartitionsTopicResult(name="topic", error_code=error), TopicId(TOPIC_ID), 2)
+def grown(error: ErrorCode = ErrorCode.NONE) -> tuple[CreatePartitionsTopicResult, TopicId, int]:
+    return CreatePartitionsTopicResult(name="topic", error_code=error), TopicId(TOPIC_ID), 2
 
 
 def add_partitions(serving: Serving, *, validate_only: bool = False) -> Connection:
@@ -272,7 +271,7 @@ def test_the_brokers_own_topics_may_be_deleted(serving: Serving) -> None:
 def test_the_brokers_own_topics_do_not_grow(serving: Serving) -> None:
     asked = [CreatePartitionsTopic(name=name, count=100) for name in ("__consumer_offsets", "topic")]
     result = CreatePartitionsTopicResult(name="topic", error_code=ErrorCode.INVALID_PARTITIONS)
-    serving.topics.grown = [GrownTopic(result, TopicId(TOPIC_ID), 2)]
+    serving.topics.grown = [(result, TopicId(TOPIC_ID), 2)]
     results = serving.call(CreatePartitionsRequest(topics=asked, timeout_ms=0)).results
     assert serving.topics.asked == [([("topic", 100)], False)]
     assert [(one.name, one.error_code) for one in results] == [

@@ -27,7 +27,6 @@ from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.broker.replication.fetcher import FollowedLeader
 from barnabas.broker.replication.fetching import FetchItem, FetchParams, FetchResult
 from barnabas.broker.replication.followed import Followed
-from barnabas.broker.replication.isr_changes import IsrStoreUnavailable
 from barnabas.broker.replication.leader_fetches import FetcherSettings, LeaderFetches
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
@@ -53,6 +52,7 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaRequest,
     StopReplicaTopic,
 )
+from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from tests.support.waiting import DEADLINE_S
 
 ME, OTHER = BrokerId(1), BrokerId(2)
@@ -104,10 +104,10 @@ class Store:
     def notify_isr_change(self, partitions: Any) -> None:
         raise AssertionError("no ISR changes here")
 
-    def notify_log_dir_failure(self, broker_id: BrokerId) -> None:
+    def notify_log_dir_failure(self, broker: BrokerId) -> None:
         if self.is_away:
-            raise IsrStoreUnavailable("no connection")
-        self.notified.append(broker_id)
+            raise ZooKeeperUnavailable("no connection")
+        self.notified.append(broker)
         self.told.set()
 
 

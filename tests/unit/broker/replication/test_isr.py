@@ -10,15 +10,14 @@ import pytest
 
 from barnabas.broker.replication.isr import CommittedIsr, PendingExpand, PendingIsr, PendingShrink
 from barnabas.broker.replication.isr_changes import (
-    IneligibleReplica,
     IsrChanges,
-    IsrConflict,
-    IsrStoreUnavailable,
 )
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
+from barnabas.zookeeper.errors import PartitionStateConflict, ReplicaNotRegistered, ZooKeeperUnavailable
+from barnabas.zookeeper.znodes import LeadershipState
 from tests.support.building import (
     LAG_MS,
     ME,
@@ -193,25 +192,21 @@ class Store:
 
     def update_isr(
         self,
-        partition: TopicPartition,
+        tp: TopicPartition,
+        state: LeadershipState,
         *,
-        leader: int,
-        leader_epoch: int,
-        controller_epoch: int,
-        in_sync_replicas: Sequence[int],
-        partition_epoch: int,
         joining: Mapping[int, int],
         broker_epoch: int,
         topic_id: object,
     ) -> int:
         assert broker_epoch == self.broker_epoch
         self.joining.append(dict(joining))
-        assert (partition, leader, leader_epoch, controller_epoch) == (TP, ME, 0, 1)
-        self.asked.append((list(in_sync_replicas), partition_epoch))
+        assert (tp, state.leader, state.leader_epoch, state.controller_epoch) == (TP, ME, 0, 1)
+        self.asked.append((list(state.isr), state.partition_epoch))
         answer = self.answers.pop(0) if self.answers else None
         if answer is not None:
             raise answer
-        return partition_epoch + 1
+        return state.partition_epoch + 1
 
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
         answer = self.notify_answers.pop(0) if self.notify_answers else None
@@ -219,7 +214,7 @@ class Store:
             raise answer
         self.notified.append(list(partitions))
 
-    def notify_log_dir_failure(self, broker_id: BrokerId) -> None:
+    def notify_log_dir_failure(self, broker: BrokerId) -> None:
         raise AssertionError("no disk fails here")
 
 
@@ -266,7 +261,7 @@ def test_a_change_that_moves_nothing_wakes_nobody(carrier: Carrier) -> None:
 
 def test_while_nobody_knows_the_change_stays_pending_and_is_tried_again(carrier: Carrier) -> None:
     partition, pending = shrinking()
-    carrier.store.answers = [IsrStoreUnavailable("gone"), IsrStoreUnavailable("gone")]
+    carrier.store.answers = [ZooKeeperUnavailable("gone"), ZooKeeperUnavailable("gone")]
     carrier.changes.submit(partition, pending)
     for _ in range(2):
         assert not carrier.changes.work_off()
@@ -282,7 +277,7 @@ def test_a_conflict_leaves_it_pending_until_the_controller_speaks(
     begin: Callable[[], tuple[Partition, PendingIsr]], carrier: Carrier
 ) -> None:
     partition, pending = begin()
-    carrier.store.answers = [IsrConflict("version 3")]
+    carrier.store.answers = [PartitionStateConflict(TP, 3, None)]
     carrier.changes.submit(partition, pending)
     assert carrier.changes.work_off()
     assert partition.isr is pending
@@ -303,7 +298,7 @@ def test_a_change_that_was_overtaken_is_not_written(carrier: Carrier) -> None:
 
 def test_a_newer_change_of_a_partition_takes_the_place_of_an_older(carrier: Carrier) -> None:
     partition, old = shrinking()
-    carrier.store.answers = [IsrStoreUnavailable("gone")]
+    carrier.store.answers = [ZooKeeperUnavailable("gone")]
     carrier.changes.submit(partition, old)
     carrier.changes.work_off()
     partition.make_leader(state(epoch=1, isr=(1, 2), partition_epoch=1), 0.0)
@@ -311,15 +306,15 @@ def test_a_newer_change_of_a_partition_takes_the_place_of_an_older(carrier: Carr
     new = partition.propose_shrink(99 * LAG_MS)
     assert new is not None
     carrier.changes.submit(partition, new)
-    asked: list[dict[str, Any]] = []
+    asked: list[LeadershipState] = []
 
-    def note(partition: TopicPartition, **arguments: Any) -> int:
-        asked.append(arguments)
+    def note(tp: TopicPartition, state: LeadershipState, **arguments: Any) -> int:
+        asked.append(state)
         return 2
 
     carrier.store.update_isr = note
     assert carrier.changes.work_off()
-    assert [(one["leader_epoch"], one["in_sync_replicas"]) for one in asked] == [(1, [1])]
+    assert [(one.leader_epoch, one.isr) for one in asked] == [(1, (1,))]
     assert partition.isr == CommittedIsr(brokers(1), 2)
 
 
@@ -332,8 +327,8 @@ def test_a_late_proposal_does_not_replace_a_newer_one(carrier: Carrier) -> None:
     assert new is not None
     asked: list[int] = []
 
-    def note(partition: TopicPartition, *, leader_epoch: int, **arguments: Any) -> int:
-        asked.append(leader_epoch)
+    def note(tp: TopicPartition, state: LeadershipState, **arguments: Any) -> int:
+        asked.append(state.leader_epoch)
         return 2
 
     carrier.store.update_isr = note
@@ -346,7 +341,7 @@ def test_a_late_proposal_does_not_replace_a_newer_one(carrier: Carrier) -> None:
 
 def test_the_controller_is_told_later_when_it_cannot_be_told_now(carrier: Carrier) -> None:
     partition, pending = shrinking()
-    carrier.store.notify_answers = [IsrStoreUnavailable("gone")]
+    carrier.store.notify_answers = [ZooKeeperUnavailable("gone")]
     carrier.changes.submit(partition, pending)
     assert not carrier.changes.work_off()
     assert partition.isr == CommittedIsr(brokers(1, 2), 1)
@@ -366,7 +361,7 @@ def test_a_joiner_whose_life_is_over_does_not_join_and_the_next_change_may_come(
     partition, pending = expanding()
     append(partition, now_ms=10 * LAG_MS)
     assert partition.high_watermark == 2
-    carrier.store.answers = [IneligibleReplica("it is registered with epoch 6")]
+    carrier.store.answers = [ReplicaNotRegistered("it is registered with epoch 6")]
     carrier.changes.submit(partition, pending)
     assert carrier.changes.work_off()
     assert partition.isr == CommittedIsr(brokers(1), 0)
@@ -404,7 +399,7 @@ def test_the_thread_carries_what_is_submitted(started: Carrier) -> None:
 def test_the_thread_tries_again_by_itself(started: Carrier) -> None:
     told = threading.Event()
     started.store.notify_isr_change = lambda partitions: told.set()
-    started.store.answers = [IsrStoreUnavailable("gone")]
+    started.store.answers = [ZooKeeperUnavailable("gone")]
     partition, pending = shrinking()
     started.changes.submit(partition, pending)
     assert told.wait(DEADLINE_S)

@@ -157,7 +157,7 @@ class Notified(NoStore):
     def __init__(self) -> None:
         self.count = 0
 
-    def notify_log_dir_failure(self, broker_id: BrokerId) -> None:
+    def notify_log_dir_failure(self, broker: BrokerId) -> None:
         self.count += 1
 
 

@@ -1,4 +1,4 @@
-"""`TopicAdmin`: creates topics, adds partitions and asks for deletions, on the controller's broker.
+"""`TopicAdmin`: creates topics, adds partitions and requests deletions, on the controller's broker.
 
 It validates and writes to ZooKeeper, fenced by the controller's epoch. The controller does the rest (leaders,
 replicas, files), triggered by its watches. A result is returned when the write has been made, not when every
@@ -10,76 +10,59 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from barnabas.controller.assignment import added_partitions, assign_replicas, check_assignment
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId
-from barnabas.protocol.messages.partitions import CreatePartitionsTopic
-from barnabas.protocol.messages.topics import USE_DEFAULT, CreatableTopic, DeleteTopicState
+from barnabas.protocol.messages.partitions import CreatePartitionsTopic, CreatePartitionsTopicResult
+from barnabas.protocol.messages.topics import (
+    USE_DEFAULT,
+    CreatableTopic,
+    CreatableTopicResult,
+    DeletableTopicResult,
+    DeleteTopicState,
+)
 from barnabas.protocol.topic_names import metric_name, validate_topic_name
-from barnabas.zookeeper.controller_writer import ControllerMoved
-from barnabas.zookeeper.session import SessionLost, ZooKeeperUnavailable
+from barnabas.zookeeper.controller_writer import ControllerWriter
+from barnabas.zookeeper.errors import as_api_errors
+from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import MalformedZnode, TopicAssignment, random_uuid
 
 log = logging.getLogger("barnabas.controller")
 
 _GROWTH_ROUNDS: Final = 10
 _KRAFT_TOPIC: Final = "__cluster_metadata"
-"""The log of Kafka's KRaft mode; Kafka lets nobody make a topic of that name in any mode."""
+"""The log of Kafka's KRaft mode; Kafka lets nobody create a topic of that name in any mode."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicSettings:
-    """What of a broker's settings concerns the making of topics."""
+    """The settings of a broker that concern the creation and deletion of topics."""
 
-    num_partitions: int = 1
-    default_replication_factor: int = 1
-    delete_topic_enable: bool = True
+    num_partitions: int
+    default_replication_factor: int
+    delete_topic_enable: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TopicResult:
-    """What became of one topic of a request; counts are -1 when nothing was or would be created."""
+class GrownTopic(NamedTuple):
+    """The result of adding partitions to a topic, and the number of its partitions afterwards."""
 
-    name: str | None
+    result: CreatePartitionsTopicResult
     topic_id: TopicId = NO_TOPIC_ID
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
     num_partitions: int = -1
-    replication_factor: int = -1
-
-
-class TopicStore(Protocol):
-    """What is read; `ClusterStore` is one."""
-
-    def topics(self) -> list[str]: ...
-
-    def topic_assignments(self, topics: Iterable[str]) -> dict[str, TopicAssignment | MalformedZnode]: ...
-
-    def deletion_requests(self) -> list[str]: ...
-
-
-class TopicWriter(Protocol):
-    """What is written; `ControllerWriter` is one."""
-
-    def create_topic(self, name: str, topic: TopicAssignment, config: Mapping[str, str]) -> bool: ...
-
-    def grow_topic(self, name: str, topic: TopicAssignment) -> bool: ...
-
-    def request_deletion(self, topic: str) -> bool: ...
 
 
 class ActiveController(Protocol):
-    """Both raise NOT_CONTROLLER on a broker that is not the controller; `Controller` is one."""
+    """`Controller`, as far as it is needed. Both raise NOT_CONTROLLER on another broker."""
 
     @property
     def live_brokers(self) -> tuple[BrokerId, ...]: ...
 
     @property
-    def writer(self) -> TopicWriter: ...
+    def writer(self) -> ControllerWriter: ...
 
 
 class TopicAdmin:
@@ -87,7 +70,7 @@ class TopicAdmin:
 
     def __init__(
         self,
-        store: TopicStore,
+        store: ClusterStore,
         controller: ActiveController,
         *,
         settings: TopicSettings,
@@ -102,78 +85,88 @@ class TopicAdmin:
 
     def create_topics(
         self, topics: Sequence[CreatableTopic], *, validate_only: bool = False
-    ) -> list[TopicResult]:
-        """One result per name, in order.
-
-        Raises NOT_CONTROLLER when we are not the controller, and REQUEST_TIMED_OUT when ZooKeeper cannot be
-        reached; when that happens on the way, the topics that were made before are told apart from the rest.
-        """
-        with _zookeeper_trouble():
-            writer = self._controller.writer
-            existing = set(self._store.topics())
-            # Read last: of a topic's nodes the request to delete it goes last, so what is in neither is gone.
-            leaving = set(self._store.deletion_requests())
+    ) -> list[CreatableTopicResult]:
+        """One result per name, in order."""
+        try:
+            with as_api_errors():
+                writer = self._controller.writer
+                existing = set(self._store.topics())
+                # Read last: a deletion removes its request last, so a topic in neither set is gone.
+                deleted = set(self._store.deletion_requests())
+        except ApiError as error:
+            return [_not_created(topic, error) for topic in topics]
         counts = Counter(topic.name for topic in topics)
         results = []
         for topic in {topic.name: topic for topic in topics}.values():
             try:
-                with _zookeeper_trouble():
+                with as_api_errors():
                     _check_named_once(topic.name, counts)
-                    _check_not_taken(topic.name, existing, leaving)
-                    result = self._create(topic, None if validate_only else writer)
+                    _check_available(topic.name, existing, deleted)
+                    results.append(self._create(topic, None if validate_only else writer))
             except ApiError as error:
-                results.append(_failed(topic.name, error))
+                results.append(_not_created(topic, error))
             else:
                 existing.add(topic.name)
-                results.append(result)
         return results
 
     def create_partitions(
         self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool = False
-    ) -> list[TopicResult]:
-        """One result per topic, with the number of partitions that it then has. Raises as `create_topics`."""
-        with _zookeeper_trouble():
+    ) -> list[GrownTopic]:
+        """One result per name, in order."""
+        try:
             writer = self._controller.writer
+        except ApiError as error:
+            return [_not_grown(topic, error) for topic in topics]
         counts = Counter(topic.name for topic in topics)
         results = []
         for topic in {topic.name: topic for topic in topics}.values():
             try:
-                with _zookeeper_trouble():
+                with as_api_errors():
                     _check_named_once(topic.name, counts)
                     results.append(self._grow(topic, None if validate_only else writer))
             except ApiError as error:
-                results.append(_failed(topic.name, error))
+                results.append(_not_grown(topic, error))
         return results
 
-    def delete_topics(self, topics: Sequence[DeleteTopicState]) -> list[TopicResult]:
-        """One result per topic, named by name or by id. Raises as `create_topics` does."""
-        with _zookeeper_trouble():
-            writer = self._controller.writer
-            existing = self._store.topic_assignments(self._store.topics())
-            ids = {
-                name: found.topic_id for name, found in existing.items() if isinstance(found, TopicAssignment)
-            }
+    def delete_topics(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]:
+        """Request deletions; one result per topic, named by name or by id."""
+        try:
+            with as_api_errors():
+                writer = self._controller.writer
+                existing = self._store.topic_assignments(self._store.topics())
+        except ApiError as error:
+            return [_not_deleted(topic, error) for topic in topics]
+        ids = {name: topic.topic_id for name, topic in existing.items() if isinstance(topic, TopicAssignment)}
         by_id = {topic_id: name for name, topic_id in ids.items() if topic_id != NO_TOPIC_ID}
         results = []
         for topic in topics:
             try:
-                with _zookeeper_trouble():
+                with as_api_errors():
                     name = _name_of(topic, existing, by_id)
                     if not self._settings.delete_topic_enable:
                         raise api_error(ErrorCode.TOPIC_DELETION_DISABLED)
                     writer.request_deletion(name)
             except ApiError as error:
-                results.append(_failed(topic.name, error, TopicId(topic.topic_id)))
+                results.append(_not_deleted(topic, error))
             else:
-                log.info("deletion of topic %s is asked for", name)
-                results.append(TopicResult(name=name, topic_id=ids.get(name, NO_TOPIC_ID)))
+                log.info("deletion of topic %s is requested", name)
+                topic_id = ids.get(name, NO_TOPIC_ID)
+                results.append(DeletableTopicResult(name=name, topic_id=topic_id, error_code=ErrorCode.NONE))
         return results
 
-    def _grow(self, topic: CreatePartitionsTopic, writer: TopicWriter | None) -> TopicResult:
+    def count_partitions(self, topic: str) -> int | None:
+        """How many partitions a topic has in ZooKeeper, None for no such topic; raises ApiError."""
+        with as_api_errors():
+            assignment = self._store.topic_assignments([topic]).get(topic)
+        if isinstance(assignment, MalformedZnode):
+            raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, str(assignment))
+        return None if assignment is None else len(assignment.replicas)
+
+    def _grow(self, topic: CreatePartitionsTopic, writer: ControllerWriter | None) -> GrownTopic:
         try:
             validate_topic_name(topic.name)
         except ApiError as error:
-            # No topic, though in ZooKeeper it could be the path of something else.
+            # In ZooKeeper the name could be the path of another node.
             raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error.text) from None
         for _ in range(_GROWTH_ROUNDS):
             current = self._store.topic_assignments([topic.name]).get(topic.name)
@@ -195,14 +188,13 @@ class TopicAdmin:
             if writer is None or writer.grow_topic(topic.name, grown):
                 if writer is not None:
                     log.info("topic %s gets partitions %s", topic.name, added)
-                return TopicResult(
-                    name=topic.name, topic_id=current.topic_id, num_partitions=len(grown.replicas)
-                )
+                result = CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.NONE)
+                return GrownTopic(result, current.topic_id, len(grown.replicas))
         raise api_error(
             ErrorCode.REQUEST_TIMED_OUT, f"topic {topic.name!r} is changed by others again and again"
         )
 
-    def _create(self, topic: CreatableTopic, writer: TopicWriter | None) -> TopicResult:
+    def _create(self, topic: CreatableTopic, writer: ControllerWriter | None) -> CreatableTopicResult:
         config = {one.name: one.value for one in topic.configs}
         if any(value is None for value in config.values()):
             nulls = sorted(name for name, value in config.items() if value is None)
@@ -212,8 +204,11 @@ class TopicAdmin:
         except ValueError as error:
             raise api_error(ErrorCode.INVALID_CONFIG, str(error)) from error
         replicas = self._assign(topic)
-        result = TopicResult(
-            name=topic.name, num_partitions=len(replicas), replication_factor=len(replicas[0])
+        result = CreatableTopicResult(
+            name=topic.name,
+            error_code=ErrorCode.NONE,
+            num_partitions=len(replicas),
+            replication_factor=len(replicas[0]),
         )
         if writer is None:
             return result
@@ -268,11 +263,11 @@ def _check_named_once(name: str, counts: Mapping[str, int]) -> None:
         raise api_error(ErrorCode.INVALID_REQUEST, f"topic {name!r} is named twice in one request")
 
 
-def _check_not_taken(name: str, existing: Collection[str], leaving: Collection[str]) -> None:
+def _check_available(name: str, existing: Collection[str], deleted: Collection[str]) -> None:
     validate_topic_name(name)
     if name == _KRAFT_TOPIC:
-        raise api_error(ErrorCode.INVALID_REQUEST, f"the name {name} is kept for Kafka's own use")
-    if name in leaving:
+        raise api_error(ErrorCode.INVALID_REQUEST, f"the name {name} is reserved for Kafka")
+    if name in deleted:
         raise api_error(
             ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists: it is still being deleted"
         )
@@ -301,18 +296,17 @@ def _name_of(topic: DeleteTopicState, existing: Mapping[str, object], by_id: Map
     return topic.name
 
 
-def _failed(name: str | None, error: ApiError, topic_id: TopicId = NO_TOPIC_ID) -> TopicResult:
-    return TopicResult(name=name, topic_id=topic_id, error=error.code, message=error.text)
+def _not_created(topic: CreatableTopic, error: ApiError) -> CreatableTopicResult:
+    return CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.text)
 
 
-class _zookeeper_trouble:
-    """Turns what ZooKeeper's absence or a newer controller raises into errors that a client understands."""
+def _not_grown(topic: CreatePartitionsTopic, error: ApiError) -> GrownTopic:
+    return GrownTopic(
+        CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.text)
+    )
 
-    def __enter__(self) -> None:
-        return None
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ControllerMoved):
-            raise api_error(ErrorCode.NOT_CONTROLLER, str(error)) from error
-        if isinstance(error, ZooKeeperUnavailable | SessionLost):
-            raise api_error(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+def _not_deleted(topic: DeleteTopicState, error: ApiError) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=topic.name, topic_id=topic.topic_id, error_code=error.code, error_message=error.text
+    )

@@ -6,7 +6,8 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, NoAuthError, SessionExpiredError
 from kazoo.protocol.states import KazooState
 
-from barnabas.zookeeper.session import SessionLost, ZooKeeperSession, ZooKeeperUnavailable
+from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
+from barnabas.zookeeper.session import ZooKeeperSession
 
 
 class FakeClient:
@@ -85,11 +86,11 @@ class FakeResult:
         return self._outcome
 
 
-def test_who_is_patient_goes_on_after_the_end_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_starting_goes_on_after_the_end_of_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = session(monkeypatch, None)
     made._state_changed(KazooState.CONNECTED)
     outcomes: list[Exception | str] = [ConnectionLoss(), SessionExpiredError(), "there"]
-    made.is_patient = True
+    made.is_starting = True
     outcome = made.attempt(lambda client: FakeResult(outcomes.pop(0)))
     assert (outcome.value, outcome.retried) == ("there", True)
 
@@ -103,11 +104,11 @@ def test_who_is_not_patient_hears_of_the_end_of_a_session(monkeypatch: pytest.Mo
     assert outcomes == ["there"]
 
 
-@pytest.mark.parametrize(("is_patient", "told"), [(True, "for 0.3 s"), (False, "for 0.1 s")])
-def test_who_is_patient_waits_for_a_connection_as_long_as_to_connect(
-    monkeypatch: pytest.MonkeyPatch, is_patient: bool, told: str
+@pytest.mark.parametrize(("is_starting", "told"), [(True, "for 0.3 s"), (False, "for 0.1 s")])
+def test_who_is_starting_waits_for_a_connection_as_long_as_to_connect(
+    monkeypatch: pytest.MonkeyPatch, is_starting: bool, told: str
 ) -> None:
     made, _ = session(monkeypatch, None)
-    made.is_patient = is_patient
+    made.is_starting = is_starting
     with pytest.raises(ZooKeeperUnavailable, match=told):
         made.run(lambda client: FakeResult("there"))

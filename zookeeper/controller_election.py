@@ -1,0 +1,149 @@
+"""Controller elections: the ephemeral ``/controller``, and ``/controller_epoch``, raised by each election.
+
+Both change in one transaction, so each controller has an epoch that no earlier one had, even if somebody
+deleted or corrupted the epoch by hand. Blocks; any thread; raises as the session does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from kazoo.exceptions import NoNodeError
+
+from barnabas.protocol.ids import NO_BROKER, BrokerId, ControllerEpoch
+from barnabas.zookeeper import paths, znodes
+from barnabas.zookeeper.controller_writer import ControllerWriter
+from barnabas.zookeeper.errors import ZooKeeperUnavailable
+from barnabas.zookeeper.requests import Watch, delete, exists, first_error, get
+from barnabas.zookeeper.session import ZooKeeperSession
+from barnabas.zookeeper.znodes import ControllerNode, MalformedZnode
+
+log = logging.getLogger("barnabas.controller")
+
+_ROUNDS: Final = 10
+
+
+class ControllerElection:
+    """``highest_written`` reads the highest controller epoch in the states of all partitions."""
+
+    def __init__(self, session: ZooKeeperSession, highest_written: Callable[[], ControllerEpoch]) -> None:
+        self._session = session
+        self._highest_written = highest_written
+        self._highest_seen = ControllerEpoch(0)
+
+    def current(self, watch: Watch | None = None) -> ControllerNode | None:
+        """The controller's node. The watch covers it and the epoch's node, even while they do not exist.
+
+        An unreadable node names no broker, but still belongs to the session that created it.
+        """
+        both = (paths.CONTROLLER, paths.CONTROLLER_EPOCH)
+        for outcome in self._session.run_all([exists(path, watch) for path in both]):
+            outcome.get()
+        node, epoch = self._session.run_all([get(path) for path in both])
+        if not isinstance(epoch.error, NoNodeError):
+            self._read_epoch(epoch.get()[0])
+        if isinstance(node.error, NoNodeError):
+            return None
+        data, stat = node.get()
+        try:
+            return znodes.decode_controller(paths.CONTROLLER, data, stat.ephemeralOwner, stat.czxid)
+        except MalformedZnode as error:
+            log.error("%s", error)
+            return ControllerNode(broker_id=NO_BROKER, session_id=stat.ephemeralOwner, czxid=stat.czxid)
+
+    def epoch(self) -> ControllerEpoch:
+        """The epoch of the last election, 0 before the first."""
+        outcome = self._session.attempt(get(paths.CONTROLLER_EPOCH))
+        if isinstance(outcome.error, NoNodeError):
+            return ControllerEpoch(0)
+        return znodes.decode_epoch(paths.CONTROLLER_EPOCH, outcome.get()[0])
+
+    def _read_epoch(self, data: bytes) -> ControllerEpoch | None:
+        """Decode the epoch and remember the highest one; None if the data is no epoch."""
+        try:
+            epoch = znodes.decode_epoch(paths.CONTROLLER_EPOCH, data)
+        except MalformedZnode as error:
+            log.error("%s; the next controller continues from the highest known epoch", error)
+            return None
+        self._highest_seen = max(self._highest_seen, epoch)
+        return epoch
+
+    def run(self, broker: BrokerId) -> ControllerWriter | None:
+        """Create ``/controller`` and raise the epoch; None if another broker is the controller.
+
+        A node of our own session, whose deletion at a resignation failed, is removed first.
+        """
+        for _ in range(_ROUNDS):
+            writer, node = self._attempt(broker)
+            if writer is not None:
+                return writer
+            if node is not None and node.session_id != self._session.session_id:
+                return None
+            if node is not None:
+                self._session.attempt(delete(paths.CONTROLLER))
+        return None
+
+    def depose(self, dead: ControllerNode, broker: BrokerId) -> ControllerWriter | None:
+        """Become controller in place of a dead process, in one transaction; None if its node is gone.
+
+        The check of the epoch's version ensures that no later controller's node is deleted.
+        """
+        return self._attempt(broker, dead)[0]
+
+    def _attempt(
+        self, broker: BrokerId, dead: ControllerNode | None = None
+    ) -> tuple[ControllerWriter | None, ControllerNode | None]:
+        """One transaction. Returns the writer if it was carried out, else the node that is there now."""
+        epoch, version = self._epoch_and_version()
+        if dead is not None and self.current() != dead:
+            return None, None
+        writer = ControllerWriter(self._session, ControllerEpoch(epoch + 1), version + 1)
+        node_data, epoch_data = znodes.encode_controller(broker, _now_ms()), znodes.encode_epoch(writer.epoch)
+
+        def start(zk: Any) -> Any:
+            transaction = zk.transaction()
+            if dead is not None:
+                transaction.delete(paths.CONTROLLER)
+            transaction.create(paths.CONTROLLER, node_data, ephemeral=True)
+            transaction.set_data(paths.CONTROLLER_EPOCH, epoch_data, version)
+            return transaction.commit_async()
+
+        outcome = self._session.attempt(start)
+        if first_error(outcome.get()) is None:
+            return writer, None
+        node = self.current()
+        is_ours = node is not None and node.session_id == self._session.session_id
+        if is_ours and outcome.retried and self._epoch_and_version() == (writer.epoch, version + 1):
+            return writer, node
+        return None, node
+
+    def _epoch_and_version(self) -> tuple[ControllerEpoch, int]:
+        for _ in range(_ROUNDS):
+            outcome = self._session.attempt(get(paths.CONTROLLER_EPOCH))
+            if not isinstance(outcome.error, NoNodeError):
+                data, stat = outcome.get()
+                epoch = self._read_epoch(data)
+                return self._highest_known() if epoch is None else epoch, stat.version
+            first = self._highest_known()
+            if first > 0:
+                log.error("%s was missing: recreated with epoch %d", paths.CONTROLLER_EPOCH, first)
+            data = znodes.encode_epoch(first)
+            self._session.attempt(partial(_create_epoch, data=data))
+        raise ZooKeeperUnavailable(f"{paths.CONTROLLER_EPOCH} is deleted again and again")
+
+    def _highest_known(self) -> ControllerEpoch:
+        """The epoch must not fall, because brokers refuse controllers with a lower epoch."""
+        return max(self._highest_seen, self._highest_written())
+
+
+def _now_ms() -> int:
+    """Wall time, for a timestamp in a znode that only people read."""
+    return int(time.time() * 1000)
+
+
+def _create_epoch(zk: Any, *, data: bytes) -> Any:
+    return zk.create_async(paths.CONTROLLER_EPOCH, data)

@@ -1,0 +1,88 @@
+"""Requests that several modules make, and reads of many nodes in one round trip.
+
+Every cluster has parent nodes such as ``/admin/delete_topics``. If somebody deleted one, it reads as empty
+and is created again, with an error in the log. Its children are lost, but the brokers continue.
+
+The functions with a session block and raise as the session does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kazoo.exceptions import KazooException, NoNodeError, RolledBackError, RuntimeInconsistency
+
+from barnabas.zookeeper.errors import ZooKeeperUnavailable
+from barnabas.zookeeper.session import Start, ZooKeeperSession
+
+log = logging.getLogger("barnabas.controller")
+
+Watch = Callable[[Any], None]
+
+_ROUNDS: Final = 5
+
+
+def get(path: str, watch: Watch | None = None) -> Start:
+    return lambda zk: zk.get_async(path, watch)
+
+
+def exists(path: str, watch: Watch | None = None) -> Start:
+    return lambda zk: zk.exists_async(path, watch)
+
+
+def get_children(path: str, watch: Watch | None = None) -> Start:
+    return lambda zk: zk.get_children_async(path, watch)
+
+
+def delete(path: str) -> Start:
+    return lambda zk: zk.delete_async(path)
+
+
+def ensure(path: str) -> Start:
+    return lambda zk: zk.ensure_path_async(path)
+
+
+def first_error(results: Sequence[Any]) -> KazooException | None:
+    """The refusal that rolled a transaction back, or None if it was carried out."""
+    for result in results:
+        if isinstance(result, KazooException) and not isinstance(
+            result, RolledBackError | RuntimeInconsistency
+        ):
+            return result
+    return None
+
+
+def read(
+    session: ZooKeeperSession, paths: Sequence[str], watches: Mapping[str, Watch] | None = None
+) -> dict[str, tuple[bytes, Any]]:
+    """Data and stat by path. Missing nodes are omitted, and not watched."""
+    by_path = watches or {}
+    outcomes = session.run_all([get(path, by_path.get(path)) for path in paths])
+    return {
+        path: outcome.get()
+        for path, outcome in zip(paths, outcomes, strict=True)
+        if not isinstance(outcome.error, NoNodeError)
+    }
+
+
+def list_children(session: ZooKeeperSession, path: str, watch: Watch | None = None) -> list[str]:
+    """The names under a parent node that every cluster has."""
+    for _ in range(_ROUNDS):
+        outcome = session.attempt(get_children(path, watch))
+        if not isinstance(outcome.error, NoNodeError):
+            return list(outcome.get())
+        recreate(session, [path])
+    raise ZooKeeperUnavailable(f"{path} is deleted again and again")
+
+
+def recreate(session: ZooKeeperSession, paths: Iterable[str]) -> None:
+    """Create the missing nodes among these parent nodes."""
+    all_paths = list(paths)
+    stats = [outcome.get() for outcome in session.run_all([exists(path) for path in all_paths])]
+    missing = [path for path, stat in zip(all_paths, stats, strict=True) if stat is None]
+    for path in missing:
+        log.error("%s was missing in ZooKeeper: counted as empty and recreated", path)
+    for outcome in session.run_all([ensure(path) for path in missing]):
+        outcome.get()
