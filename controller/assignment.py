@@ -1,8 +1,8 @@
-"""Assigns the replicas of new topics, and of partitions added to one, to brokers: pure functions.
+"""Assigns the replicas of new topics and of added partitions to brokers: pure functions.
 
 Replicas are assigned round robin, so that leaders and followers are spread evenly; racks are ignored. Source:
-the rack-unaware assignment of Apache Kafka (AdminUtils), whose results these match for the same start and
-shift; for added partitions KIP-195.
+the rack-unaware assignment of Apache Kafka (AdminUtils), with the same results for the same start and shift;
+for added partitions KIP-195.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Final
 
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId
+from barnabas.zookeeper.znodes import ReplicaAssignment
 
 MAX_PARTITIONS: Final = 10_000
-"""The most partitions that one topic may be made with; the limit of one request in Kafka's KRaft mode.
+"""The largest number of partitions of a topic; the limit of one request in Kafka's KRaft mode.
 
-A topic's assignment is one znode, of which ZooKeeper takes a megabyte, and one mistyped number must not keep
-the controller busy until its memory is gone.
+A topic's assignment is one znode, which ZooKeeper limits to a megabyte, and a mistyped number must not
+exhaust the controller's memory.
 """
 
 
@@ -29,12 +30,12 @@ def assign_replicas(
     start_index: int,
     start_shift: int,
     first_partition: int = 0,
-) -> dict[int, tuple[BrokerId, ...]]:
-    """Replicas by partition, numbered from `first_partition` on, the preferred leader first.
+) -> dict[int, ReplicaAssignment]:
+    """The replicas by partition, numbered from `first_partition` on.
 
-    Partition p is led by the (start_index + p)-th broker in turn. Its followers stand `start_shift` further,
-    and one further again each time the leaders have gone round: no two brokers always back each other.
-    Raises INVALID_PARTITIONS or INVALID_REPLICATION_FACTOR.
+    The leaders go round the brokers, from `start_index` on. The followers come `start_shift` places after the
+    leader, and one more place after each round, so that no two brokers share all their partitions. Raises
+    INVALID_PARTITIONS or INVALID_REPLICATION_FACTOR.
     """
     _check_count(num_partitions)
     if replication_factor < 1:
@@ -56,17 +57,17 @@ def assign_replicas(
         replicas = [ordered[first]]
         for nth in range(replication_factor - 1):
             replicas.append(ordered[(first + 1 + (shift + nth) % (count - 1)) % count])
-        assignment[partition] = tuple(replicas)
+        assignment[partition] = ReplicaAssignment(tuple(replicas))
     return assignment
 
 
 def check_assignment(
     assignment: Mapping[int, Sequence[int]], live: Collection[BrokerId]
-) -> dict[int, tuple[BrokerId, ...]]:
-    """An assignment made by hand, if it is sound. Raises INVALID_REPLICA_ASSIGNMENT or INVALID_PARTITIONS.
+) -> dict[int, ReplicaAssignment]:
+    """The assignment that a client chose. Raises INVALID_REPLICA_ASSIGNMENT or INVALID_PARTITIONS.
 
-    Partitions are numbered from 0 without a gap, each has as many replicas as the first, none twice, and all
-    on live brokers.
+    Partitions are numbered from 0 without a gap. Each has as many replicas as the first, all different and on
+    live brokers.
     """
     _check_count(len(assignment))
     if sorted(assignment) != list(range(len(assignment))):
@@ -83,8 +84,8 @@ def check_assignment(
 
 def check_replicas(
     partition: int, brokers: Sequence[int], expected: int, live: Collection[BrokerId]
-) -> tuple[BrokerId, ...]:
-    """The replicas of one partition, if they are sound. Raises INVALID_REPLICA_ASSIGNMENT."""
+) -> ReplicaAssignment:
+    """The replicas that a client chose for a partition. Raises INVALID_REPLICA_ASSIGNMENT."""
     replicas = tuple(BrokerId(broker) for broker in brokers)
     if len(replicas) != expected:
         problem = f"has {len(replicas)} replicas; expected {expected} as for partition 0"
@@ -92,29 +93,30 @@ def check_replicas(
         problem = f"names a broker twice: {list(replicas)}"
     elif set(replicas) - set(live):
         missing = sorted(set(replicas) - set(live))
-        problem = f"names brokers that do not live: {missing}; those that do are {sorted(live)}"
+        problem = f"names brokers that are not alive: {missing}; the live brokers are {sorted(live)}"
     else:
-        return replicas
+        return ReplicaAssignment(replicas)
     raise api_error(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {partition} {problem}")
 
 
 def added_partitions(
     topic: str,
-    current: Mapping[int, tuple[BrokerId, ...]],
+    current: Mapping[int, ReplicaAssignment],
     count: int,
     assignments: Sequence[Sequence[int]] | None,
     live: Sequence[BrokerId],
-) -> dict[int, tuple[BrokerId, ...]]:
-    """The new partitions alone, so that there are ``count`` in all.
+) -> dict[int, ReplicaAssignment]:
+    """The new partitions of a topic that shall have ``count``.
 
-    ``assignments`` are their replicas in order; None lets them be dealt out as if the topic had been made
-    with so many. Raises INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT or INVALID_REPLICATION_FACTOR.
+    ``assignments`` are their replicas in order; with None they are assigned as if the topic had been created
+    with ``count`` partitions. Raises INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT or
+    INVALID_REPLICATION_FACTOR.
     """
     if count < len(current):
         raise api_error(
             ErrorCode.INVALID_PARTITIONS,
             f"topic {topic!r} has {len(current)} partitions already, more than the {count} asked for; "
-            "partitions cannot be taken away",
+            "partitions cannot be removed",
         )
     if count == len(current):
         raise api_error(ErrorCode.INVALID_PARTITIONS, f"topic {topic!r} has {count} partitions already")
@@ -123,9 +125,9 @@ def added_partitions(
             ErrorCode.INVALID_PARTITIONS, f"{count} partitions; at most {MAX_PARTITIONS} are allowed"
         )
     first = len(current)
-    replication_factor = len(current[0])
+    replication_factor = len(current[0].replicas)
     if assignments is None:
-        return _dealt_out(current, first, count - first, replication_factor, live)
+        return _spread(current, first, count - first, replication_factor, live)
     if len(assignments) != count - first:
         raise api_error(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -144,15 +146,15 @@ def _check_count(partitions: int) -> None:
         )
 
 
-def _dealt_out(
-    current: Mapping[int, tuple[BrokerId, ...]],
+def _spread(
+    current: Mapping[int, ReplicaAssignment],
     first: int,
     count: int,
     replication_factor: int,
     live: Sequence[BrokerId],
-) -> dict[int, tuple[BrokerId, ...]]:
+) -> dict[int, ReplicaAssignment]:
     ordered = sorted(live)
-    preferred = current[0][0]
+    preferred = current[0].replicas[0]
     start = next((index for index, broker in enumerate(ordered) if broker >= preferred), 0)
     return assign_replicas(
         ordered, count, replication_factor, start_index=start, start_shift=start, first_partition=first

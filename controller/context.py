@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, TopicId, TopicPartition
-from barnabas.zookeeper.znodes import BrokerRegistration, LeadershipState, StoredConfig
+from barnabas.zookeeper.znodes import BrokerRegistration, LeadershipState, ReplicaAssignment, StoredConfig
 
 
 class PartitionState(Enum):
@@ -65,7 +65,7 @@ class ControllerContext:
     topic_configs: dict[str, StoredConfig] = field(default_factory=dict)
     unreadable_topics: set[str] = field(default_factory=set)
     """Topics whose znode cannot be understood; while there are any, nothing may be taken for deleted."""
-    assignments: dict[str, dict[int, tuple[BrokerId, ...]]] = field(default_factory=dict)
+    assignments: dict[str, dict[int, ReplicaAssignment]] = field(default_factory=dict)
     leadership: dict[TopicPartition, LeadershipState] = field(default_factory=dict)
     partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     replica_states: dict[Replica, ReplicaState] = field(default_factory=dict)
@@ -117,8 +117,9 @@ class ControllerContext:
         return {broker: epoch for broker, epoch in found.items() if epoch != NO_BROKER_EPOCH}
 
     def replicas_of(self, tp: TopicPartition) -> tuple[BrokerId, ...]:
-        """The assignment in its order; empty for an unknown partition."""
-        return self.assignments.get(tp.topic, {}).get(tp.partition, ())
+        """In the order of the assignment; empty for an unknown partition."""
+        assignment = self.assignments.get(tp.topic, {}).get(tp.partition)
+        return () if assignment is None else assignment.replicas
 
     def partitions(self) -> Iterator[TopicPartition]:
         for topic, partitions in self.assignments.items():
@@ -132,8 +133,8 @@ class ControllerContext:
         return [
             TopicPartition(topic, partition)
             for topic, partitions in self.assignments.items()
-            for partition, replicas in partitions.items()
-            if broker in replicas
+            for partition, assignment in partitions.items()
+            if broker in assignment.replicas
         ]
 
     def replicas_on(self, brokers: Collection[BrokerId]) -> list[Replica]:
@@ -181,8 +182,8 @@ class ControllerContext:
             names.discard(topic)
 
     @staticmethod
-    def _replicas(topic: str, partitions: dict[int, tuple[BrokerId, ...]]) -> Iterator[Replica]:
-        for partition, brokers in partitions.items():
+    def _replicas(topic: str, partitions: dict[int, ReplicaAssignment]) -> Iterator[Replica]:
+        for partition, assignment in partitions.items():
             tp = TopicPartition(topic, partition)
-            for broker in brokers:
+            for broker in assignment.replicas:
                 yield Replica(tp, broker)

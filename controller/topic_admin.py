@@ -29,7 +29,7 @@ from barnabas.protocol.topic_names import metric_name, validate_topic_name
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import as_api_errors
 from barnabas.zookeeper.store import ClusterStore
-from barnabas.zookeeper.znodes import MalformedZnode, TopicAssignment, random_uuid
+from barnabas.zookeeper.znodes import MalformedZnode, ReplicaAssignment, TopicAssignment, random_uuid
 
 log = logging.getLogger("barnabas.controller")
 
@@ -160,7 +160,7 @@ class TopicAdmin:
             assignment = self._store.topic_assignments([topic]).get(topic)
         if isinstance(assignment, MalformedZnode):
             raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, str(assignment))
-        return None if assignment is None else len(assignment.replicas)
+        return None if assignment is None else len(assignment.partitions)
 
     def _grow(self, topic: CreatePartitionsTopic, writer: ControllerWriter | None) -> GrownTopic:
         try:
@@ -182,14 +182,14 @@ class TopicAdmin:
                 )
             assignments = None if topic.assignments is None else [one.broker_ids for one in topic.assignments]
             added = added_partitions(
-                topic.name, current.replicas, topic.count, assignments, self._controller.live_brokers
+                topic.name, current.partitions, topic.count, assignments, self._controller.live_brokers
             )
-            grown = replace(current, replicas={**current.replicas, **added})
+            grown = replace(current, partitions={**current.partitions, **added})
             if writer is None or writer.grow_topic(topic.name, grown):
                 if writer is not None:
-                    log.info("topic %s gets partitions %s", topic.name, added)
+                    log.info("topic %s gets partitions %s", topic.name, _shown(added))
                 result = CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.NONE)
-                return GrownTopic(result, current.topic_id, len(grown.replicas))
+                return GrownTopic(result, current.topic_id, len(grown.partitions))
         raise api_error(
             ErrorCode.REQUEST_TIMED_OUT, f"topic {topic.name!r} is changed by others again and again"
         )
@@ -203,16 +203,16 @@ class TopicAdmin:
             self._validate_config(config)
         except ValueError as error:
             raise api_error(ErrorCode.INVALID_CONFIG, str(error)) from error
-        replicas = self._assign(topic)
+        partitions = self._assign(topic)
         result = CreatableTopicResult(
             name=topic.name,
             error_code=ErrorCode.NONE,
-            num_partitions=len(replicas),
-            replication_factor=len(replicas[0]),
+            num_partitions=len(partitions),
+            replication_factor=len(partitions[0].replicas),
         )
         if writer is None:
             return result
-        assignment = TopicAssignment(topic_id=TopicId(random_uuid()), replicas=replicas)
+        assignment = TopicAssignment(topic_id=TopicId(random_uuid()), partitions=partitions)
         overrides = {name: value for name, value in config.items() if value is not None}
         if not writer.create_topic(topic.name, assignment, overrides):
             raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")
@@ -226,7 +226,7 @@ class TopicAdmin:
         )
         return replace(result, topic_id=assignment.topic_id)
 
-    def _assign(self, topic: CreatableTopic) -> dict[int, tuple[BrokerId, ...]]:
+    def _assign(self, topic: CreatableTopic) -> dict[int, ReplicaAssignment]:
         live = self._controller.live_brokers
         if topic.assignments:
             if topic.num_partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
@@ -256,6 +256,10 @@ class TopicAdmin:
             start_index=self._rng.randrange(count),
             start_shift=self._rng.randrange(count),
         )
+
+
+def _shown(partitions: Mapping[int, ReplicaAssignment]) -> dict[int, list[BrokerId]]:
+    return {index: list(assignment.replicas) for index, assignment in partitions.items()}
 
 
 def _check_named_once(name: str, counts: Mapping[str, int]) -> None:

@@ -74,7 +74,7 @@ class TopicLoader:
             readable[topic] = named
         configs = self._store.topic_configs(readable)
         for topic, assignment in readable.items():
-            self._context.assignments[topic] = dict(assignment.replicas)
+            self._context.assignments[topic] = dict(assignment.partitions)
             self._context.topic_ids[topic] = assignment.topic_id
             self._context.topic_configs[topic] = configs[topic]
         partitions = [tp for topic in readable for tp in self._context.partitions_of(topic)]
@@ -103,7 +103,7 @@ class TopicLoader:
             if isinstance(found, MalformedZnode):
                 log.error("topic %s cannot be read any more and stays as it was: %s", topic, found)
                 continue
-            added = sorted(found.replicas.keys() - self._context.assignments[topic].keys())
+            added = sorted(found.partitions.keys() - self._context.assignments[topic].keys())
             if not added or found.topic_id != self._context.topic_ids[topic]:
                 continue
             if self._context.is_to_be_deleted(topic):
@@ -111,7 +111,7 @@ class TopicLoader:
                 continue
             log.info("topic %s: new partitions %s", topic, added)
             for index in added:
-                self._context.assignments[topic][index] = found.replicas[index]
+                self._context.assignments[topic][index] = found.partitions[index]
                 fresh.append(TopicPartition(topic, index))
         self._load_states([tp for tp in fresh if tp not in self._context.leadership])
         return fresh

@@ -372,7 +372,7 @@ class ClusterStore:
             TopicPartition(topic, index)
             for topic, found in assigned.items()
             if isinstance(found, TopicAssignment)
-            for index in found.replicas
+            for index in found.partitions
         )
         return max((state.controller_epoch for state in states.values()), default=ControllerEpoch(0))
 

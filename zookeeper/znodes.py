@@ -1,8 +1,7 @@
-"""The content of the znodes: plain frozen records, and Kafka's JSON for each.
+"""The content of the znodes: frozen records, and Kafka's JSON for each.
 
-Pure. A decoder raises `MalformedZnode`, which names the path and the data, for anything that Kafka would not
-have written; unknown keys are ignored, since later versions add some. Source: the JSON formats of Apache
-Kafka 3.9 in ZooKeeper mode.
+Pure. A decoder raises `MalformedZnode` for data that Kafka would not have written; unknown keys are ignored,
+because later versions add some. Source: the JSON formats of Apache Kafka 3.9 in ZooKeeper mode.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ log = logging.getLogger("barnabas.controller")
 
 
 class MalformedZnode(LocalError):
-    """A znode holds something else than Kafka's format; the text names its path and what was found."""
+    """The data of a znode is not in Kafka's format; the text names the path and the data."""
 
 
 class AdvertisedListener(NamedTuple):
-    """One listener that a broker is reached at, as ``NAME://host:port`` in its registration."""
+    """One listener of a broker, ``NAME://host:port`` in its registration."""
 
     name: str
     host: str
@@ -52,7 +51,7 @@ class AdvertisedListener(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerRegistration:
-    """``/brokers/ids/<id>``. `broker_epoch` is the czxid of the node, unknown until it is registered.
+    """``/brokers/ids/<id>``. `broker_epoch` is the czxid of the node, unknown before the registration.
 
     `directories` are the ids of the log dirs that the process has locked; Kafka ignores them.
     """
@@ -65,31 +64,43 @@ class BrokerRegistration:
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
-        """Where the listener of that name is reached, or None when the broker has no such listener."""
+        """The address of the listener with this name; None if the broker has no such listener."""
         for listener in self.listeners:
             if listener.name == listener_name:
                 return listener.endpoint
         return None
 
 
+class ReplicaAssignment(NamedTuple):
+    """The replicas of a partition, the preferred leader first.
+
+    While the partition is reassigned, `adding` and `removing` name the replicas that the change adds and
+    removes; `replicas` has both.
+    """
+
+    replicas: tuple[BrokerId, ...]
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicAssignment:
-    """``/brokers/topics/<t>``: the topic's id and, by partition, its replicas, the preferred one first.
+    """``/brokers/topics/<t>``: the topic's id and its partitions.
 
-    `version` is the node's, -1 while it is not known; it is no part of what the topic is.
+    `version` is the node's, -1 while it is not known; comparisons ignore it.
     """
 
     topic_id: TopicId
-    replicas: Mapping[int, tuple[BrokerId, ...]]
+    partitions: Mapping[int, ReplicaAssignment]
     version: int = field(default=-1, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeadershipState:
-    """``…/partitions/<p>/state``. `leader` is -1 when there is none, `partition_epoch` the node's version.
+    """``…/partitions/<p>/state``. `leader` is -1 for no leader, `partition_epoch` is the node's version.
 
-    `broker_epochs` are the epochs with which the members joined the ISR, as far as known. They do not count
-    in comparisons of states, and Kafka ignores them.
+    `broker_epochs` are the epochs with which the members joined the ISR, as far as known. Comparisons of
+    states and Kafka ignore them.
     """
 
     leader: BrokerId
@@ -106,7 +117,7 @@ class LeadershipState:
         controller_epoch: ControllerEpoch,
         broker_epochs: Mapping[BrokerId, BrokerEpoch],
     ) -> LeadershipState:
-        """What the controller writes next: one leader epoch on, still at the version that was read."""
+        """The state that the controller writes next: the leader epoch is one higher, the version the same."""
         return replace(
             self,
             leader=leader,
@@ -132,10 +143,10 @@ class ControllerNode:
 
 @dataclass(frozen=True, slots=True)
 class StoredConfig:
-    """``/config/<kind>/<name>``: the settings that were overridden there; by default, a node that is missing.
+    """``/config/<kind>/<name>``: the overridden settings; by default, those of a missing node.
 
-    A later write has a higher `zxid`, also when the node was deleted and made anew in between. `version` is
-    what a compare-and-set expects.
+    A later write has a higher `zxid`, also if the node was deleted and created again in between. `version` is
+    for a compare-and-set.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -149,11 +160,11 @@ class StoredConfig:
 
 
 def encode_broker(broker: BrokerRegistration) -> bytes:
-    plain = next((one for one in broker.listeners if one.security_protocol == "PLAINTEXT"), None)
+    plain = next((entry for entry in broker.listeners if entry.security_protocol == "PLAINTEXT"), None)
     body: dict[str, Any] = {
         "features": {},
-        "listener_security_protocol_map": {one.name: one.security_protocol for one in broker.listeners},
-        "endpoints": [f"{one.name}://{_bracketed(one.host)}:{one.port}" for one in broker.listeners],
+        "listener_security_protocol_map": {entry.name: entry.security_protocol for entry in broker.listeners},
+        "endpoints": [f"{entry.name}://{_bracketed(entry.host)}:{entry.port}" for entry in broker.listeners],
         "jmx_port": -1,
         "port": plain.port if plain else -1,
         "host": plain.host if plain else None,
@@ -187,12 +198,15 @@ def decode_broker(path: str, data: bytes, broker: BrokerId, czxid: int) -> Broke
 
 
 def encode_topic(topic: TopicAssignment) -> bytes:
+    partitions = sorted(topic.partitions.items())
     return _dump(
         {
-            "removing_replicas": {},
-            "partitions": {str(index): list(replicas) for index, replicas in sorted(topic.replicas.items())},
+            "removing_replicas": {
+                str(index): list(one.removing) for index, one in partitions if one.removing
+            },
+            "partitions": {str(index): list(one.replicas) for index, one in partitions},
             "topic_id": encode_uuid(topic.topic_id),
-            "adding_replicas": {},
+            "adding_replicas": {str(index): list(one.adding) for index, one in partitions if one.adding},
             "version": 3,
         }
     )
@@ -202,15 +216,21 @@ def decode_topic(path: str, data: bytes, version: int = -1) -> TopicAssignment:
     """A topic written before ids existed has `NO_TOPIC_ID`."""
     body = _load(path, data)
     with _reading(path, data):
-        replicas = {
-            _int32(index): tuple(BrokerId(broker) for broker in _int32s(brokers))
-            for index, brokers in body["partitions"].items()
-        }
+        replicas = _brokers_by_partition(body["partitions"])
+        # Without these keys before Kafka 2.4.
+        adding = _brokers_by_partition(body.get("adding_replicas") or {})
+        removing = _brokers_by_partition(body.get("removing_replicas") or {})
         if not all(replicas.values()):
             raise ValueError("a partition without replicas")
         text = body.get("topic_id")
-        topic_id = NO_TOPIC_ID if text is None else TopicId(decode_uuid(text))
-        return TopicAssignment(topic_id=topic_id, replicas=replicas, version=version)
+        return TopicAssignment(
+            topic_id=NO_TOPIC_ID if text is None else TopicId(decode_uuid(text)),
+            partitions={
+                index: ReplicaAssignment(brokers, adding.get(index, ()), removing.get(index, ()))
+                for index, brokers in replicas.items()
+            },
+            version=version,
+        )
 
 
 def encode_partition_state(state: LeadershipState) -> bytes:
@@ -243,7 +263,7 @@ def decode_partition_state(path: str, data: bytes, version: int) -> LeadershipSt
 
 
 def readable_partition_state(path: str, data: bytes, version: int) -> LeadershipState | None:
-    """As `decode_partition_state`; what cannot be read is reported and taken as absent."""
+    """As `decode_partition_state`; None for unreadable data, with an error in the log."""
     try:
         return decode_partition_state(path, data, version)
     except MalformedZnode as error:
@@ -303,11 +323,13 @@ def encode_isr_change(partitions: list[TopicPartition]) -> bytes:
 def decode_isr_change(path: str, data: bytes) -> list[TopicPartition]:
     body = _load(path, data)
     with _reading(path, data):
-        return [TopicPartition(str(one["topic"]), _int32(one["partition"])) for one in body["partitions"]]
+        return [
+            TopicPartition(str(entry["topic"]), _int32(entry["partition"])) for entry in body["partitions"]
+        ]
 
 
 def encode_log_dir_event(broker: BrokerId) -> bytes:
-    """A broker has lost a log dir; 1 is the only event that there is."""
+    """A broker has lost a log dir; there is no event but 1."""
     return _dump({"version": 1, "broker": broker, "event": 1})
 
 
@@ -342,11 +364,11 @@ def decode_cluster_id(path: str, data: bytes) -> str:
 
 
 def random_uuid() -> uuid.UUID:
-    """A random id whose text does not start with a dash, so that it can be given on a command line."""
+    """A random id whose text does not start with a dash, so that it is no option on a command line."""
     while True:
-        found = uuid.uuid4()
-        if not encode_uuid(found).startswith("-"):
-            return found
+        candidate = uuid.uuid4()
+        if not encode_uuid(candidate).startswith("-"):
+            return candidate
 
 
 def encode_uuid(value: uuid.UUID) -> str:
@@ -363,7 +385,7 @@ def decode_uuid(text: str) -> uuid.UUID:
 
 
 class _reading:
-    """Turns whatever a wrong shape raises into `MalformedZnode`."""
+    """Turns the exceptions of wrongly shaped data into `MalformedZnode`."""
 
     def __init__(self, path: str, data: bytes) -> None:
         self._path = path
@@ -399,7 +421,7 @@ _EXPECTED: Final = tuple(
         ("/latest_producer_id_block", 'JSON with "block_start" and "block_end"'),
     )
 )
-"""The expected data by the beginning of a path; the first match counts."""
+"""The expected data by prefix of the path; the first match counts."""
 
 
 def _int32(value: Any, lowest: int = 0) -> int:
@@ -414,6 +436,13 @@ def _int32s(values: Any) -> tuple[int, ...]:
     if not isinstance(values, list):
         raise TypeError(f"{values!r} is no list")
     return tuple(_int32(value) for value in values)
+
+
+def _brokers_by_partition(body: Mapping[str, Any]) -> dict[int, tuple[BrokerId, ...]]:
+    return {
+        _int32(index): tuple(BrokerId(broker) for broker in _int32s(brokers))
+        for index, brokers in body.items()
+    }
 
 
 def _dump(body: Mapping[str, Any]) -> bytes:

@@ -49,6 +49,7 @@ from barnabas.zookeeper.znodes import (
     AdvertisedListener,
     BrokerRegistration,
     LeadershipState,
+    ReplicaAssignment,
     TopicAssignment,
 )
 from tests.support.controlled_broker import ControlledBroker, wait_until
@@ -121,7 +122,8 @@ def led_by_one(isr: tuple[BrokerId, ...], version: int) -> LeadershipState:
 
 def topic_of(partitions: int, *replicas: BrokerId) -> TopicAssignment:
     return TopicAssignment(
-        topic_id=TopicId(znodes.random_uuid()), replicas=dict.fromkeys(range(partitions), replicas)
+        topic_id=TopicId(znodes.random_uuid()),
+        partitions=dict.fromkeys(range(partitions), ReplicaAssignment(replicas)),
     )
 
 
@@ -185,7 +187,7 @@ def test_a_broker_waits_for_the_session_of_its_dead_predecessor(open_store: Open
         asked.set()
         return False
 
-    threading.Thread(target=lambda: (asked.wait(10), predecessor.close()), daemon=True).start()
+    threading.Thread(target=lambda: (asked.wait(10), predecessor.session.close()), daemon=True).start()
     successor = registration(ONE, Endpoint("127.0.0.1", 2), "another directory")
     assert register_broker(open_store().session, successor, probe=nobody_answers) > old
     assert asked.is_set()
@@ -334,7 +336,7 @@ def test_an_isr_grows_by_a_broker_in_the_very_life_that_was_seen(
         both = (ONE, TWO)
         return store.update_isr(TP, led_by_one(both, version), joining={TWO: epoch})
 
-    first.close()
+    first.session.close()
     with pytest.raises(ReplicaNotRegistered):
         expand(0, seen)
     again = open_store().register_broker(registration(TWO))
@@ -360,7 +362,7 @@ def test_a_broker_that_registers_between_the_look_and_the_write_does_not_join(
 
     def late(start: Start) -> Outcome:
         if not lives:
-            earlier.close()
+            earlier.session.close()
             lives.append(open_store().register_broker(registration(TWO)))
         return attempt(start)
 
@@ -390,7 +392,7 @@ def test_a_leader_changes_its_isr_only_while_registered_with_its_epoch(
 
     first = open_store()
     seen = first.register_broker(registration(ONE))
-    first.close()
+    first.session.close()
     with pytest.raises(SessionLost):
         shrink(seen)
     again = open_store().register_broker(registration(ONE))
@@ -484,7 +486,7 @@ class Member:
         return TopicAdmin(
             self.store,
             self.controller,
-            settings=TopicSettings(),
+            settings=TopicSettings(num_partitions=1, default_replication_factor=1, delete_topic_enable=True),
             validate_config=lambda config: None,
         )
 

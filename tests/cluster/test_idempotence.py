@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.producer_ids import COME_AGAIN
+from barnabas.broker.producer_ids import RETRY
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId
@@ -99,7 +99,7 @@ def fresh_id(client: RawClient) -> InitProducerIdResponse:
 
     def is_given() -> bool:
         answers.append(client.ask(InitProducerIdRequest()))
-        return answers[-1].error_code != COME_AGAIN
+        return answers[-1].error_code != RETRY
 
     eventually(is_given, 20, "no producer id is given")
     return answers[-1]

@@ -231,7 +231,9 @@ class Simulation:
             assert isinstance(assignment, TopicAssignment)
             assert state.isr, f"{where}: {tp} has an empty ISR"
             assert len(set(state.isr)) == len(state.isr), f"{where}: {tp} {state}"
-            assert set(state.isr) <= set(assignment.replicas[tp.partition]), f"{where}: {tp} {state}"
+            assert set(state.isr) <= set(assignment.partitions[tp.partition].replicas), (
+                f"{where}: {tp} {state}"
+            )
             assert state.leader in (NO_BROKER, *state.isr), (
                 f"{where}: {tp} is led from outside its ISR: {state}"
             )
@@ -287,7 +289,7 @@ class Simulation:
             TopicPartition(topic, partition)
             for topic, found in zookeeper.assignments.items()
             if isinstance(found, TopicAssignment)
-            for partition in found.replicas
+            for partition in found.partitions
         }
         assert set(zookeeper.states) == expected, where
         for tp, state in zookeeper.states.items():

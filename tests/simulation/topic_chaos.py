@@ -87,7 +87,7 @@ class TopicChaos:
         if names:
             name = self.random.choice(names)
             known = self._topics().partitions_of(name)
-            replicas = CreatePartitionsAssignment(broker_ids=self._replicas(len(known[0])))
+            replicas = CreatePartitionsAssignment(broker_ids=self._replicas(len(known[0].replicas)))
             topic = CreatePartitionsTopic(name=name, count=len(known) + 1, assignments=[replicas])
             self._ask(name, lambda admin: [grown.result for grown in admin.create_partitions([topic])])
 

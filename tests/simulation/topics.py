@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from kazoo.protocol.states import EventType
 
-from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.zookeeper import paths, znodes
-from barnabas.zookeeper.znodes import MalformedZnode, TopicAssignment
+from barnabas.zookeeper.znodes import MalformedZnode, ReplicaAssignment, TopicAssignment
 from tests.simulation.truth import Truth, Violation
 from tests.simulation.zookeeper import Change, Kind, Node, Operation
 
@@ -37,7 +37,7 @@ class Topics:
         self.counts = {"created": 0, "grown": 0, "deleted": 0}
         self._world = world
         self._ids: dict[str, TopicId] = {}
-        self._replicas: dict[TopicId, dict[int, tuple[BrokerId, ...]]] = {}
+        self._replicas: dict[TopicId, dict[int, ReplicaAssignment]] = {}
         self._broken: list[str] = []
         self._is_by_hand = False
         world.topics = self
@@ -51,7 +51,7 @@ class Topics:
         """The existing topics whose deletion was not requested."""
         return [name for name, topic_id in self._ids.items() if topic_id not in self.marked]
 
-    def partitions_of(self, name: str) -> dict[int, tuple[BrokerId, ...]]:
+    def partitions_of(self, name: str) -> dict[int, ReplicaAssignment]:
         return self._replicas[self._ids[name]]
 
     @property
@@ -164,20 +164,20 @@ class Topics:
             self.counts["created"] += not known
         elif self._ids[name] != found.topic_id:
             self._broken.append(f"{name} had the topic id {self._ids[name]}, now it has {found.topic_id}")
-        elif known and len(found.replicas) > len(known):
+        elif known and len(found.partitions) > len(known):
             self.counts["grown"] += 1
         self._compare(name, known, found)
-        for index, replicas in found.replicas.items():
+        for index, replicas in found.partitions.items():
             if index not in known:
                 known[index] = replicas
                 if found.topic_id not in self.marked:
                     self._world.add_truth(TopicPartition(name, index), found.topic_id)
 
-    def _compare(self, name: str, known: dict[int, tuple[BrokerId, ...]], found: TopicAssignment) -> None:
+    def _compare(self, name: str, known: dict[int, ReplicaAssignment], found: TopicAssignment) -> None:
         for index, replicas in known.items():
-            if found.replicas.get(index) != replicas:
+            if found.partitions.get(index) != replicas:
                 self._broken.append(
-                    f"{name}-{index} had the replicas {replicas}, now {found.replicas.get(index)}"
+                    f"{name}-{index} had the replicas {replicas}, now {found.partitions.get(index)}"
                 )
 
     def _removed(self, name: str) -> None:

@@ -35,7 +35,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from barnabas.zookeeper import paths, znodes
-from barnabas.zookeeper.znodes import LeadershipState, TopicAssignment
+from barnabas.zookeeper.znodes import LeadershipState, ReplicaAssignment, TopicAssignment
 from tests.simulation.channels import HANDLERS, SimChannels
 from tests.simulation.disk import (
     SMALL_INDEX_BYTES,
@@ -289,7 +289,9 @@ class World:
         self.close()
 
     def _create_topic(self, replicas: list[BrokerId]) -> None:
-        topic = TopicAssignment(topic_id=TOPIC_ID, replicas={self.tp.partition: tuple(replicas)})
+        topic = TopicAssignment(
+            topic_id=TOPIC_ID, partitions={self.tp.partition: ReplicaAssignment(tuple(replicas))}
+        )
         controller = self.controller
         if controller is None or not controller.writer.create_topic(self.tp.topic, topic, {}):
             raise AssertionError("no controller could create the topic")

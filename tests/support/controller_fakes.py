@@ -31,9 +31,14 @@ from barnabas.zookeeper.znodes import (
     BrokerRegistration,
     LeadershipState,
     MalformedZnode,
+    ReplicaAssignment,
     StoredConfig,
     TopicAssignment,
 )
+
+
+def assigned(*replicas: int) -> ReplicaAssignment:
+    return ReplicaAssignment(tuple(map(BrokerId, replicas)))
 
 
 class FakeZooKeeper:
@@ -69,7 +74,7 @@ class FakeZooKeeper:
     def add_topic(self, name: str, replicas: Mapping[int, Iterable[int]], **config: str) -> None:
         self.assignments[name] = TopicAssignment(
             topic_id=TopicId(uuid.uuid4()),
-            replicas={index: tuple(map(BrokerId, brokers)) for index, brokers in replicas.items()},
+            partitions={index: assigned(*brokers) for index, brokers in replicas.items()},
         )
         self.configure(name, **config)
 
@@ -84,9 +89,9 @@ class FakeZooKeeper:
         """More partitions, and the watch on the topic's node set off."""
         former = self.assignments[name]
         assert isinstance(former, TopicAssignment)
-        more = {index: tuple(map(BrokerId, brokers)) for index, brokers in replicas.items()}
+        more = {index: assigned(*brokers) for index, brokers in replicas.items()}
         self.assignments[name] = replace(
-            former, replicas={**former.replicas, **more}, version=former.version + 1
+            former, partitions={**former.partitions, **more}, version=former.version + 1
         )
         self.touch(name)
 

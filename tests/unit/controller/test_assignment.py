@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from barnabas.controller.assignment import assign_replicas, check_assignment
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId
+from tests.support.controller_fakes import assigned
 
 
 def ids(*brokers: int) -> list[BrokerId]:
@@ -17,7 +18,7 @@ def ids(*brokers: int) -> list[BrokerId]:
 
 def test_the_example_of_kafka_comes_out_the_same() -> None:
     found = assign_replicas(ids(0, 1, 2, 3, 4), 10, 3, start_index=0, start_shift=0)
-    assert list(found.values()) == [
+    assert [assignment.replicas for assignment in found.values()] == [
         (0, 1, 2),
         (1, 2, 3),
         (2, 3, 4),
@@ -44,10 +45,11 @@ def test_replicas_are_distinct_and_leaders_even(
     factor = min(factor, len(brokers))
     found = assign_replicas(brokers, partitions, factor, start_index=start, start_shift=shift)
     assert list(found) == list(range(partitions))
-    for replicas in found.values():
+    for replicas, *reassigned in found.values():
+        assert reassigned == [(), ()]
         assert len(set(replicas)) == len(replicas) == factor
         assert set(replicas) <= set(brokers)
-    leaders = Counter(replicas[0] for replicas in found.values())
+    leaders = Counter(assignment.replicas[0] for assignment in found.values())
     counts = [leaders[broker] for broker in brokers]
     assert max(counts) - min(counts) <= 1
 
@@ -67,7 +69,10 @@ def test_impossible_numbers_are_refused(partitions: int, factor: int, code: Erro
 
 
 def test_a_sound_assignment_is_taken_as_it_is() -> None:
-    assert check_assignment({1: [2, 1], 0: [1, 2]}, ids(1, 2)) == {0: (1, 2), 1: (2, 1)}
+    assert check_assignment({1: [2, 1], 0: [1, 2]}, ids(1, 2)) == {
+        0: assigned(1, 2),
+        1: assigned(2, 1),
+    }
 
 
 @pytest.mark.parametrize(
@@ -78,7 +83,7 @@ def test_a_sound_assignment_is_taken_as_it_is() -> None:
         ({0: []}, "has 0 replicas"),
         ({0: [1, 2], 1: [1]}, "has 1 replicas; expected 2"),
         ({0: [1, 1]}, "names a broker twice"),
-        ({0: [1, 7]}, r"do not live: \[7\]"),
+        ({0: [1, 7]}, r"are not alive: \[7\]"),
     ],
 )
 def test_an_unsound_assignment_is_refused(assignment: dict[int, list[int]], text: str) -> None:

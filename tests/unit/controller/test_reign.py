@@ -20,7 +20,7 @@ from barnabas.protocol.messages.inter_broker import (
 )
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.znodes import MalformedZnode, TopicAssignment
-from tests.support.controller_fakes import Cluster, FakeWriter, state
+from tests.support.controller_fakes import Cluster, FakeWriter, assigned, state
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -99,7 +99,7 @@ def test_a_topic_that_grows_while_it_gets_its_id_is_read_again(monkeypatch: pyte
     cluster.reign.handle(events.AssignmentChange())
     grown = cluster.zookeeper.assignments["t"]
     assert isinstance(grown, TopicAssignment)
-    assert (sorted(grown.replicas), grown.topic_id == NO_TOPIC_ID) == ([0, 1], False)
+    assert (sorted(grown.partitions), grown.topic_id == NO_TOPIC_ID) == ([0, 1], False)
     assert sorted(cluster.channels.leadership(2)) == [T0, T1]
 
 
@@ -333,7 +333,7 @@ def test_brokers_get_full_requests_once_every_topic_is_readable(is_mended: bool)
 
 def test_a_topic_without_an_id_gets_one() -> None:
     cluster = Cluster(1)
-    cluster.zookeeper.assignments["t"] = TopicAssignment(topic_id=NO_TOPIC_ID, replicas={0: (BrokerId(1),)})
+    cluster.zookeeper.assignments["t"] = TopicAssignment(topic_id=NO_TOPIC_ID, partitions={0: assigned(1)})
     cluster.elect()
     named = cluster.zookeeper.assignments["t"]
     assert isinstance(named, TopicAssignment)

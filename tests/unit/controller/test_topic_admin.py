@@ -20,7 +20,7 @@ from barnabas.protocol.messages.topics import (
 from barnabas.protocol.topic_names import validate_topic_name
 from barnabas.zookeeper.errors import ControllerMoved, ZooKeeperUnavailable
 from barnabas.zookeeper.znodes import TopicAssignment
-from tests.support.controller_fakes import Cluster, FakeWriter, FakeZooKeeper
+from tests.support.controller_fakes import Cluster, FakeWriter, FakeZooKeeper, assigned
 
 
 class Active:
@@ -83,7 +83,7 @@ def test_a_topic_is_written_with_its_replicas_and_overrides() -> None:
     written = desk.zookeeper.assignments["t"]
     assert isinstance(written, TopicAssignment)
     assert written.topic_id == result.topic_id != NO_TOPIC_ID
-    assert sorted(replicas[0] for replicas in written.replicas.values()) == [1, 1, 2, 2, 3, 3]
+    assert sorted(assignment.replicas[0] for assignment in written.partitions.values()) == [1, 1, 2, 2, 3, 3]
     assert desk.zookeeper.configs["t"].values == {"min.insync.replicas": "2"}
 
 
@@ -99,7 +99,7 @@ def test_an_assignment_by_hand_is_kept() -> None:
     assert desk.create(CreatableTopic(name="t", assignments=by_hand)) == [(ErrorCode.NONE, "")]
     written = desk.zookeeper.assignments["t"]
     assert isinstance(written, TopicAssignment)
-    assert written.replicas == {0: (3, 1)}
+    assert written.partitions == {0: assigned(3, 1)}
 
 
 def test_validation_alone_writes_nothing() -> None:
@@ -144,7 +144,7 @@ def test_validation_alone_writes_nothing() -> None:
                 name="t", assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[9])]
             ),
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "do not live",
+            "are not alive",
         ),
         (
             CreatableTopic(
@@ -311,7 +311,7 @@ def more(
 def replicas(desk: Desk) -> Mapping[int, tuple[BrokerId, ...]]:
     found = desk.zookeeper.assignments["t"]
     assert isinstance(found, TopicAssignment)
-    return found.replicas
+    return {index: assignment.replicas for index, assignment in found.partitions.items()}
 
 
 def test_partitions_are_added_behind_those_that_are_there_and_spread_as_they_are() -> None:
@@ -335,7 +335,7 @@ def test_the_replicas_of_new_partitions_may_be_given() -> None:
 def test_a_mere_question_adds_nothing() -> None:
     desk = growing()
     assert more(desk, 5, validate_only=True) == [(ErrorCode.NONE, "")]
-    refusal(more(desk, 2, validate_only=True), ErrorCode.INVALID_PARTITIONS, "cannot be taken away")
+    refusal(more(desk, 2, validate_only=True), ErrorCode.INVALID_PARTITIONS, "cannot be removed")
     assert len(replicas(desk)) == 3
 
 
@@ -346,7 +346,7 @@ def test_a_mere_question_adds_nothing() -> None:
         (3, None, ErrorCode.INVALID_PARTITIONS, "has 3 partitions already"),
         (10_001, None, ErrorCode.INVALID_PARTITIONS, "at most 10000"),
         (5, [(1, 2)], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "2 partitions are to be added"),
-        (4, [(1, 9)], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "do not live: [9]"),
+        (4, [(1, 9)], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "are not alive: [9]"),
         (4, [(1, 1)], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "names a broker twice"),
         (4, [(1,)], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "expected 2"),
     ],

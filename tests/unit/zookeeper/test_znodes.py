@@ -13,9 +13,10 @@ from barnabas.zookeeper.znodes import (
     AdvertisedListener,
     BrokerRegistration,
     MalformedZnode,
+    ReplicaAssignment,
     TopicAssignment,
 )
-from tests.support.controller_fakes import state
+from tests.support.controller_fakes import assigned, state
 
 
 def test_paths_are_kafkas() -> None:
@@ -54,9 +55,7 @@ def test_a_registration_reads_back_and_is_kafkas() -> None:
 
 
 def test_a_topic_reads_back_and_is_kafkas() -> None:
-    topic = TopicAssignment(
-        topic_id=TopicId(uuid.UUID(int=255)), replicas={1: (BrokerId(2),), 0: (BrokerId(1),)}
-    )
+    topic = TopicAssignment(topic_id=TopicId(uuid.UUID(int=255)), partitions={1: assigned(2), 0: assigned(1)})
     data = znodes.encode_topic(topic)
     assert json.loads(data) == {
         "removing_replicas": {},
@@ -68,9 +67,22 @@ def test_a_topic_reads_back_and_is_kafkas() -> None:
     assert znodes.decode_topic("/brokers/topics/t", data) == topic
 
 
+def test_a_reassignment_reads_back_and_survives_added_partitions() -> None:
+    data = (
+        b'{"removing_replicas":{"0":[1]},"partitions":{"0":[3,2,1],"1":[2]},'
+        b'"topic_id":"AAAAAAAAAAAAAAAAAAAA_w","adding_replicas":{"0":[3]},"version":3}'
+    )
+    topic = znodes.decode_topic("/brokers/topics/t", data)
+    assert topic.partitions[0] == ReplicaAssignment((3, 2, 1), adding=(3,), removing=(1,))
+    assert znodes.encode_topic(topic) == data
+    grown = replace(topic, partitions={**topic.partitions, 2: assigned(1)})
+    again = znodes.decode_topic("/brokers/topics/t", znodes.encode_topic(grown))
+    assert again.partitions[0] == topic.partitions[0]
+
+
 def test_a_topic_from_before_ids_is_read() -> None:
     found = znodes.decode_topic("/brokers/topics/t", b'{"version":1,"partitions":{"0":[1,2]}}')
-    assert found == TopicAssignment(topic_id=NO_TOPIC_ID, replicas={0: (BrokerId(1), BrokerId(2))})
+    assert found == TopicAssignment(topic_id=NO_TOPIC_ID, partitions={0: assigned(1, 2)})
 
 
 def test_a_partition_state_reads_back_and_is_kafkas() -> None:
