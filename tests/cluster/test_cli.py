@@ -126,7 +126,7 @@ def test_errors_say_what_is_wrong_and_have_their_codes(barnabas: Barnabas) -> No
         (("topics", "alter", "flights", "--set", "retention.ms=1 h"), exit_codes.FAILED, "a whole number"),
         (("topics", "alter", "flights", "--set", "retension.ms=1"), exit_codes.FAILED, "mean retention.ms?"),
         (("topics", "alter", "flights"), exit_codes.USAGE, "nothing to change"),
-        (("topics", "add-partitions", "flights", "1"), exit_codes.FAILED, "cannot be taken away"),
+        (("topics", "add-partitions", "flights", "1"), exit_codes.FAILED, "cannot be removed"),
         (("topics", "add-partitions", "fligths", "9"), exit_codes.NOT_FOUND, "did you mean flights?"),
         (("topics", "add-partitions", "flights", "3", "--replicas", "x"), exit_codes.USAGE, "as 1,2,3"),
         (("configs", "describe", "--broker", "9"), exit_codes.NOT_FOUND, "live are 1, 2, 3"),
