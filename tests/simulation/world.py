@@ -533,7 +533,7 @@ class World:
     def replicas_of(self, tp: TopicPartition) -> tuple[BrokerId, ...]:
         """The replicas in ZooKeeper's assignment."""
         path = paths.topic(tp.topic)
-        return znodes.decode_topic(path, self.zookeeper.node(path).data).replicas[tp.partition]
+        return znodes.decode_topic(path, self.zookeeper.node(path).data).partitions[tp.partition].replicas
 
     def truth_of(self, broker: SimBroker, tp: TopicPartition) -> Truth | None:
         """The truth of the topic whose partition a broker has under this name now."""
