@@ -22,8 +22,9 @@ from typing import Any
 
 import uvloop
 
-from barnabas.broker.network.request import Request
-from barnabas.broker.network.server import ListenAddress, ServerSettings, SocketServer
+from barnabas.broker.config.broker_config import config_from
+from barnabas.broker.network.request import Lane, Request
+from barnabas.broker.network.server import SocketServer
 
 LENGTH = struct.Struct(">I")
 ECHO, APPEND, FETCH = b"e", b"a", b"f"
@@ -49,15 +50,20 @@ def serve(arguments: argparse.Namespace) -> None:
             request.release_frame()
             request.respond((ANSWER,))
 
-        server = SocketServer(
-            [ListenAddress("PLAINTEXT", "127.0.0.1", 0)],
-            process,
-            settings=ServerSettings(
-                num_network_threads=arguments.network_threads, num_io_threads=arguments.io_threads
-            ),
-            on_fatal=lambda error: os._exit(1),
+        config = config_from(
+            {
+                "broker.id": "1",
+                "log.dirs": "/unused",
+                "zookeeper.connect": "unused:1",
+                "listeners": "PLAINTEXT://127.0.0.1:0",
+                "num.network.threads": str(arguments.network_threads),
+                "num.io.threads": str(arguments.io_threads),
+            }
         )
-        server.start()
+        server = SocketServer(config, on_fatal=lambda error: os._exit(1))
+        server.bind()
+        lane = Lane[arguments.lane.upper()]
+        server.start(process, lane_of=lambda view: lane, after_run=lambda: None)
         print(server.ports["PLAINTEXT"], flush=True)
         while True:
             caught = signal.sigwait({signal.SIGUSR1, signal.SIGTERM})
@@ -189,6 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The reactor alone, loaded over loopback.")
     parser.add_argument("--network-threads", type=int, default=3)
     parser.add_argument("--io-threads", type=int, default=8)
+    parser.add_argument("--lane", choices=["network", "general"], default="network", help="who runs requests")
     parser.add_argument("--switch-interval-ms", type=float, default=5.0)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)

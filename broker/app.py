@@ -27,14 +27,13 @@ from barnabas.broker.controlled_shutdown import request_controlled_shutdown
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
-from barnabas.broker.handlers.dispatcher import Dispatcher, is_short, lane_of
+from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.membership import Membership
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.network.request import Request
-from barnabas.broker.network.server import ListenAddress, ServerSettings, SocketServer
+from barnabas.broker.network.server import SocketServer
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory, Reaper
 from barnabas.broker.replication.fetcher import FetcherManager
@@ -69,19 +68,10 @@ class Broker:
     def __init__(self, config: BrokerConfig, *, on_fatal: Callable[[BaseException], None]) -> None:
         self._config = config
         self._on_fatal = on_fatal
-        self._dispatch: Dispatcher | None = None
         self._closers: list[tuple[str, Callable[[], None]]] = []
         self._stopping = False
         self.metadata = MetadataCache()
-        self._server = SocketServer(
-            ListenAddress.all_of(config),
-            self._process,
-            settings=ServerSettings.from_config(config),
-            on_fatal=on_fatal,
-            is_short=is_short,
-            lane_of=lane_of,
-            after_run=self._after_run,
-        )
+        self._server = SocketServer(config, on_fatal=on_fatal)
         self._store = ClusterStore(
             config.zookeeper_connect,
             session_timeout_ms=config.zookeeper_session_timeout_ms,
@@ -125,7 +115,7 @@ class Broker:
             self._closing("logs", lambda: logs.close(wall_clock_ms()))
             replicas = self._start_replicas(logs, topic_settings)
             membership = self._membership = Membership(self._store, replicas)
-            groups = self._start_handlers(cluster_id, replicas, topic_settings)
+            dispatcher, groups = self._start_handlers(cluster_id, replicas, topic_settings)
             config_changes.start()
             self._closing("changed settings", config_changes.stop)
             background = BackgroundWork(
@@ -143,7 +133,7 @@ class Broker:
             earlier = self._store.brokers().get(config.broker_id)
             if earlier is not None:
                 replicas.begin_life(BrokerEpoch(earlier.broker_epoch + 1))
-            self._server.start()
+            self._server.start(dispatcher, lane_of=lane_of, after_run=replicas.wake_followers)
             self._closing("last requests", lambda: self._server.stop(_DRAIN_MS))
             membership.join(self._make_registration(logs.directory_ids))
             self._closing("registration", membership.stop)
@@ -175,16 +165,6 @@ class Broker:
             logger.info("controlled shutdown %s", "succeeded" if moved else "failed; stopping all the same")
         self._close_all()
         logger.info("broker %d has stopped", config.broker_id)
-
-    def _process(self, request: Request) -> None:
-        if self._dispatch is None:
-            request.close_connection("the broker is starting")
-        else:
-            self._dispatch(request)
-
-    def _after_run(self) -> None:
-        if self._replicas is not None:
-            self._replicas.wake_followers()
 
     def _closing(self, name: str, close: Callable[[], None]) -> None:
         self._closers.append((name, close))
@@ -251,7 +231,7 @@ class Broker:
                 self._controller.topic_configs_changed(topics)
 
         def layers_changed(layers: ConfigLayers) -> None:
-            self._server.set_connection_limits(
+            self._server.quota.set_limits(
                 layers.value("max.connections"), layers.value("max.connections.per.ip")
             )
             self._producer_id_expiration_ms = layers.value("producer.id.expiration.ms")
@@ -275,7 +255,7 @@ class Broker:
 
     def _start_handlers(
         self, cluster_id: str, replicas: ReplicaManager, topic_settings: TopicSettingsTable
-    ) -> GroupCoordinator:
+    ) -> tuple[Dispatcher, GroupCoordinator]:
         config = self._config
         controller = self._controller = Controller(
             config.broker_id,
@@ -311,7 +291,7 @@ class Broker:
         auto_topics = self._start_auto_topics(topics, controller)
         groups = self._start_groups(replicas, auto_topics, topics)
         groups.loaded_listeners.append(lambda: topic_purgatory.check_and_complete(OFFSETS_TOPIC))
-        self._dispatch = Dispatcher(
+        dispatcher = Dispatcher(
             Services(
                 config=config,
                 cluster_id=cluster_id,
@@ -332,7 +312,7 @@ class Broker:
                 groups=groups,
             )
         )
-        return groups
+        return dispatcher, groups
 
     def _make_topic_admin(self, controller: Controller) -> TopicAdmin:
         config = self._config

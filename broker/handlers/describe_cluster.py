@@ -42,7 +42,7 @@ def handle(services: Services, request: ApiRequest) -> None:
                 DescribeClusterBroker(
                     broker_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
                 )
-                for broker in live_brokers(cache, current, request.listener_name)
+                for broker in live_brokers(cache, current, request.peer.listener_name)
             ],
             cluster_authorized_operations=CLUSTER_OPERATIONS
             if body.include_cluster_authorized_operations

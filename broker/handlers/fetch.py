@@ -56,7 +56,7 @@ def handle(services: Services, request: ApiRequest) -> None:
     is_follower = replica_id >= 0
     # Followers speak the native protocol alone: in Kafka's, anybody could claim to hold what was written.
     if is_follower and (
-        version is not None or request.listener_name != services.config.inter_broker_listener_name
+        version is not None or request.peer.listener_name != services.config.inter_broker_listener_name
     ):
         request.respond(FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, responses=[]))
         return
@@ -72,7 +72,7 @@ def handle(services: Services, request: ApiRequest) -> None:
     uses_topic_ids = version is not None and version >= _FIRST_WITH_TOPIC_IDS
     items = _items(services, body, uses_topic_ids)
     if is_follower:
-        request.release_frame()
+        request.raw.release_frame()
         _handle_follower(services, request, params, items)
         return
     plan = services.fetch_sessions.begin(
@@ -84,7 +84,7 @@ def handle(services: Services, request: ApiRequest) -> None:
         name_of=_name_of(services),
         now_ms=monotonic_ms(),
     )
-    request.release_frame()
+    request.raw.release_frame()
     answering = _Answering(services, request, uses_topic_ids=uses_topic_ids)
     match plan:
         case Refused(error):

@@ -66,7 +66,7 @@ def handle_join(services: Services, request: ApiRequest) -> None:
     options = JoinOptions(
         _is_since(request, _MEMBER_ID_REQUIRED_SINCE), _is_since(request, _SKIP_ASSIGNMENT_SINCE)
     )
-    client = Client(request.client_id, f"/{request.peer_host}")
+    client = Client(request.client_id, f"/{request.peer.host}")
 
     def answer(response: JoinGroupResponse) -> None:
         if response.protocol_name is None and not _is_since(request, _NULL_PROTOCOL_SINCE):

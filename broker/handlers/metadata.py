@@ -52,7 +52,7 @@ def handle(services: Services, request: ApiRequest) -> None:
         body.topics = _each_once(body.topics)
     if request.api_version is None:
         _answer(services, request)
-    elif request.connection_age_ms < _SETTLED_AFTER_MS:
+    elif request.raw.connection_age_ms < _SETTLED_AFTER_MS:
         _answer_when_settled(services, request)
     else:
         answer = request.answering(lambda: _answer_when_settled(services, request))
@@ -125,7 +125,7 @@ def _question(request: ApiRequest) -> Hashable:
     body: MetadataRequest = request.body
     return (
         None if body.topics is None else tuple((topic.topic_id, topic.name) for topic in body.topics),
-        request.listener_name,
+        request.peer.listener_name,
         request.api_version,
         body.include_topic_authorized_operations,
         body.include_cluster_authorized_operations,
@@ -147,7 +147,7 @@ def _build(services: Services, request: ApiRequest) -> MetadataResponse:
     for topic in topics:
         topic.topic_authorized_operations = operations
     return MetadataResponse(
-        brokers=live_brokers(cache, current, request.listener_name),
+        brokers=live_brokers(cache, current, request.peer.listener_name),
         cluster_id=services.cluster_id,
         controller_id=named_controller(cache, current),
         topics=topics,

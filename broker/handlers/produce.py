@@ -7,7 +7,7 @@ from typing import Any, Final
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.appending import ProducedBatches, parse_produced
-from barnabas.broker.network.request import Lane, NotShort
+from barnabas.broker.network.request import Lane
 from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -27,13 +27,19 @@ _ACKS: Final = (-1, 0, 1)
 _EMPTY: Final = memoryview(b"")
 _FIRST_SERVED: Final = 3
 _FIRST_WITH_ZSTD: Final = 7
-_SHORT_UP_TO_PARTITIONS: Final = 500
+_MAX_ON_NETWORK_THREAD: Final = 500
+"""Partitions."""
 
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: ProduceRequest = request.body
-    if request.must_be_short and sum(map(_count, body.topic_data)) > _SHORT_UP_TO_PARTITIONS:
-        raise NotShort
+    if sum(map(_count, body.topic_data)) > _MAX_ON_NETWORK_THREAD:
+        request.raw.continue_in(Lane.GENERAL, lambda: _produce(services, request, body))
+    else:
+        _produce(services, request, body)
+
+
+def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> None:
     refused: dict[TopicPartition, AppendOutcome] = {}
     batches: list[tuple[TopicPartition, ProducedBatches]] = []
     order: list[TopicPartition] = []
@@ -56,17 +62,23 @@ def handle(services: Services, request: ApiRequest) -> None:
             return
         failed = next((outcome for outcome in outcomes if outcome.error != ErrorCode.NONE), None)
         if failed is None:
-            request.respond_nothing()
+            request.raw.respond_nothing()
         else:
             # The client expects no answer; closing is the only signal, and makes it refresh its metadata.
-            request.close_connection(f"acks=0 to {failed.partition}: {failed.error.name}: {failed.message}")
+            request.raw.close_connection(
+                f"acks=0 to {failed.partition}: {failed.error.name}: {failed.message}"
+            )
 
-    if not request.may_look_into_records and services.replicas.looks_long_into(batches):
-        raise NotShort(Lane.RECORDS)
-    if request.must_be_short and services.replicas.waits_for_disk(batches):
-        raise NotShort
-    services.replicas.append(body.acks, max(0, body.timeout_ms), batches, answer)
-    request.release_frame()
+    def append() -> None:
+        services.replicas.append(body.acks, max(0, body.timeout_ms), batches, answer)
+        request.raw.release_frame()
+
+    if services.replicas.looks_long_into(batches):
+        request.raw.continue_in(Lane.RECORDS, append)
+    elif request.raw.lane is Lane.NETWORK and services.replicas.waits_for_disk(batches):
+        request.raw.continue_in(Lane.GENERAL, append)
+    else:
+        append()
 
 
 def _count(topic: TopicProduceData) -> int:

@@ -1,4 +1,4 @@
-"""The one list of all APIs and their handlers."""
+"""The one list of all APIs, their handlers and the lanes that they run in."""
 
 from __future__ import annotations
 
@@ -26,21 +26,29 @@ from barnabas.broker.handlers import (
 )
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.network.request import Lane
 from barnabas.protocol.schema import ApiKey
+
+_SMALL: Final = 32 * 1024
+"""A larger request names many topics or partitions, and takes longer than a network thread has."""
 
 
 class Handler(NamedTuple):
-    """``inter_broker_only`` handlers are refused on every listener but the inter-broker one."""
+    """A handler, and where it begins to run; it may continue in another lane (`Request.continue_in`)."""
 
     handle: Callable[[Services, ApiRequest], None]
+    lane: Lane = Lane.GENERAL
+    max_bytes: int = 2**31 - 1
+    """Larger requests run in the general lane."""
     inter_broker_only: bool = False
+    """Whether it is refused on every listener but the inter-broker one."""
 
 
 HANDLERS: Final[dict[ApiKey, Handler]] = {
-    ApiKey.PRODUCE: Handler(produce.handle),
-    ApiKey.FETCH: Handler(fetch.handle),
+    ApiKey.PRODUCE: Handler(produce.handle, Lane.NETWORK),
+    ApiKey.FETCH: Handler(fetch.handle, Lane.NETWORK, _SMALL),
     ApiKey.LIST_OFFSETS: Handler(list_offsets.handle),
-    ApiKey.METADATA: Handler(metadata.handle),
+    ApiKey.METADATA: Handler(metadata.handle, Lane.NETWORK, _SMALL),
     ApiKey.OFFSET_COMMIT: Handler(offsets.handle_commit),
     ApiKey.OFFSET_FETCH: Handler(offsets.handle_fetch),
     ApiKey.FIND_COORDINATOR: Handler(find_coordinator.handle),
@@ -64,10 +72,14 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.OFFSET_DELETE: Handler(offsets.handle_delete),
     ApiKey.DESCRIBE_CLUSTER: Handler(describe_cluster.handle),
     ApiKey.DESCRIBE_REPLICAS: Handler(describe_replicas.handle),
-    ApiKey.LEADER_AND_ISR: Handler(inter_broker.handle_leader_and_isr, inter_broker_only=True),
-    ApiKey.STOP_REPLICA: Handler(inter_broker.handle_stop_replica, inter_broker_only=True),
-    ApiKey.UPDATE_METADATA: Handler(inter_broker.handle_update_metadata, inter_broker_only=True),
-    ApiKey.CONTROLLED_SHUTDOWN: Handler(inter_broker.handle_controlled_shutdown, inter_broker_only=True),
+    ApiKey.LEADER_AND_ISR: Handler(inter_broker.handle_leader_and_isr, Lane.CONTROL, inter_broker_only=True),
+    ApiKey.STOP_REPLICA: Handler(inter_broker.handle_stop_replica, Lane.CONTROL, inter_broker_only=True),
+    ApiKey.UPDATE_METADATA: Handler(
+        inter_broker.handle_update_metadata, Lane.CONTROL, inter_broker_only=True
+    ),
+    ApiKey.CONTROLLED_SHUTDOWN: Handler(
+        inter_broker.handle_controlled_shutdown, Lane.CONTROL, inter_broker_only=True
+    ),
 }
 # It names itself and all the others.
 HANDLERS[ApiKey.API_VERSIONS] = Handler(api_versions.handler({*HANDLERS, ApiKey.API_VERSIONS}))

@@ -14,9 +14,9 @@ def submit(services: Services, request: ApiRequest, work: Callable[..., None], *
     """Do the work later; if it fails, the client is told by closing its connection."""
 
     def failed(error: Exception) -> None:
-        request.fail(f"{request} failed: {error!r}")
+        request.raw.fail(f"{request} failed: {error!r}")
 
     try:
         services.slow_work.submit(failed, work, *args)
     except SlowWorkRefused as error:
-        request.close_connection(str(error))
+        request.raw.close_connection(str(error))

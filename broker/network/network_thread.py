@@ -1,8 +1,13 @@
 """A thread with an event loop of its own, its connections, and its response queue.
 
-Other threads hand it work through deques and wake the loop only when no wake-up is pending, so that many
+A connection moves bytes between its socket, its `Pipeline`, which has the rules, and the lanes. Other threads
+hand the network thread work through deques and wake the loop only when no wake-up is pending, so that many
 responses cost one. Stopping: reading ends, each connection closes when what it has in flight is answered and
-sent, and what is left at the deadline is cut off. A loop that dies otherwise calls `on_fatal`.
+sent, and at the deadline the rest is cut off. A loop that dies otherwise calls `on_fatal`.
+
+Threads: the protocol callbacks of a connection, `flush` and `close` run on its network thread; `answer`,
+`take_request` and `request_done` on any thread. Its lock guards the pipeline, and is never held while bytes
+are sent or anything else is called that could wait; the short lock of a queue may be taken inside it.
 """
 
 from __future__ import annotations
@@ -14,31 +19,290 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import uvloop
 
-from barnabas.broker.network.connection import Connection
-from barnabas.broker.network.request_runner import RequestRunner
+from barnabas.broker.network.lanes import Lanes, RequestQueue
+from barnabas.broker.network.pipeline import ENDED, ConnectionLimits, Phase, Pipeline
+from barnabas.broker.network.request import Buffers, Lane, Peer, Request
+from barnabas.protocol.errors import MalformedFrame
+from barnabas.protocol.frames import BufferPool, FrameReceiver
 
 logger = logging.getLogger(__name__)
 
+_STOPPING: Final = "the broker is stopping"
 _TURNS_BEFORE_AFTER_RUN: Final = 4
-"""How often the sockets are looked at again before what follows a run is done.
+"""How often the loop polls its sockets before it calls `after_run`.
 
-A client that pipelines sends its next requests while its first one is run here. A turn of the loop costs a
-few microseconds; a request that is still in time for this run travels to the followers in the same fetch,
-which saves two messages and the changes of threads that go with them.
+A client that pipelines sends its next requests while its first one runs. A turn of the loop costs a few
+microseconds; a request that is still in time for this run travels to the followers in the same fetch, which
+saves two messages and the changes of threads that go with them.
 """
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client's socket. `on_lost` is called once, on the network thread, when the socket is gone."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        thread: NetworkThread,
+        *,
+        pool: BufferPool,
+        limits: ConnectionLimits,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._peer = peer
+        self._thread = thread
+        self._lanes = thread.lanes
+        self._limits = limits
+        self._on_lost = on_lost
+        self._receiver = FrameReceiver(pool, limits.max_frame_bytes)
+        # Only the network thread touches these.
+        self._last_active_ns = peer.opened_ns
+        self._transport: asyncio.Transport | None = None
+        self._is_reading = True
+        self._queue_is_full = False
+        # The lock guards these. A queue counts all pending requests exactly while it is `_queue`.
+        self._lock = threading.Lock()
+        self._pipeline = Pipeline(limits)
+        self._queue: RequestQueue[Connection] | None = None
+
+    # ---- on the network thread
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._limits.max_unwritten_bytes)
+        self._thread.opened(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self._receiver.buffer_updated(nbytes)
+        except MalformedFrame as error:
+            self.close(f"malformed frame: {error}")
+            return
+        self._last_active_ns = now_ns = time.monotonic_ns()
+        pipeline = self._pipeline
+        if not frames or pipeline.phase is Phase.CLOSING:
+            return
+        peer, lane_of, answer = self._peer, self._lanes.lane_of, self.answer
+        requests = [Request(frame, peer, lane_of(frame.view), now_ns, answer) for frame in frames]
+        first = None
+        with self._lock:
+            pipeline.receive(requests)
+            if self._queue is not None:
+                self._queue_is_full = self._queue.add(None, len(requests), self._thread.wake_for_room)
+            else:
+                lane = pipeline.claim()
+                if lane is Lane.NETWORK:
+                    first = pipeline.take()
+                elif lane is not None:
+                    self._queue_is_full = self._queue_up(lane)
+            may_read = pipeline.may_read
+        if first is not None:
+            self._run(first)
+        if self._queue_is_full or not may_read or not self._is_reading:
+            self._set_reading()
+
+    def _run(self, first: Request) -> None:
+        """Run requests of the network lane; where another lane follows, queue the connection there."""
+        thread, lanes = self._thread, self._lanes
+        request: Request | None = first
+        thread.begin_run()
+        try:
+            while request is not None:
+                lanes.run(request)
+                with self._lock:
+                    lane = self._pipeline.finish(request)
+                    request = None
+                    if lane is Lane.NETWORK:
+                        request = self._pipeline.take()
+                    elif lane is not None:
+                        self._queue_is_full = self._queue_up(lane)
+            thread.after_run_soon()
+        except BaseException as error:
+            logger.critical(
+                "a request of %s ended the network thread", self._peer.connection_id, exc_info=True
+            )
+            lanes.on_fatal(error)
+        finally:
+            thread.end_run()
+
+    def eof_received(self) -> bool:
+        with self._lock:
+            self._pipeline.peer_ends()
+        # It closes the connection, unless something that came before the end is still to run.
+        self._thread.wake_for(self)
+        return True
+
+    def pause_writing(self) -> None:
+        with self._lock:
+            self._pipeline.output_is_full()
+        self._set_reading()
+
+    def resume_writing(self) -> None:
+        with self._lock:
+            self._pipeline.output_has_room()
+            self._queue_up_if_possible()
+        self._set_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        with self._lock:
+            reason = self._pipeline.lose(f"connection lost: {exc}" if exc else ENDED)
+        logger.info(
+            "connection %s on %s closed: %s", self._peer.connection_id, self._peer.listener_name, reason
+        )
+        self._transport = None
+        self._thread.lost(self)
+        self._on_lost()
+
+    def flush(self) -> None:
+        """Send the answers whose turn has come, then continue to read and run what had to stop."""
+        transport, pipeline = self._transport, self._pipeline
+        if transport is None or pipeline.phase is Phase.CLOSING:
+            return
+        with self._lock:
+            out = pipeline.take_sendable()
+            self._queue_up_if_possible()
+            reason = pipeline.due_close()
+        if out:
+            self._last_active_ns = time.monotonic_ns()
+            if len(out) == 1:
+                transport.write(out[0])
+            else:
+                transport.writelines(out)
+        if reason:
+            self._close_gently(reason)
+        elif not self._is_reading:
+            self._set_reading()
+
+    def queue_has_room(self) -> None:
+        if self._queue_is_full:
+            self._queue_is_full = False
+            self._set_reading()
+
+    def close_if_idle(self, now_ns: int, max_idle_ns: int) -> None:
+        """Close when nothing was received or sent for so long and no request is in flight.
+
+        A connection that is closing and whose peer does not read the rest is cut off.
+        """
+        transport = self._transport
+        if transport is None or now_ns - self._last_active_ns < max_idle_ns:
+            return
+        if transport.is_closing():
+            transport.abort()
+        elif self._pipeline.is_idle:
+            self._close_gently(f"idle for {(now_ns - self._last_active_ns) // 1_000_000} ms")
+
+    def drain(self) -> None:
+        """Read nothing more and close as soon as what is in flight has been answered and sent."""
+        with self._lock:
+            self._pipeline.drain(_STOPPING)
+        self._set_reading()
+        self.flush()
+
+    def adoption_failed(self, reason: str) -> None:
+        """The network thread could not take the socket over, and has closed it."""
+        with self._lock:
+            self._pipeline.close(reason)
+        self.connection_lost(None)
+
+    def close(self, reason: str) -> None:
+        """Close at once; unsent responses are dropped."""
+        if self._transport is not None:
+            with self._lock:
+                self._pipeline.close(reason)
+            self._transport.abort()
+
+    def _close_gently(self, reason: str) -> None:
+        if self._transport is not None:
+            with self._lock:
+                self._pipeline.close(reason)
+            self._transport.close()
+
+    def _set_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        with self._lock:
+            should_read = self._pipeline.may_read and not self._queue_is_full
+        if should_read != self._is_reading:
+            self._is_reading = should_read
+            if should_read:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    # ---- on any thread
+
+    def answer(self, request: Request, buffers: Buffers, close_reason: str) -> None:
+        with self._lock:
+            is_next = self._pipeline.answer(request, buffers, close_reason)
+        if is_next:
+            self._thread.wake_for(self)
+
+    # ---- on the workers
+
+    def take_request(self) -> Request | None:
+        """The next request, which the queue has just stopped counting; None if it was dropped."""
+        with self._lock:
+            return self._pipeline.take()
+
+    def request_done(self, request: Request | None) -> bool:
+        """What was taken has run. Returns whether the caller may take the next request.
+
+        If not, the connection is in another lane's queue, or will be queued when its next request may run.
+        """
+        with self._lock:
+            queue, pipeline = self._queue, self._pipeline
+            counted = len(pipeline.pending)
+            lane = pipeline.finish(request)
+            if lane is None:
+                self._queue = None
+            elif self._lanes.queues[self._worker_lane(lane)] is queue:
+                return True
+            else:
+                self._queue_up(lane)
+            has_ended = lane is None and pipeline.phase is Phase.HALF_CLOSED
+        if has_ended:
+            self._thread.wake_for(self)
+        if counted and queue is not None:
+            queue.discount(counted)
+        return False
+
+    # ---- with the lock held
+
+    def _queue_up_if_possible(self) -> None:
+        lane = self._pipeline.claim()
+        if lane is not None:
+            self._queue_up(lane)
+
+    def _queue_up(self, lane: Lane) -> bool:
+        """Queue this connection, which is claimed; returns whether the queue is full by that.
+
+        The queue counts before another thread can take, so its count is never below what is there.
+        """
+        self._queue = self._lanes.queues[self._worker_lane(lane)]
+        return self._queue.add(self, len(self._pipeline.pending), self._thread.wake_for_room)
+
+    def _worker_lane(self, lane: Lane) -> Lane:
+        """The lane of the next request, which a worker runs."""
+        if lane is Lane.NETWORK:
+            lane = self._pipeline.pending[0].lane = Lane.GENERAL
+        return lane
 
 
 class NetworkThread:
     """Made and started by the server; `adopt`, `wake_for`, `wake_for_room` and `stop` are for any thread."""
 
-    def __init__(self, name: str, *, max_idle_ms: int, on_fatal: Callable[[BaseException], None]) -> None:
-        self.name = name
+    def __init__(self, name: str, lanes: Lanes[Connection], *, max_idle_ms: int) -> None:
+        self.lanes = lanes
+        self._name = name
         self._max_idle_ns = max_idle_ms * 1_000_000
-        self._on_fatal = on_fatal
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._connections: set[Connection] = set()
@@ -49,18 +313,15 @@ class NetworkThread:
         self._after_run_is_pending = False
         self._stopping = False
 
-    @property
-    def connection_count(self) -> int:
-        return len(self._connections)
-
     def start(self) -> None:
         self._thread.start()
 
     def adopt(self, sock: socket.socket, connection: Connection) -> None:
-        """Take over an accepted socket. Raises RuntimeError when the thread has ended."""
+        """Take over an accepted socket. Raises RuntimeError if the thread has ended."""
         self._loop.call_soon_threadsafe(self._begin_adoption, sock, connection)
 
     def wake_for(self, connection: Connection) -> None:
+        """Have the connection flushed on this thread soon."""
         self._to_flush.append(connection)
         if self._is_running and threading.get_ident() == self._thread.ident:
             # The end of the run flushes it, a turn of the loop earlier than a call from the loop would.
@@ -70,22 +331,16 @@ class NetworkThread:
             self._wake_is_pending = True
             self._call(self._flush_all)
 
-    def begin_run(self) -> None:
-        self._is_running = True
-
-    def end_run(self) -> None:
-        self._is_running = False
-        self._flush_all()
-
     def wake_for_room(self) -> None:
-        self._call(self._room_in_queue)
+        """Let every connection know that a queue has room."""
+        self._call(self._queue_has_room)
 
     def stop(self, drain_timeout_ms: int) -> None:
         """Begin to stop; returns at once."""
         self._call(self._begin_stop, drain_timeout_ms)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end; whether it came."""
+        """Wait for the end; returns whether it came."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -96,8 +351,8 @@ class NetworkThread:
         try:
             self._loop.call_soon_threadsafe(callback, *values)
         except RuntimeError:
-            # The loop is closed, and with it every connection that the call could have been for.
-            logger.debug("%s has ended; %s is dropped", self.name, callback.__name__)
+            # The loop is closed, and so is every connection that the call could concern.
+            logger.debug("%s has ended; %s is dropped", self._name, callback.__name__)
 
     # ---- on the thread itself
 
@@ -108,21 +363,21 @@ class NetworkThread:
             loop.call_later(self._idle_tick_s(), self._close_idle)
             loop.run_forever()
             if not self._stopping:
-                raise RuntimeError(f"the event loop of {self.name} ended by itself")
+                raise RuntimeError(f"the event loop of {self._name} ended by itself")
         except BaseException as error:
-            logger.critical("%s died", self.name, exc_info=True)
-            self._on_fatal(error)
+            logger.critical("%s died", self._name, exc_info=True)
+            self.lanes.on_fatal(error)
         finally:
             loop.close()
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        logger.error("%s: %s", self.name, context.get("message"), exc_info=error)
+        logger.error("%s: %s", self._name, context.get("message"), exc_info=error)
 
     def _begin_adoption(self, sock: socket.socket, connection: Connection) -> None:
         if self._stopping:
             sock.close()
-            connection.adoption_failed("the broker is stopping")
+            connection.adoption_failed(_STOPPING)
             return
         task = self._loop.create_task(self._adopt(sock, connection))
         self._adoptions.add(task)
@@ -130,7 +385,7 @@ class NetworkThread:
 
     def _adopted(self, task: asyncio.Task[None]) -> None:
         self._adoptions.discard(task)
-        # Its connection may have come and gone while the thread is stopping: then nothing else ends it.
+        # If its connection has come and gone while the thread stops, nothing else ends the thread.
         if self._stopping:
             self._end_when_empty()
 
@@ -144,28 +399,37 @@ class NetworkThread:
     def opened(self, connection: Connection) -> None:
         self._connections.add(connection)
         if self._stopping:
-            connection.close_when_idle("the broker is stopping")
+            connection.drain()
 
     def lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
         if self._stopping:
             self._end_when_empty()
 
-    def after_run_soon(self, runner: RequestRunner) -> None:
+    def begin_run(self) -> None:
+        """A run of requests begins on this thread; `end_run` flushes the connections that it wakes."""
+        self._is_running = True
+
+    def end_run(self) -> None:
+        self._is_running = False
+        self._flush_all()
+
+    def after_run_soon(self) -> None:
+        """Have `after_run` called a few turns of the loop later, once for all runs until then."""
         if not self._after_run_is_pending:
             self._after_run_is_pending = True
-            self._loop.call_soon(self._after_run, runner, _TURNS_BEFORE_AFTER_RUN)
+            self._loop.call_soon(self._after_run, _TURNS_BEFORE_AFTER_RUN)
 
-    def _after_run(self, runner: RequestRunner, turns: int) -> None:
+    def _after_run(self, turns: int) -> None:
         if turns > 1:
-            self._loop.call_soon(self._after_run, runner, turns - 1)
+            self._loop.call_soon(self._after_run, turns - 1)
             return
         self._after_run_is_pending = False
         try:
-            runner.after_run()
+            self.lanes.after_run()
         except BaseException as error:
-            logger.critical("what follows a run on %s broke the broker", self.name, exc_info=True)
-            runner.on_fatal(error)
+            logger.critical("what follows a run ended %s", self._name, exc_info=True)
+            self.lanes.on_fatal(error)
 
     def _flush_all(self) -> None:
         self._wake_is_pending = False
@@ -173,9 +437,9 @@ class NetworkThread:
         while to_flush:
             to_flush.popleft().flush()
 
-    def _room_in_queue(self) -> None:
+    def _queue_has_room(self) -> None:
         for connection in tuple(self._connections):
-            connection.room_in_queue()
+            connection.queue_has_room()
 
     def _idle_tick_s(self) -> float:
         return min(max(self._max_idle_ns / 10e9, 0.01), 10.0)
@@ -189,13 +453,13 @@ class NetworkThread:
     def _begin_stop(self, drain_timeout_ms: int) -> None:
         self._stopping = True
         for connection in tuple(self._connections):
-            connection.close_when_idle("the broker is stopping")
+            connection.drain()
         self._loop.call_later(drain_timeout_ms / 1000, self._cut_off)
         self._end_when_empty()
 
     def _cut_off(self) -> None:
         for connection in tuple(self._connections):
-            connection.close("the broker is stopping and waited long enough")
+            connection.close(f"{_STOPPING} and waited long enough")
 
     def _end_when_empty(self) -> None:
         if not self._connections and not self._adoptions:

@@ -1,132 +1,123 @@
-"""One request on its way through the broker, and the three ways to end it.
+"""One request on its way through the broker, and the ways to answer it.
 
-A request is answered exactly once: by `respond`, `respond_nothing` (acks=0) or `close_connection`, from any
-thread; a second answer is a bug and raises `InvariantViolation`. An answer for a connection that is gone
-meanwhile is dropped, and so is one after `fail`. Made by the connection's network thread, handed to one IO
-worker, and answered by that worker or, later, by the thread that completes it in the purgatory.
+A request is answered exactly once, on any thread: by `respond`, `respond_nothing` (acks=0) or
+`close_connection`. A second answer is a bug and raises `InvariantViolation`. An answer is dropped if its
+connection is gone, or if the request has failed.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 from barnabas.protocol.frames import Frame
 
 
 class Lane(Enum):
-    """The workers that run a request. It never waits for requests of another lane."""
+    """Where a request runs. No request waits for the requests of another lane."""
 
+    NETWORK = "network"
+    """The thread that received it. Only for requests that wait for nothing but the page cache, and take a few
+    dozen microseconds: handing one to a worker and its answer back costs more. A request that waits for an
+    earlier one of its connection, which is not in this lane, runs in `GENERAL` instead."""
     GENERAL = "io"
+    """`num.io.threads` workers."""
     RECORDS = "records"
-    """Checks of records, which may take seconds."""
+    """Workers that check records, which may take seconds."""
     CONTROL = "control"
-    """The controller's requests, which wait for no client's."""
-
-
-class NotShort(Exception):
-    """Raised by a handler that has changed nothing yet: the workers of this lane have to run the request."""
-
-    def __init__(self, lane: Lane = Lane.GENERAL) -> None:
-        super().__init__(lane)
-        self.lane = lane
+    """A worker for the controller's requests, which wait for no client's."""
 
 
 Buffers = Sequence[bytes | bytearray | memoryview]
 """The bytes of a response in order, length bytes included; memoryviews are of single bytes, contiguous."""
 
 
-class Answering(Protocol):
-    """What a request knows of the connection that it came by."""
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The connection that a request came by."""
 
-    id: str
-    peer_host: str
+    connection_id: str
+    """Tells connections apart in logs: the peer's address and a running number."""
+    host: str
     listener_name: str
     opened_ns: int
 
-    @abstractmethod
-    def answer(self, request: Request, buffers: Buffers) -> None:
-        """Send the buffers when all earlier requests of the connection are answered."""
-
-    @abstractmethod
-    def answer_with_close(self, request: Request, reason: str) -> None:
-        """Close the connection."""
-
-    @abstractmethod
-    def fail(self, request: Request, reason: str) -> None:
-        """Close the connection unless the request is answered, and drop later answers."""
-
 
 class Request:
-    """One frame and where it came from. `received_ns` is of ``time.monotonic_ns()``."""
+    """One frame. Times are of ``time.monotonic_ns()``."""
 
     __slots__ = (
         "__weakref__",
-        "_connection",
+        "_answer",
         "answered",
         "buffers",
+        "close_reason",
         "failed",
         "frame",
         "lane",
-        "must_be_short",
+        "peer",
         "received_ns",
+        "rest",
         "size_bytes",
     )
 
-    def __init__(self, connection: Answering, frame: Frame, received_ns: int) -> None:
-        self._connection = connection
+    def __init__(
+        self,
+        frame: Frame,
+        peer: Peer,
+        lane: Lane,
+        received_ns: int,
+        answer: Callable[[Request, Buffers, str], None],
+    ) -> None:
         self.frame = frame
+        self.peer = peer
+        self.lane = lane
         self.received_ns = received_ns
         self.size_bytes = len(frame.view)
-        self.must_be_short = False
-        """Whether it runs on a network thread, where it may raise `NotShort`."""
-        self.lane: Lane | None = None
-        """None until `RequestRunner.lane_of` has decided."""
-        # These belong to the connection and are guarded by its lock.
-        self.answered = False
+        self.rest: Callable[[], None] | None = None
+        """What `continue_in` left for another lane."""
         self.failed = False
+        self._answer = answer
+        # These belong to the connection's pipeline.
+        self.answered = False
         self.buffers: Buffers = ()
-
-    @property
-    def connection_id(self) -> str:
-        """Tells connections apart, for logs: peer and a running number."""
-        return self._connection.id
-
-    @property
-    def peer_host(self) -> str:
-        """The address that the request came from."""
-        return self._connection.peer_host
+        self.close_reason = ""
 
     @property
     def connection_age_ms(self) -> int:
-        """For how long the connection was open when the request came."""
-        return (self.received_ns - self._connection.opened_ns) // 1_000_000
+        """How long the connection had been open when the request came."""
+        return (self.received_ns - self.peer.opened_ns) // 1_000_000
 
-    @property
-    def listener_name(self) -> str:
-        """The name of the listener that the peer connected to."""
-        return self._connection.listener_name
+    def continue_in(self, lane: Lane, rest: Callable[[], None]) -> None:
+        """Run the rest of the request in a lane: at once if it runs there already, else on a worker.
+
+        A handler that calls this returns without doing anything more. Later requests of the connection wait.
+        """
+        if lane is self.lane:
+            rest()
+        else:
+            self.lane, self.rest = lane, rest
 
     def respond(self, buffers: Buffers) -> None:
         """Answer with the bytes of whole frames; they must stay unchanged until they are sent."""
-        self._connection.answer(self, buffers)
+        self._answer(self, buffers, "")
 
     def respond_nothing(self) -> None:
         """The request expects no answer; later ones of its connection may now be answered."""
-        self._connection.answer(self, ())
+        self._answer(self, (), "")
 
     def close_connection(self, reason: str) -> None:
-        """Answer by closing the connection, for a logged reason; what is not yet sent on it is lost."""
-        self._connection.answer_with_close(self, reason)
+        """Answer by closing the connection, after the answers to earlier requests. The reason is logged."""
+        self._answer(self, (), reason)
 
     def fail(self, reason: str) -> None:
         """End the request after an unforeseen error: close the connection if it is not answered.
 
-        The failed code may have left an answer with the purgatory, so a later answer is dropped.
+        The failed code may have left an answer with the purgatory, so later answers are dropped.
         """
-        self._connection.fail(self, reason)
+        self.failed = True
+        self._answer(self, (), reason)
 
     def release_frame(self) -> None:
         """Give the frame's memory back. Idempotent; no view of the frame may be used afterwards."""

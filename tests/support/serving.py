@@ -11,12 +11,12 @@ from barnabas.broker.config.broker_config import config_from
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
-from barnabas.broker.handlers.dispatcher import Dispatcher
+from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.broker.network.request import Buffers, NotShort, Request
+from barnabas.broker.network.request import Buffers, Peer, Request
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.slow_work import SlowWorkRefused
@@ -40,34 +40,38 @@ CORRELATION_ID = 77
 
 
 class Connection:
-    """One request's way back: the answer's bytes, or the reason why the connection was closed."""
+    """A connection that brings one request, and what comes back: the answer's bytes, or why it was closed."""
 
-    id = "client-1"
-    peer_host = "127.0.0.1"
     opened_ns = 0
 
-    def __init__(self, listener: str, request_type: Any, version: int | None = None) -> None:
-        self.listener_name = listener
+    def __init__(
+        self, payload: bytes, listener: str = EXTERNAL, request_type: Any = None, version: int | None = None
+    ) -> None:
         self.closed: str | None = None
         self.answers: list[bytes] = []
         self._request_type = request_type
         self._version = version
+        peer = Peer("client-1", "127.0.0.1", listener, self.opened_ns)
+        frame = Frame(memoryview(bytearray(payload)))
+        self.request = Request(frame, peer, lane_of(frame.view), 0, self._answer)
 
-    def answer(self, request: Request, buffers: Buffers) -> None:
-        self._once()
-        self.answers.append(b"".join(bytes(buffer) for buffer in buffers))
+    @classmethod
+    def of(cls, body: Any, listener: str = EXTERNAL, *, version: int | None = None) -> Connection:
+        """Brings a request of the native protocol, or of a version of Kafka's."""
+        if version is None:
+            buffers = codec_msgpack.encode_request(CORRELATION_ID, "test", body)
+        else:
+            buffers = codec_kafka.encode_request(version, CORRELATION_ID, "test", body)
+        payload = b"".join(bytes(buffer) for buffer in buffers)[LENGTH_BYTES:]
+        return cls(payload, listener, type(body), version)
 
-    def answer_with_close(self, request: Request, reason: str) -> None:
-        self._once()
-        self.closed = reason
-
-    def fail(self, request: Request, reason: str) -> None:
-        if not self.is_answered:
-            self.closed = reason
-
-    def _once(self) -> None:
-        assert not self.answers
-        assert self.closed is None
+    def _answer(self, request: Request, buffers: Buffers, close_reason: str) -> None:
+        if self.is_answered:
+            assert request.failed
+        elif close_reason:
+            self.closed = close_reason
+        else:
+            self.answers.append(b"".join(bytes(buffer) for buffer in buffers))
 
     @property
     def is_answered(self) -> bool:
@@ -261,33 +265,19 @@ class Serving:
         self.logs.close(0)
 
     def process(self, request: Request) -> None:
-        """What a socket server's workers call."""
+        """What a socket server calls."""
         self._dispatch(request)
         self.managed.manager.wake_followers()
 
     def send(self, body: Any, listener: str = EXTERNAL, *, version: int | None = None) -> Connection:
-        """A request comes in by a listener: a native one, or one of Kafka's in a version."""
-        if version is None:
-            buffers = codec_msgpack.encode_request(CORRELATION_ID, "test", body)
-        else:
-            buffers = codec_kafka.encode_request(version, CORRELATION_ID, "test", body)
-        whole = b"".join(bytes(buffer) for buffer in buffers)
-        return self.send_payload(whole[LENGTH_BYTES:], listener, type(body), version)
+        """A request comes in by a listener and runs, in whatever lanes it chooses."""
+        return self.run(Connection.of(body, listener, version=version))
 
-    def send_payload(
-        self,
-        payload: bytes,
-        listener: str = EXTERNAL,
-        request_type: Any = None,
-        version: int | None = None,
-    ) -> Connection:
-        connection = Connection(listener, request_type, version)
-        request = Request(connection, Frame(memoryview(bytearray(payload))), 0)
-        try:
-            self._dispatch(request)
-        except NotShort as elsewhere:
-            request.lane = elsewhere.lane
-            self._dispatch(request)
+    def run(self, connection: Connection) -> Connection:
+        request = connection.request
+        self._dispatch(request)
+        if request.rest is not None:
+            request.rest()
         return connection
 
     def call(self, body: Any, listener: str = EXTERNAL, *, version: int | None = None) -> Any:

@@ -19,7 +19,6 @@ from barnabas.broker.config.broker_config import (
 from barnabas.broker.config.settings import KNOWN_NAMES, ROWS, TOPIC_ROWS
 from barnabas.broker.config.table import Integer
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.network.server import ServerSettings
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import Endpoint
 
@@ -62,7 +61,7 @@ def test_more_than_one_fetcher_per_leader_is_refused_with_the_reason() -> None:
 def test_the_defaults_are_kafkas() -> None:
     made = config()
     # Except this one, because of the interpreter lock.
-    assert made.num_network_threads == ServerSettings().num_network_threads == 1
+    assert made.num_network_threads == 1
     assert made.num_io_threads == 8
     assert made.queued_max_requests == 500
     assert made.socket_request_max_bytes == 104857600

@@ -8,13 +8,12 @@ from typing import Any
 import msgpack
 import pytest
 
-from barnabas.broker.handlers.dispatcher import is_short
 from barnabas.broker.handlers.registry import HANDLERS
-from barnabas.broker.network.request import Request
-from barnabas.protocol import codec_kafka, codec_msgpack
+from barnabas.broker.network.request import Lane
+from barnabas.protocol import codec_kafka
 from barnabas.protocol.codec_msgpack import encode_request
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.frames import LENGTH_BYTES, Frame
+from barnabas.protocol.frames import LENGTH_BYTES
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.protocol.messages.inter_broker import (
     ControlledShutdownRequest,
@@ -24,7 +23,7 @@ from barnabas.protocol.messages.inter_broker import (
 )
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.protocol.schema import APIS, ApiKey, Buffer
+from barnabas.protocol.schema import APIS, ApiKey
 from tests.support.serving import CORRELATION_ID, EXTERNAL, INTERNAL, Connection, Serving
 
 SOFTWARE = ApiVersionsRequest(client_software_name="a-client", client_software_version="2.0.1")
@@ -57,7 +56,7 @@ def test_a_newer_api_versions_request_is_answered_in_version_0_with_what_we_spea
     known = b"".join(bytes(part) for part in codec_kafka.encode_request(4, CORRELATION_ID, "c", SOFTWARE))
     newer = bytearray(known[LENGTH_BYTES:])
     newer[2:4] = (99).to_bytes(2, "big")
-    answer = serving.send_payload(bytes(newer), EXTERNAL, ApiVersionsRequest, 0).response
+    answer = serving.run(Connection(bytes(newer), EXTERNAL, ApiVersionsRequest, 0)).response
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     (only,) = answer.api_keys
     assert (only.api_key, only.min_version, only.max_version) == (ApiKey.API_VERSIONS, 0, 4)
@@ -77,7 +76,7 @@ def test_an_api_or_version_that_is_not_spoken_closes_the_connection(
     serving: Serving, key: int, version: int
 ) -> None:
     head = struct.pack(">hhih", key, version, 1, -1)
-    connection = serving.send_payload(head + bytes(20))
+    connection = serving.run(Connection(head + bytes(20)))
     assert connection.closed is not None
     assert f"api key {int(key)} version {version} is not spoken" in connection.closed
 
@@ -89,32 +88,31 @@ def test_one_handler_answers_both_codecs_alike(serving: Serving) -> None:
     assert kafka.cluster_id == "cluster"
 
 
-@pytest.mark.parametrize(
-    "body",
-    [ProduceRequest(acks=1, timeout_ms=1, topic_data=[]), MetadataRequest(topics=None)],
-    ids=lambda body: type(body).__name__,
+LARGE = 100_000
+PRODUCE = ProduceRequest(
+    acks=1,
+    timeout_ms=1,
+    topic_data=[
+        TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=bytes(LARGE))])
+    ],
 )
-def test_short_requests_are_known_by_their_key_in_both_codecs(body: Any) -> None:
-    for buffers in (codec_msgpack.encode_request(1, "c", body), codec_kafka.encode_request(9, 1, "c", body)):
-        assert is_short(request_of(buffers))
-    others = (codec_msgpack.encode_request(1, "c", SOFTWARE), codec_kafka.encode_request(3, 1, "c", SOFTWARE))
-    assert not any(is_short(request_of(buffers)) for buffers in others)
+NAMES_MANY = MetadataRequest(topics=[MetadataRequestTopic(name="t" * 200) for _ in range(LARGE // 200)])
 
 
-def test_what_names_much_is_not_short_but_what_produces_much_is() -> None:
-    many = MetadataRequest(topics=[MetadataRequestTopic(name=f"topic-{number}") for number in range(4_000)])
-    data = PartitionProduceData(index=0, records=bytes(100_000))
-    large = ProduceRequest(
-        acks=1, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=[data])]
-    )
-    for body, expected in ((many, False), (large, True)):
-        assert is_short(request_of(codec_msgpack.encode_request(1, "c", body))) is expected
-        assert is_short(request_of(codec_kafka.encode_request(9, 1, "c", body))) is expected
-
-
-def request_of(buffers: list[Buffer]) -> Request:
-    payload = b"".join(bytes(part) for part in buffers)[LENGTH_BYTES:]
-    return Request(Connection(EXTERNAL, None), Frame(memoryview(payload)), 0)
+@pytest.mark.parametrize(
+    ("body", "lane"),
+    [
+        (PRODUCE, Lane.NETWORK),
+        (MetadataRequest(topics=None), Lane.NETWORK),
+        (NAMES_MANY, Lane.GENERAL),
+        (SOFTWARE, Lane.GENERAL),
+        (LeaderAndIsrRequest(topic_states=[], live_brokers=[], **ORDER), Lane.CONTROL),
+    ],
+)
+def test_the_lane_of_a_request_is_known_before_it_is_decoded(body: Any, lane: Lane) -> None:
+    assert Connection.of(body).request.lane is lane
+    if lane is not Lane.CONTROL:
+        assert Connection.of(body, version=3).request.lane is lane
 
 
 def whole(body: object) -> bytes:
@@ -136,7 +134,7 @@ def whole(body: object) -> bytes:
 def test_what_cannot_be_read_closes_its_connection_for_a_stated_reason(
     serving: Serving, payload: bytes, reason: str
 ) -> None:
-    connection = serving.send_payload(payload)
+    connection = serving.run(Connection(payload))
     assert connection.closed is not None
     assert any(part in connection.closed for part in reason.split("|")), connection.closed
     assert serving.call(ApiVersionsRequest()).error_code == ErrorCode.NONE

@@ -6,19 +6,16 @@ import gc
 import time
 import uuid
 import weakref
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.broker.network.request import Lane, NotShort, Request
-from barnabas.protocol import codec_kafka
+from barnabas.broker.network.request import Lane
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.frames import LENGTH_BYTES, Frame
 from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.messages.delete_records import (
     DELETE_TO_HIGH_WATERMARK,
@@ -49,7 +46,7 @@ from tests.support.building import (
     metadata,
     state,
 )
-from tests.support.serving import CORRELATION_ID, EXTERNAL, INTERNAL, Connection, Serving, batch
+from tests.support.serving import INTERNAL, Connection, Serving, batch
 
 LAST_PRODUCE, LAST_FETCH = 9, 13
 
@@ -235,22 +232,15 @@ def test_compressed_or_flushed_batches_do_not_run_on_a_network_thread(
     body = ProduceRequest(
         acks=1, timeout_ms=0, topic_data=[TopicProduceData(name=TP.topic, partition_data=data)]
     )
-    whole = b"".join(map(bytes, codec_kafka.encode_request(LAST_PRODUCE, CORRELATION_ID, "test", body)))
-    connection = Connection(EXTERNAL, ProduceRequest, LAST_PRODUCE)
-    request = Request(connection, Frame(memoryview(bytearray(whole))[LENGTH_BYTES:]), 0)
-    request.must_be_short = True
-    request.lane = Lane.GENERAL
-    with pytest.raises(NotShort) as elsewhere:
-        leading.process(request)
+    connection = Connection.of(body, version=LAST_PRODUCE)
+    request = connection.request
+    assert request.lane is Lane.NETWORK
+    leading.process(request)
     assert not connection.is_answered
     assert leading.managed.manager.partition(TP).log_end_offset == 0
-    assert elsewhere.value.lane is lane
-    request.must_be_short = False
-    if lane is Lane.RECORDS:
-        with pytest.raises(NotShort):
-            leading.process(request)
-    request.lane = lane
-    leading.process(request)
+    assert request.lane is lane
+    assert request.rest is not None
+    request.rest()
     assert outcome(connection, 1).error_code == ErrorCode.NONE
     assert leading.managed.manager.partition(TP).log_end_offset == 1
 
@@ -265,16 +255,13 @@ def test_a_batch_that_is_too_large_is_gone_when_it_is_refused(
     body = ProduceRequest(
         acks=1, timeout_ms=0, topic_data=[TopicProduceData(name=TP.topic, partition_data=data)]
     )
-    whole = b"".join(map(bytes, codec_kafka.encode_request(LAST_PRODUCE, CORRELATION_ID, "test", body)))
-    connection = Connection(EXTERNAL, ProduceRequest, LAST_PRODUCE)
-    frame = Frame(memoryview(bytearray(whole))[LENGTH_BYTES:])
     gc.collect()
     gc.disable()
     try:
-        request = Request(connection, frame, 0)
-        gone = weakref.ref(request)
-        leading.process(request)
-        del request
+        connection = Connection.of(body, version=LAST_PRODUCE)
+        gone = weakref.ref(connection.request)
+        leading.run(connection)
+        del connection.request
         assert gone() is None
     finally:
         gc.enable()
@@ -287,12 +274,9 @@ def test_what_names_very_many_partitions_is_not_for_a_network_thread(leading: Se
     for count in (500, 501):
         topics = [TopicProduceData(name=TP.topic, partition_data=data[:count])]
         body = ProduceRequest(acks=1, timeout_ms=0, topic_data=topics)
-        whole = b"".join(map(bytes, codec_kafka.encode_request(LAST_PRODUCE, CORRELATION_ID, "test", body)))
-        connection = Connection(EXTERNAL, ProduceRequest, LAST_PRODUCE)
-        request = Request(connection, Frame(memoryview(bytearray(whole))[LENGTH_BYTES:]), 0)
-        request.must_be_short = True
-        with pytest.raises(NotShort) if count > 500 else nullcontext():
-            leading.process(request)
+        connection = Connection.of(body, version=LAST_PRODUCE)
+        leading.process(connection.request)
+        assert connection.request.lane is (Lane.NETWORK if count == 500 else Lane.GENERAL)
         assert connection.is_answered is (count == 500)
 
 

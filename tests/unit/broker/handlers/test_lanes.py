@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.handlers.dispatcher import is_short, lane_of
+from barnabas.broker.handlers.dispatcher import lane_of
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.network.request import Request
-from barnabas.broker.network.server import ListenAddress, ServerSettings, SocketServer
+from barnabas.broker.network.request import Lane, Request
+from barnabas.broker.network.server import SocketServer
 from barnabas.broker.replication import appending
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.batch_builder import build_batch
@@ -26,6 +26,7 @@ from barnabas.protocol.messages.join_group import HeartbeatRequest
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.support.building import TP
 from tests.support.serving import CORRELATION_ID, INTERNAL, Serving
+from tests.support.socket_server import start_server
 from tests.support.waiting import DEADLINE_S, wait_for
 
 IO_THREADS = 8
@@ -61,15 +62,9 @@ class Peer:
 @pytest.fixture
 def server(leading: Serving) -> Iterator[SocketServer]:
     fatal: list[BaseException] = []
-    server = SocketServer(
-        [ListenAddress(INTERNAL, "127.0.0.1", 0)],
-        leading.process,
-        settings=ServerSettings(num_io_threads=IO_THREADS, num_network_threads=1),
-        on_fatal=fatal.append,
-        is_short=is_short,
-        lane_of=lane_of,
+    server = start_server(
+        leading.process, on_fatal=fatal.append, lane_of=lane_of, listener=INTERNAL, num_io_threads=IO_THREADS
     )
-    server.start()
     yield server
     server.stop(drain_timeout_ms=200)
     assert fatal == []
@@ -116,7 +111,8 @@ def test_groups_and_the_controller_do_not_wait_for_record_checks(
             producer.send(produced)
         for _ in range(2):
             assert looking.acquire(timeout=DEADLINE_S)
-        wait_for(lambda: server.queued_requests == 2 * PRODUCERS - 2, "all others to wait")
+        records = server.queues[Lane.RECORDS]
+        wait_for(lambda: records.queued == 2 * PRODUCERS - 2, "all others to wait")
         member, controller = peer(), peer()
         member.send(HeartbeatRequest(group_id="group", generation_id=1, member_id="m"))
         assert member.answer(HeartbeatRequest).error_code != ErrorCode.NONE
@@ -132,11 +128,13 @@ def test_groups_and_the_controller_do_not_wait_for_record_checks(
     assert sorted(chain(*offsets)) == list(range(0, 2 * PRODUCERS * 100, 100))
 
 
-def test_the_controller_does_not_wait_for_other_slow_requests(server: SocketServer, leading: Serving) -> None:
+def test_the_controller_does_not_wait_for_other_slow_requests(
+    server: SocketServer, leading: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even if all general workers are blocked, as here."""
     may_end = threading.Event()
     standing = threading.Semaphore(0)
-    before = leading.process
+    before = leading._dispatch
 
     def process(request: Request) -> None:
         if threading.current_thread().name.startswith("io-worker"):
@@ -144,7 +142,7 @@ def test_the_controller_does_not_wait_for_other_slow_requests(server: SocketServ
             assert may_end.wait(DEADLINE_S)
         before(request)
 
-    server._runner._process = process
+    monkeypatch.setattr(leading, "_dispatch", process)
     with ExitStack() as closing:
 
         def peer() -> Peer:

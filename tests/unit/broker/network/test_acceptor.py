@@ -8,10 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from barnabas.broker.config.broker_config import config_from
-from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, connections_within, most_connections
-from barnabas.broker.network.server import ServerSettings
-
-CONFIG = {"broker.id": "1", "log.dirs": "/data", "zookeeper.connect": "z:1"}
+from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, connections_within
+from barnabas.broker.network.server import protected_listener
+from tests.support.socket_server import CONFIG
 
 
 def test_the_brokers_own_connections_count_and_are_not_refused() -> None:
@@ -56,13 +55,11 @@ def test_connections_leave_descriptors_for_the_logs() -> None:
 
 def test_a_broker_shares_out_the_open_files_of_its_process() -> None:
     assert [connections_within(limit) for limit in (100, 256, 1024, 20_000)] == [1, 128, 896, 17_500]
-    config = config_from(CONFIG | {"listeners": "PLAINTEXT://localhost:0"})
-    assert ServerSettings.from_config(config).connection_descriptors == most_connections()
 
 
 def test_only_a_listener_beside_others_is_the_brokers_own() -> None:
     alone = config_from(CONFIG | {"listeners": "PLAINTEXT://localhost:0"})
-    assert ServerSettings.from_config(alone).protected_listener is None
+    assert protected_listener(alone) is None
     beside = config_from(
         CONFIG
         | {
@@ -71,7 +68,7 @@ def test_only_a_listener_beside_others_is_the_brokers_own() -> None:
             "inter.broker.listener.name": "IN",
         }
     )
-    assert ServerSettings.from_config(beside).protected_listener == "IN"
+    assert protected_listener(beside) == "IN"
 
 
 @pytest.fixture

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from barnabas.broker.network.connection import Connection, ConnectionLimits
-from barnabas.broker.network.network_thread import NetworkThread
-from barnabas.broker.network.request import Lane
-from barnabas.broker.network.request_queue import RequestQueue
-from barnabas.broker.network.request_runner import RequestRunner
+from barnabas.broker.network.lanes import Lanes
+from barnabas.broker.network.network_thread import Connection, NetworkThread
+from barnabas.broker.network.pipeline import ConnectionLimits
+from barnabas.broker.network.request import Lane, Peer
 from barnabas.protocol.frames import BufferPool
 from tests.support.waiting import DEADLINE_S
 
@@ -24,17 +23,20 @@ class StopsOnArrival(NetworkThread):
 
 def test_a_thread_ends_though_it_is_stopped_while_it_takes_a_connection_over() -> None:
     died: list[BaseException] = []
-    thread = StopsOnArrival("network-0", max_idle_ms=60_000, on_fatal=died.append)
+    lanes: Lanes[Connection] = Lanes(
+        lambda request: request.respond_nothing(),
+        lane_of=lambda view: Lane.GENERAL,
+        after_run=lambda: None,
+        on_fatal=died.append,
+        max_requests=10,
+    )
+    thread = StopsOnArrival("network-0", lanes, max_idle_ms=60_000)
     thread.start()
     ours, theirs = socket.socketpair()
     lost: list[str] = []
     connection = Connection(
-        "peer#1",
-        "peer",
-        "PLAINTEXT",
-        owner=thread,
-        queues={lane: RequestQueue(10) for lane in Lane},
-        runner=RequestRunner(lambda request: request.respond_nothing(), on_fatal=died.append),
+        Peer("peer#1", "peer", "PLAINTEXT", 0),
+        thread,
         pool=BufferPool(),
         limits=ConnectionLimits(),
         on_lost=lambda: lost.append("peer#1"),

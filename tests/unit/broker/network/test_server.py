@@ -14,14 +14,16 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 import pytest
 
 from barnabas.broker.config.broker_config import config_from
-from barnabas.broker.network.connection import ConnectionLimits
-from barnabas.broker.network.request import Lane, NotShort, Request
-from barnabas.broker.network.server import CannotBind, ListenAddress, ServerSettings, SocketServer
+from barnabas.broker.network.pipeline import ConnectionLimits
+from barnabas.broker.network.request import Lane, Request
+from barnabas.broker.network.server import CannotBind, SocketServer
 from barnabas.protocol.invariants import InvariantViolation
+from tests.support.socket_server import CONFIG, start_server
 from tests.support.waiting import DEADLINE_S, wait_for
 
 LENGTH = struct.Struct(">I")
@@ -99,6 +101,10 @@ class Served:
         with socket.socket() as late:
             return late.connect_ex(("127.0.0.1", self.server.ports["PLAINTEXT"])) == errno.ECONNREFUSED
 
+    def queued(self) -> int:
+        """Requests that could run and that no worker has taken."""
+        return sum(queue.queued for queue in self.server.queues.values())
+
     def client(self, receive_buffer_bytes: int | None = None) -> Client:
         client = Client(self.server.ports["PLAINTEXT"], receive_buffer_bytes)
         self.clients.append(client)
@@ -138,56 +144,48 @@ Serve = Callable[..., Served]
 
 def emptied(served: Served) -> None:
     """What has its answer may still be on its way out of the queue."""
-    wait_for(lambda: served.server.queued_requests == 0, "the queue to be emptied")
+    wait_for(lambda: served.queued() == 0, "the queue to be emptied")
 
 
-def _all_short(request: Request) -> bool:
-    return True
+def _general(view: memoryview) -> Lane:
+    return Lane.CONTROL if bytes(view).startswith(b"control") else Lane.GENERAL
 
 
-def _some_short(request: Request) -> bool:
-    """Short by the last byte, so that short and long requests take turns on every connection."""
-    return request.frame.view[-1] % 2 == 0
+def _network(view: memoryview) -> Lane:
+    return Lane.NETWORK
 
 
-def _lane_of(request: Request) -> Lane:
-    return Lane.CONTROL if bytes(request.frame.view).startswith(b"control") else Lane.GENERAL
+def _in_turn(view: memoryview) -> Lane:
+    """By the last byte, so that both lanes take turns on every connection."""
+    return Lane.NETWORK if view[-1] % 2 == 0 else _general(view)
 
 
-RUNS_ON = {"workers": None, "network threads": _all_short, "both": _some_short}
+LANES = {"workers": _general, "network threads": _network, "both": _in_turn}
 
 
-@pytest.fixture(params=list(RUNS_ON))
+@pytest.fixture(params=list(LANES))
 def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
     """``serve(process, setting=value, …)``: a server on a free port, stopped after the test.
 
     Each test runs with handlers on the workers, on the network threads, and on both in turn.
     """
-    yield from _serving(RUNS_ON[request.param])
+    yield from _serving(LANES[request.param])
 
 
 @pytest.fixture
 def serve_by_workers() -> Iterator[Serve]:
-    """As `serve`, for handlers that block: those are never short."""
-    yield from _serving(None)
+    """As `serve`, for handlers that block."""
+    yield from _serving(_general)
 
 
-def _serving(is_short: Callable[[Request], bool] | None) -> Iterator[Serve]:
+def _serving(lane_of: Callable[[memoryview], Lane]) -> Iterator[Serve]:
     running: list[Served] = []
 
-    def start(process: Callable[[Request], None] = echo, **settings: object) -> Served:
+    def start(process: Callable[[Request], None] = echo, **settings: Any) -> Served:
         fatal: list[BaseException] = []
-        merged: dict[str, object] = {"num_io_threads": 2, "num_network_threads": 2, **settings}
-        server = SocketServer(
-            [ListenAddress("PLAINTEXT", "127.0.0.1", 0)],
-            process,
-            settings=ServerSettings(**merged),
-            on_fatal=fatal.append,
-            is_short=is_short,
-            lane_of=_lane_of,
-        )
+        merged = {"num_io_threads": 2, "num_network_threads": 2, **settings}
+        server = start_server(process, on_fatal=fatal.append, lane_of=lane_of, **merged)
         running.append(Served(server, fatal))
-        server.start()
         return running[-1]
 
     yield start
@@ -252,14 +250,14 @@ def test_one_handler_at_a_time_per_connection_and_in_order(serve: Serve) -> None
     sender.join(DEADLINE_S)
 
 
-def test_short_requests_run_on_the_network_thread_and_others_on_a_worker() -> None:
+def test_requests_run_on_the_network_thread_or_on_a_worker_by_their_lane() -> None:
     threads: dict[bytes, str] = {}
 
     def process(request: Request) -> None:
         threads[bytes(request.frame.view)] = threading.current_thread().name
         echo(request)
 
-    for start in _serving(_some_short):
+    for start in _serving(_in_turn):
         client = start(process).client()
         client.send(b"0", b"1", b"2", b"4", b"5")
         assert [client.receive() for _ in range(5)] == [b"0", b"1", b"2", b"4", b"5"]
@@ -268,17 +266,20 @@ def test_short_requests_run_on_the_network_thread_and_others_on_a_worker() -> No
         assert threads[b"1"].startswith("io-worker")
 
 
-def test_a_request_that_proves_long_is_run_by_a_worker_in_its_turn(serve: Serve) -> None:
+def test_a_request_that_continues_on_a_worker_keeps_its_turn(serve: Serve) -> None:
     ran: list[tuple[bytes, str]] = []
 
     def process(request: Request) -> None:
         payload = bytes(request.frame.view)
+
+        def finish() -> None:
+            ran.append((payload, threading.current_thread().name))
+            echo(request)
+
         if payload.startswith(b"long"):
-            if request.must_be_short:
-                raise NotShort
-            assert threading.current_thread().name.startswith("io-worker")
-        ran.append((payload, threading.current_thread().name))
-        echo(request)
+            request.continue_in(Lane.GENERAL, finish)
+        else:
+            finish()
 
     served = serve(process)
     client = served.client()
@@ -286,6 +287,7 @@ def test_a_request_that_proves_long_is_run_by_a_worker_in_its_turn(serve: Serve)
     client.send(*payloads)
     assert [client.receive() for _ in payloads] == payloads
     assert [payload for payload, _ in ran] == payloads
+    assert all(thread.startswith("io-worker") for payload, thread in ran if payload.startswith(b"long"))
     emptied(served)
 
 
@@ -294,22 +296,20 @@ def test_each_request_is_run_by_the_workers_of_its_lane_in_its_turn(serve_by_wor
 
 
 def test_lanes_and_network_threads_take_turns() -> None:
-    def is_short(request: Request) -> bool:
-        return bytes(request.frame.view[:1]) in b"sr"
+    def lane_of(view: memoryview) -> Lane:
+        return Lane.NETWORK if bytes(view[:1]) in b"sr" else _general(view)
 
-    for start in _serving(is_short):
+    for start in _serving(lane_of):
         _check_lanes(start)
 
 
 def _check_lanes(serve: Serve) -> None:
     ran: dict[bytes, list[bytes]] = {}
 
-    def process(request: Request) -> None:
+    def finish(request: Request) -> None:
         payload = bytes(request.frame.view)
         thread = threading.current_thread().name
         if payload.startswith(b"records"):
-            if request.lane is not Lane.RECORDS:
-                raise NotShort(Lane.RECORDS)
             assert thread.startswith("records-worker")
         elif payload.startswith(b"control"):
             assert thread.startswith("control-worker")
@@ -317,6 +317,12 @@ def _check_lanes(serve: Serve) -> None:
             assert thread.startswith("io-worker")
         ran.setdefault(payload.split()[1], []).append(payload)
         echo(request)
+
+    def process(request: Request) -> None:
+        if bytes(request.frame.view).startswith(b"records"):
+            request.continue_in(Lane.RECORDS, lambda: finish(request))
+        else:
+            finish(request)
 
     served = serve(process, queued_max_requests=20)
     sent = {}
@@ -389,7 +395,7 @@ def test_a_failing_handler_closes_only_its_connection(serve: Serve, caplog: pyte
         neighbour.send(b"n")
         assert neighbour.receive() == b"n"
     assert "no such thing" in caplog.text
-    wait_for(lambda: served.server.connection_count == 5, "the closed ones to be gone")
+    wait_for(lambda: served.server.quota.total == 5, "the closed ones to be gone")
 
 
 @pytest.mark.parametrize("end", ["respond", "close"])
@@ -464,7 +470,7 @@ def test_a_connection_is_closed_in_its_turn_and_nothing_is_run_behind_that(serve
     waiting.respond((frame(b"late"),))
     assert [client.receive(), client.receive()] == [b"late", b"2"]
     assert client.is_closed_by_server()
-    wait_for(lambda: served.server.connection_count == 1, "the closed one to be gone")
+    wait_for(lambda: served.server.quota.total == 1, "the closed one to be gone")
     emptied(served)
     assert b"never" not in ran
 
@@ -481,7 +487,7 @@ def test_a_closing_connection_whose_peer_does_not_read_is_cut_off(serve: Serve) 
 
     served = serve(process, connections_max_idle_ms=200)
     client_that_is_heard(served, is_closing.is_set, b"much", b"!", receive_buffer_bytes=4_096)
-    wait_for(lambda: served.server.connection_count == 0, "the closing one to be cut off")
+    wait_for(lambda: served.server.quota.total == 0, "the closing one to be cut off")
 
 
 def test_a_full_queue_stops_reading_and_goes_on_later(serve_by_workers: Serve) -> None:
@@ -498,11 +504,11 @@ def test_a_full_queue_stops_reading_and_goes_on_later(serve_by_workers: Serve) -
     senders = [threading.Thread(target=client.send, args=payloads) for client in clients]
     for sender in senders:
         sender.start()
-    wait_for(lambda: served.server.queued_requests >= 4, "the full queue")
+    wait_for(lambda: served.queued() >= 4, "the full queue")
     # 24 MB per client do not fit into the sockets: the senders are stuck because nobody reads.
     senders[0].join(0.1)
     assert all(sender.is_alive() for sender in senders)
-    assert served.server.queued_requests <= 4 + len(clients) * 2
+    assert served.queued() <= 4 + len(clients) * 2
     gate.set()
     for client in clients:
         for payload in payloads:
@@ -594,7 +600,7 @@ def test_connections_above_the_maximum_are_refused(serve: Serve, caplog: pytest.
     assert served.client().is_closed_by_server()
     assert "refused: max.connections=2 are open" in caplog.text
     first.socket.close()
-    wait_for(lambda: served.server.connection_count == 1, "room for another")
+    wait_for(lambda: served.server.quota.total == 1, "room for another")
     third = served.client()
     third.send(b"y")
     assert third.receive() == b"y"
@@ -627,7 +633,7 @@ def test_what_came_before_the_peer_ended_is_run(serve: Serve, count: int) -> Non
     client.socket.close()
     wait_for(lambda: len(ran) == count, "all requests to be run")
     assert ran == sent
-    wait_for(lambda: served.server.connection_count == 0, "the connection to be gone")
+    wait_for(lambda: served.server.quota.total == 0, "the connection to be gone")
     emptied(served)
 
 
@@ -639,7 +645,7 @@ def test_a_peer_that_ended_is_not_kept_for_what_waits(serve: Serve, caplog: pyte
     client.send(*[b"%d" % number for number in range(7)])
     client.socket.shutdown(socket.SHUT_WR)
     holding.held(7)
-    wait_for(lambda: served.server.connection_count == 0, "the connection to be gone")
+    wait_for(lambda: served.server.quota.total == 0, "the connection to be gone")
     assert client.is_closed_by_server()
     assert "closed: closed by the peer" in caplog.text
     for request in holding.requests:
@@ -656,7 +662,7 @@ def test_a_peer_that_resets_in_the_middle_leaves_nothing_behind(serve: Serve) ->
         client.socket.sendall(LENGTH.pack(1000) + b"half of it")
         holding.held(2 * number)
         client.reset()
-    wait_for(lambda: served.server.connection_count == 0, "the lost connections to be gone")
+    wait_for(lambda: served.server.quota.total == 0, "the lost connections to be gone")
     for request in holding.requests:
         request.respond((frame(b"too late"),))
     client = served.client()
@@ -679,7 +685,7 @@ def test_a_peer_that_goes_while_its_requests_wait_frees_the_queue(serve_by_worke
     client.send(*[b"x"] * 50)
     assert entered.wait(DEADLINE_S)
     client.reset()
-    wait_for(lambda: served.server.connection_count == 0, "the lost connection to be gone")
+    wait_for(lambda: served.server.quota.total == 0, "the lost connection to be gone")
     gate.set()
     emptied(served)
 
@@ -721,30 +727,12 @@ def test_a_request_knows_where_it_came_from(serve: Serve) -> None:
     client.send(b"x")
     (request,) = holding.held(1)
     host, port = client.socket.getsockname()
-    assert (request.peer_host, request.listener_name) == ("127.0.0.1", "PLAINTEXT")
-    assert request.connection_id.startswith(f"{host}:{port}#")
+    assert (request.peer.host, request.peer.listener_name) == ("127.0.0.1", "PLAINTEXT")
+    assert request.peer.connection_id.startswith(f"{host}:{port}#")
     assert before <= request.received_ns <= time.monotonic_ns()
     request.release_frame()
     request.release_frame()
     request.respond_nothing()
-
-
-def test_the_settings_follow_the_brokers_config() -> None:
-    config = config_from(
-        {
-            "broker.id": "1",
-            "log.dirs": "/data",
-            "zookeeper.connect": "z:1",
-            "listeners": "PLAINTEXT://localhost:0",
-            "socket.request.max.bytes": "77",
-            "max.connections": "9",
-        }
-    )
-    settings = ServerSettings.from_config(config)
-    assert settings.limits.max_frame_bytes == 77
-    assert settings.max_connections == 9
-    assert settings.num_io_threads == 8
-    assert ListenAddress.all_of(config) == [ListenAddress("PLAINTEXT", "localhost", 0)]
 
 
 def test_a_taken_port_is_refused_by_name_and_leaves_nothing_bound() -> None:
@@ -752,12 +740,11 @@ def test_a_taken_port_is_refused_by_name_and_leaves_nothing_bound() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        server = SocketServer(
-            [ListenAddress("FIRST", "127.0.0.1", 0), ListenAddress("SECOND", "127.0.0.1", port)],
-            echo,
-            settings=ServerSettings(),
-            on_fatal=lambda error: None,
+        listeners = f"PLAINTEXT://127.0.0.1:0,SECOND://127.0.0.1:{port}"
+        config = config_from(
+            CONFIG | {"listeners": listeners, "listener.security.protocol.map": "SECOND:PLAINTEXT"}
         )
+        server = SocketServer(config, on_fatal=lambda error: None)
         with pytest.raises(CannotBind, match=f"listener SECOND cannot bind 127.0.0.1:{port}"):
             server.bind()
         assert server.ports == {}

@@ -19,7 +19,7 @@ from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.network.server import ListenAddress, ServerSettings, SocketServer
+from barnabas.broker.network.server import SocketServer
 from barnabas.broker.replication import leader_fetches
 from barnabas.broker.replication.fetcher import FetcherManager, FollowedLeader
 from barnabas.broker.replication.leader_fetches import FetcherSettings
@@ -32,6 +32,7 @@ from barnabas.protocol.schema import ApiKey
 from tests.support.building import ME, TP, TWO, fatal, partition_of, state
 from tests.support.serving import INTERNAL, Serving, batch
 from tests.support.slow_disk import SlowDisk
+from tests.support.socket_server import start_server
 from tests.support.waiting import DEADLINE_S, wait_for
 
 LONG_POLL_MS = 120_000
@@ -55,13 +56,9 @@ class Leader(Serving):
         assert self.managed.tell(told) == []
 
     def start(self) -> None:
-        server = SocketServer(
-            [ListenAddress(INTERNAL, "127.0.0.1", self.port)],
-            self.process,
-            settings=ServerSettings(num_network_threads=1, num_io_threads=2),
-            on_fatal=fatal,
+        server = start_server(
+            self.process, on_fatal=fatal, listener=INTERNAL, port=self.port, num_io_threads=2
         )
-        server.start()
         self._server, self.port = server, server.ports[INTERNAL]
 
     def stop(self) -> None:

@@ -1,0 +1,170 @@
+"""What runs requests: the queue of each lane, and the code around every handler.
+
+A queue holds connections that have requests to run, each at most once, so that the requests of one connection
+run one at a time and in order while different connections run side by side. `queued.max.requests` bounds the
+number of their requests. Requests that must not run now, because their peer does not read or too many of them
+are in flight, count for the limits of their own connection alone, so no peer can keep the queue full.
+
+A full queue never blocks a network thread: `RequestQueue.add` reports it, the thread stops reading from the
+socket, and is called back when half of the queue is free again. What a connection had received at that moment
+(at most one receive buffer) still comes in: the bound is the maximum and one such chunk per connection.
+
+Any thread may call any method; nothing is called back while a queue's lock is held.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from barnabas.broker.network.request import Lane, Request
+from barnabas.protocol.invariants import InvariantViolation, invariant
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class RequestQueue(Generic[T]):
+    """Connections (`T`) in order of arrival, and the number of requests that wait in them.
+
+    An idle worker blocks on a lock of its own, and the worker that blocked last is woken first: exactly one
+    thread wakes per connection, its caches are warm, and with little to do the others sleep on.
+    """
+
+    def __init__(self, max_requests: int) -> None:
+        self._max_requests = max_requests
+        self._low_water = max_requests // 2
+        self._lock = threading.Lock()
+        self._ready: deque[T] = deque()
+        self._idle: list[threading.Lock] = []
+        self.queued = 0
+        """Requests that could run and that no worker has taken."""
+        self._stalled: list[Callable[[], None]] = []
+        self._closed = False
+
+    def add(self, connection: T | None, requests: int, on_room: Callable[[], None]) -> bool:
+        """Count requests, and queue their connection unless it already is (None).
+
+        Returns whether the queue is full; then `on_room` is called once, on any thread, when there is room.
+        """
+        idle = None
+        with self._lock:
+            self.queued += requests
+            if connection is not None:
+                self._ready.append(connection)
+                if self._idle:
+                    idle = self._idle.pop()
+            full = self.queued >= self._max_requests
+            if full and on_room not in self._stalled:
+                self._stalled.append(on_room)
+        if idle is not None:
+            idle.release()
+        return full
+
+    def discount(self, requests: int) -> None:
+        """Requests that were counted no longer wait for a worker of this lane."""
+        with self._lock:
+            stalled = self._removed(requests)
+        for on_room in stalled:
+            on_room()
+
+    def take(self, idle: threading.Lock) -> T | None:
+        """Wait for a connection, of which the caller takes one request. None: the queue is closed.
+
+        ``idle`` is the worker's own lock, which it holds.
+        """
+        while True:
+            with self._lock:
+                if self._ready:
+                    connection = self._ready.popleft()
+                    stalled = self._removed(1)
+                    break
+                if self._closed:
+                    return None
+                self._idle.append(idle)
+            idle.acquire()
+        for on_room in stalled:
+            on_room()
+        return connection
+
+    def swap(self, connection: T) -> T:
+        """Give a connection back that has more to run and take the one whose turn it is, maybe the same."""
+        with self._lock:
+            if self._ready:
+                self._ready.append(connection)
+                connection = self._ready.popleft()
+            stalled = self._removed(1)
+        for on_room in stalled:
+            on_room()
+        return connection
+
+    def close(self) -> None:
+        """Let the workers end when the queue is empty."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for lock in idle:
+            lock.release()
+
+    def _removed(self, requests: int) -> list[Callable[[], None]]:
+        self.queued -= requests
+        invariant(self.queued >= 0, "more requests taken than queued: %d", self.queued)
+        if self._stalled and self.queued <= self._low_water:
+            stalled, self._stalled = self._stalled, []
+            return stalled
+        return []
+
+
+class Lanes(Generic[T]):
+    """The queues of the lanes that have workers, and how a request runs.
+
+    ``process`` answers a request, or has it answered later. ``lane_of`` chooses the lane of a request by its
+    undecoded bytes. ``after_run`` is called by a thread that has run all runnable requests of a connection,
+    so what several pipelined requests have in common can be done once. ``on_fatal`` is called by a thread
+    that dies; the broker must then stop, because continuing could lose data.
+    """
+
+    def __init__(
+        self,
+        process: Callable[[Request], None],
+        *,
+        lane_of: Callable[[memoryview], Lane],
+        after_run: Callable[[], None],
+        on_fatal: Callable[[BaseException], None],
+        max_requests: int,
+    ) -> None:
+        self._process = process
+        self.lane_of = lane_of
+        self.after_run = after_run
+        self.on_fatal = on_fatal
+        self.queues: dict[Lane, RequestQueue[T]] = {
+            lane: RequestQueue(max_requests) for lane in Lane if lane is not Lane.NETWORK
+        }
+
+    def run(self, request: Request) -> None:
+        """Run the handler. An exception is logged and closes the request's connection.
+
+        Raises only what must end the broker.
+        """
+        try:
+            rest = request.rest
+            if rest is None:
+                self._process(request)
+            else:
+                request.rest = None
+                rest()
+        except InvariantViolation:
+            raise
+        except Exception as error:
+            peer = request.peer
+            logger.exception(
+                "a request of %s on %s, %d bytes, failed",
+                peer.connection_id,
+                peer.listener_name,
+                request.size_bytes,
+            )
+            request.fail(f"its request failed: {error!r}")

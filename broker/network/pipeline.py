@@ -1,0 +1,253 @@
+"""The rules of one client's connection, without a socket: what may be read, run and sent, and when to close.
+
+Requests of one connection run one at a time and in order. A request that has run and is not yet answered (it
+waits in the purgatory) does not block the next one. Responses leave in the order of the requests.
+
+Bounds: at most `max_in_flight` requests have run and are unanswered. Reading stops while as many requests are
+received and not answered, while their frames exceed `max_in_flight_bytes`, or while the peer does not read
+its responses. In the last case no further request runs either: a slow reader makes the broker hold twice
+`max_unwritten_bytes` and two responses at most, however much it requests.
+
+If a peer ends its side, its received requests still run, because a producer with acks=0 may write, close and
+rely on that. Then the connection is closed; like Apache Kafka, it does not wait for unanswered requests.
+
+Pure: no lock, no thread, no time. The connection calls it with its lock held.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from barnabas.broker.network.request import Buffers, Lane, Request
+from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES
+from barnabas.protocol.invariants import InvariantViolation, invariant
+
+ENDED: Final = "closed by the peer"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may hold."""
+
+    max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
+    max_in_flight: int = 100
+    max_in_flight_bytes: int = 16 * 1024 * 1024
+    max_unwritten_bytes: int = 1024 * 1024
+
+
+class Phase(Enum):
+    """What a connection still does."""
+
+    OPEN = auto()
+    """Reads, runs and answers requests."""
+    DRAINING = auto()
+    """Reads nothing more; is closed when everything is answered and sent."""
+    HALF_CLOSED = auto()
+    """The peer has ended its side; is closed when all received requests have run."""
+    REFUSING = auto()
+    """A request is answered by closing: nothing more is read or run; is closed when its turn comes."""
+    ABANDONED = auto()
+    """Half-closed and refusing: is closed at once."""
+    CLOSING = auto()
+    """The socket is being closed."""
+    CLOSED = auto()
+    """The socket is gone; requests that have not run are dropped."""
+
+
+class Event(Enum):
+    PEER_ENDS = auto()
+    DRAIN = auto()
+    REFUSE = auto()
+    CLOSE = auto()
+    LOSE = auto()
+
+
+def _after(*phases: Phase | None) -> dict[Event, Phase | None]:
+    return dict(zip(Event, phases, strict=True))
+
+
+_P = Phase
+_TRANSITIONS: Final = {
+    # In phase … after PEER_ENDS, DRAIN, REFUSE, CLOSE, LOSE; None for an event that would be a bug.
+    _P.OPEN: _after(_P.HALF_CLOSED, _P.DRAINING, _P.REFUSING, _P.CLOSING, _P.CLOSED),
+    _P.DRAINING: _after(_P.HALF_CLOSED, _P.DRAINING, _P.REFUSING, _P.CLOSING, _P.CLOSED),
+    _P.HALF_CLOSED: _after(_P.HALF_CLOSED, _P.HALF_CLOSED, _P.ABANDONED, _P.CLOSING, _P.CLOSED),
+    _P.REFUSING: _after(_P.ABANDONED, _P.REFUSING, _P.REFUSING, _P.CLOSING, _P.CLOSED),
+    _P.ABANDONED: _after(_P.ABANDONED, _P.ABANDONED, _P.ABANDONED, _P.CLOSING, _P.CLOSED),
+    _P.CLOSING: _after(_P.CLOSING, _P.CLOSING, _P.CLOSING, _P.CLOSING, _P.CLOSED),
+    _P.CLOSED: _after(None, None, _P.CLOSED, None, None),
+}
+_RUNNING: Final = (Phase.OPEN, Phase.DRAINING, Phase.HALF_CLOSED)
+"""The phases in which requests run."""
+
+
+class Pipeline:
+    """Bytes are counted without the length bytes of frames."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.phase = Phase.OPEN
+        self.pending: deque[Request] = deque()
+        """Requests that have not run."""
+        self.is_claimed = False
+        """Whether a thread runs a request of this connection, or workers will."""
+        self._limits = limits
+        # Requests whose answer is not sent. `pending` is always a suffix of it.
+        self._unsent: deque[Request] = deque()
+        self._in_flight_bytes = 0
+        self._unsent_bytes = 0
+        self._peer_is_slow = False
+        self._close_reason = ""
+
+    # Reading
+
+    @property
+    def may_read(self) -> bool:
+        limits = self._limits
+        return (
+            self.phase is Phase.OPEN
+            and not self._peer_is_slow
+            and len(self._unsent) < limits.max_in_flight
+            and self._in_flight_bytes < limits.max_in_flight_bytes
+        )
+
+    def receive(self, requests: Sequence[Request]) -> None:
+        self._unsent.extend(requests)
+        self.pending.extend(requests)
+        for request in requests:
+            self._in_flight_bytes += request.size_bytes
+
+    # Running
+
+    def claim(self) -> Lane | None:
+        """The lane of the next request, for the caller to run it there; None if none may run now.
+
+        The connection is claimed until `finish` returns None.
+        """
+        if self.is_claimed or not self._may_run():
+            return None
+        self.is_claimed = True
+        return self.pending[0].lane
+
+    def take(self) -> Request | None:
+        """The next request of a claimed connection; None if it was dropped: the connection is closed."""
+        request = self.pending.popleft()
+        return None if self.phase is Phase.CLOSED else request
+
+    def finish(self, request: Request | None) -> Lane | None:
+        """What was taken has run, or continues in another lane.
+
+        Returns the lane of the next request, or None: then the connection is no longer claimed.
+        """
+        if request is not None and request.rest is not None:
+            self.pending.appendleft(request)
+        if self._may_run():
+            return self.pending[0].lane
+        self.is_claimed = False
+        return None
+
+    def _may_run(self) -> bool:
+        if not self.pending:
+            return False
+        if self.phase is Phase.CLOSED:
+            # It only has to be dropped.
+            return True
+        return (
+            self.phase in _RUNNING
+            and not self._peer_is_slow
+            and self._unsent_bytes <= self._limits.max_unwritten_bytes
+            and len(self._unsent) - len(self.pending) < self._limits.max_in_flight
+        )
+
+    # Answering
+
+    def answer(self, request: Request, buffers: Buffers, close_reason: str) -> bool:
+        """Keep the answer of a request until its turn; returns whether its turn has come."""
+        if request.answered:
+            invariant(request.failed, "a request of %s was answered twice", request.peer.connection_id)
+            return False
+        request.answered = True
+        if close_reason:
+            request.close_reason = close_reason
+            self._move(Event.REFUSE)
+        if self.phase is Phase.CLOSED:
+            return False
+        request.buffers = buffers
+        for buffer in buffers:
+            self._unsent_bytes += len(buffer)
+        return self._unsent[0] is request
+
+    def take_sendable(self) -> list[bytes | bytearray | memoryview]:
+        """The answers whose turn has come; they count as sent."""
+        out: list[bytes | bytearray | memoryview] = []
+        unsent = self._unsent
+        while unsent and unsent[0].answered and not unsent[0].close_reason:
+            request = unsent.popleft()
+            self._in_flight_bytes -= request.size_bytes
+            out.extend(request.buffers)
+            request.buffers = ()
+        for buffer in out:
+            self._unsent_bytes -= len(buffer)
+        return out
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every request is answered and sent."""
+        return not self._unsent
+
+    def output_is_full(self) -> None:
+        """The peer does not read its responses."""
+        self._peer_is_slow = True
+
+    def output_has_room(self) -> None:
+        self._peer_is_slow = False
+
+    # Closing
+
+    def due_close(self) -> str:
+        """Why the connection must be closed now; empty if it must not. Called when nothing is sendable."""
+        phase = self.phase
+        if phase is Phase.OPEN:
+            return ""
+        if phase is Phase.DRAINING:
+            return "" if self._unsent else self._close_reason
+        if phase is Phase.HALF_CLOSED:
+            return "" if self.is_claimed else ENDED
+        if phase in (Phase.REFUSING, Phase.ABANDONED):
+            reason = self._unsent[0].close_reason
+            return reason or (ENDED if phase is Phase.ABANDONED else "")
+        return ""
+
+    def peer_ends(self) -> None:
+        self._move(Event.PEER_ENDS)
+
+    def drain(self, reason: str) -> None:
+        self._move(Event.DRAIN)
+        self._close_reason = self._close_reason or reason
+
+    def close(self, reason: str) -> None:
+        """The socket is being closed; the first reason is kept."""
+        if self.phase is not Phase.CLOSING:
+            self._move(Event.CLOSE)
+            self._close_reason = reason
+
+    def lose(self, reason: str) -> str:
+        """The socket is gone; returns why: the reason of `close`, or this one."""
+        if self.phase is Phase.CLOSING:
+            reason = self._close_reason
+        self._move(Event.LOSE)
+        self._unsent.clear()
+        self._unsent_bytes = self._in_flight_bytes = 0
+        if not self.is_claimed:
+            self.pending.clear()
+        # Otherwise a queue has counted them, and its workers take and drop each.
+        return reason
+
+    def _move(self, event: Event) -> None:
+        after = _TRANSITIONS[self.phase][event]
+        if after is None:
+            raise InvariantViolation(f"{event.name} in phase {self.phase.name} of a connection")
+        self.phase = after

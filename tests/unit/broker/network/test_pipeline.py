@@ -1,0 +1,298 @@
+"""The rules of a connection, without a socket."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from barnabas.broker.network.pipeline import ENDED, ConnectionLimits, Event, Phase, Pipeline
+from barnabas.broker.network.request import Lane, Peer, Request
+from barnabas.protocol.frames import Frame
+from barnabas.protocol.invariants import InvariantViolation
+
+PEER = Peer("peer#1", "peer", "PLAINTEXT", 0)
+LIMITS = ConnectionLimits(max_in_flight=3, max_in_flight_bytes=100, max_unwritten_bytes=50)
+
+
+class Driven(Pipeline):
+    """A pipeline whose requests are run and answered by the test."""
+
+    def __init__(self, limits: ConnectionLimits = LIMITS) -> None:
+        super().__init__(limits)
+        self.turns: list[Request] = []
+
+    def received(self, *payloads: bytes, lane: Lane = Lane.NETWORK) -> list[Request]:
+        requests = [
+            Request(Frame(memoryview(payload)), PEER, lane, 0, self._answered) for payload in payloads
+        ]
+        self.receive(requests)
+        return requests
+
+    def _answered(self, request: Request, buffers: object, close_reason: str) -> None:
+        if self.answer(request, buffers, close_reason):
+            self.turns.append(request)
+
+    def run_all(self) -> list[bytes]:
+        """Run what may run, without answers; the payloads in their order."""
+        ran = []
+        lane = self.claim()
+        while lane is not None:
+            request = self.take()
+            if request is not None:
+                ran.append(bytes(request.frame.view))
+            lane = self.finish(request)
+        return ran
+
+    def sent(self) -> list[bytes]:
+        return [bytes(buffer) for buffer in self.take_sendable()]
+
+
+def test_requests_run_in_order_one_at_a_time_without_waiting_for_answers() -> None:
+    pipeline = Driven()
+    pipeline.received(b"1", b"2")
+    assert pipeline.claim() is Lane.NETWORK
+    assert pipeline.claim() is None
+    first = pipeline.take()
+    pipeline.received(b"3")
+    assert pipeline.claim() is None
+    assert pipeline.finish(first) is Lane.NETWORK
+    second = pipeline.take()
+    assert pipeline.finish(second) is Lane.NETWORK
+    assert pipeline.finish(pipeline.take()) is None
+    assert pipeline.claim() is None
+
+
+def test_answers_leave_in_the_order_of_the_requests() -> None:
+    pipeline = Driven()
+    first, second, third = pipeline.received(b"1", b"2", b"3")
+    pipeline.run_all()
+    third.respond((b"c",))
+    second.respond_nothing()
+    assert (pipeline.turns, pipeline.sent(), pipeline.is_idle) == ([], [], False)
+    first.respond((b"a", b"A"))
+    assert pipeline.turns == [first]
+    assert (pipeline.sent(), pipeline.is_idle) == ([b"a", b"A", b"c"], True)
+
+
+def test_a_request_that_continues_in_another_lane_is_the_next_one() -> None:
+    pipeline = Driven()
+    pipeline.received(b"1", b"2")
+    assert pipeline.claim() is Lane.NETWORK
+    request = pipeline.take()
+    assert request is not None
+    rest: list[str] = []
+    request.continue_in(Lane.RECORDS, lambda: rest.append("ran"))
+    assert pipeline.finish(request) is Lane.RECORDS
+    assert pipeline.take() is request
+    request.rest = None
+    request.continue_in(Lane.RECORDS, lambda: rest.append("ran in its lane"))
+    assert rest == ["ran in its lane"]
+    assert pipeline.finish(request) is Lane.NETWORK
+
+
+@pytest.mark.parametrize(
+    ("sizes", "may_read", "runs"),
+    [([1, 1], True, 2), ([1, 1, 1], False, 3), ([99], True, 1), ([100], False, 1), ([1] * 5, False, 3)],
+)
+def test_requests_in_flight_are_bounded(sizes: list[int], may_read: bool, runs: int) -> None:
+    pipeline = Driven()
+    requests = pipeline.received(*[bytes(size) for size in sizes])
+    assert pipeline.may_read is may_read
+    assert len(pipeline.run_all()) == runs
+    for request in requests[:runs]:
+        request.respond_nothing()
+    pipeline.take_sendable()
+    assert pipeline.may_read
+    assert len(pipeline.run_all()) == len(sizes) - runs
+
+
+@pytest.mark.parametrize(("unsent_bytes", "runs"), [(50, [b"2"]), (51, [])])
+def test_nothing_runs_while_too_much_is_unsent(unsent_bytes: int, runs: list[bytes]) -> None:
+    pipeline = Driven()
+    [request] = pipeline.received(b"1")
+    pipeline.run_all()
+    request.respond((bytes(unsent_bytes),))
+    pipeline.received(b"2")
+    assert pipeline.run_all() == runs
+    pipeline.take_sendable()
+    assert [*runs, *pipeline.run_all()] == [b"2"]
+
+
+def test_nothing_is_read_or_run_while_the_peer_does_not_read() -> None:
+    pipeline = Driven()
+    pipeline.received(b"1")
+    pipeline.output_is_full()
+    assert (pipeline.may_read, pipeline.run_all()) == (False, [])
+    pipeline.output_has_room()
+    assert (pipeline.may_read, pipeline.run_all()) == (True, [b"1"])
+
+
+def test_a_second_answer_is_a_bug_unless_the_request_has_failed() -> None:
+    pipeline = Driven()
+    answered, failed, failed_late = pipeline.received(b"1", b"2", b"3")
+    pipeline.run_all()
+    answered.respond((b"once",))
+    with pytest.raises(InvariantViolation, match="answered twice"):
+        answered.respond((b"twice",))
+    failed_late.respond((b"before",))
+    failed_late.fail("a bug")
+    failed.fail("a bug")
+    failed.respond((b"late",))
+    failed.close_connection("late")
+    assert pipeline.sent() == [b"once"]
+    assert pipeline.due_close() == "a bug"
+
+
+def test_a_refused_request_is_closed_in_its_turn_and_nothing_runs_after_it() -> None:
+    pipeline = Driven()
+    first, second, third = pipeline.received(b"1", b"2", b"3")
+    assert pipeline.claim() is not None
+    pipeline.finish(pipeline.take())
+    second.close_connection("too late")
+    pipeline.take()
+    assert pipeline.finish(second) is None
+    assert not pipeline.may_read
+    assert pipeline.due_close() == ""
+    first.respond((b"a",))
+    assert pipeline.sent() == [b"a"]
+    assert pipeline.due_close() == "too late"
+    assert list(pipeline.pending) == [third]
+
+
+def test_a_draining_connection_closes_when_all_is_answered_and_sent() -> None:
+    pipeline = Driven()
+    [request] = pipeline.received(b"1")
+    pipeline.drain("stopping")
+    assert not pipeline.may_read
+    assert pipeline.run_all() == [b"1"]
+    request.respond((b"a",))
+    assert pipeline.due_close() == ""
+    pipeline.take_sendable()
+    assert pipeline.due_close() == "stopping"
+    pipeline.close("stopping")
+    assert (pipeline.due_close(), pipeline.lose("lost")) == ("", "stopping")
+
+
+def test_a_half_closed_connection_closes_when_all_has_run() -> None:
+    pipeline = Driven()
+    pipeline.received(b"1", b"2")
+    pipeline.peer_ends()
+    assert pipeline.claim() is not None
+    assert (pipeline.may_read, pipeline.due_close()) == (False, "")
+    pipeline.finish(pipeline.take())
+    assert pipeline.due_close() == ""
+    pipeline.finish(pipeline.take())
+    assert pipeline.due_close() == ENDED
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_a_refusal_ends_a_half_closed_connection_at_once(ends_first: bool) -> None:
+    pipeline = Driven()
+    first, second = pipeline.received(b"1", b"2")
+    if ends_first:
+        pipeline.peer_ends()
+    assert pipeline.claim() is not None
+    pipeline.finish(pipeline.take())
+    second.close_connection("refused")
+    if not ends_first:
+        assert pipeline.due_close() == ""
+        pipeline.peer_ends()
+    assert pipeline.due_close() == ENDED
+    first.respond_nothing()
+    pipeline.take_sendable()
+    assert pipeline.due_close() == "refused"
+
+
+@pytest.mark.parametrize("is_claimed", [True, False])
+def test_a_lost_connection_drops_what_has_not_run(is_claimed: bool) -> None:
+    pipeline = Driven()
+    ran, _, _ = pipeline.received(b"1", b"2", b"3")
+    assert pipeline.claim() is not None
+    assert pipeline.finish(pipeline.take()) is not None
+    if not is_claimed:
+        pipeline.output_is_full()
+        pipeline.finish(None)
+    assert pipeline.lose("reset") == "reset"
+    if is_claimed:
+        # The queue has counted them, so a worker takes each.
+        assert pipeline.take() is None
+        assert pipeline.finish(None) is not None
+        assert pipeline.take() is None
+        assert pipeline.finish(None) is None
+    assert not pipeline.pending
+    ran.respond((b"late",))
+    assert (pipeline.turns, pipeline.sent()) == ([], [])
+
+
+AFTER = {
+    # PEER_ENDS, DRAIN, REFUSE, CLOSE, LOSE; "-" for an event that would be a bug
+    "OPEN": "HALF_CLOSED DRAINING REFUSING CLOSING CLOSED",
+    "DRAINING": "HALF_CLOSED DRAINING REFUSING CLOSING CLOSED",
+    "HALF_CLOSED": "HALF_CLOSED HALF_CLOSED ABANDONED CLOSING CLOSED",
+    "REFUSING": "ABANDONED REFUSING REFUSING CLOSING CLOSED",
+    "ABANDONED": "ABANDONED ABANDONED ABANDONED CLOSING CLOSED",
+    "CLOSING": "CLOSING CLOSING CLOSING CLOSING CLOSED",
+    "CLOSED": "- - CLOSED - -",
+}
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_each_phase_has_its_events(phase: Phase) -> None:
+    for event, after in zip(Event, AFTER[phase.name].split(), strict=True):
+        pipeline = Pipeline(LIMITS)
+        pipeline.phase = phase
+        if after == "-":
+            with pytest.raises(InvariantViolation, match=f"{event.name} in phase {phase.name}"):
+                pipeline._move(event)
+            assert pipeline.phase is phase
+        else:
+            pipeline._move(event)
+            assert pipeline.phase.name == after
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_any_schedule_runs_and_answers_each_request_once_and_in_order(seed: int) -> None:
+    random = Random(seed)
+    pipeline = Driven()
+    sent: list[bytes] = []
+    ran: list[Request] = []
+    unanswered: list[Request] = []
+    running: Request | None = None
+    received = 0
+    for _ in range(2_000):
+        step = random.choice(["receive", "run", "answer", "send", "peer"])
+        if step == "receive" and pipeline.may_read and received < 300:
+            count = random.randint(1, 4)
+            pipeline.received(*[b"%d" % number for number in range(received, received + count)])
+            received += count
+        elif step == "run" and running is not None:
+            unanswered.append(running)
+            ran.append(running)
+            running = pipeline.take() if pipeline.finish(running) is not None else None
+        elif step == "run" and pipeline.claim() is not None:
+            running = pipeline.take()
+        elif step == "answer" and unanswered:
+            request = unanswered.pop(random.randrange(len(unanswered)))
+            request.respond((bytes(request.frame.view),))
+        elif step == "send":
+            sent += pipeline.sent()
+        elif step == "peer":
+            random.choice([pipeline.output_is_full, pipeline.output_has_room, pipeline.output_has_room])()
+        waiting = len(ran) + (running is not None) - len(sent)
+        assert waiting <= LIMITS.max_in_flight
+        assert sent == [b"%d" % number for number in range(len(sent))]
+    pipeline.output_has_room()
+    while len(sent) < received:
+        if running is None and pipeline.claim() is not None:
+            running = pipeline.take()
+        while running is not None:
+            unanswered.append(running)
+            running = pipeline.take() if pipeline.finish(running) is not None else None
+        for request in unanswered:
+            request.respond((bytes(request.frame.view),))
+        unanswered.clear()
+        sent += pipeline.sent()
+    assert sent == [b"%d" % number for number in range(received)]
+    assert pipeline.is_idle
+    assert pipeline.may_read
