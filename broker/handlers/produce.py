@@ -48,7 +48,7 @@ def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> N
             name = TopicPartition(topic.name, data.index)
             order.append(name)
             try:
-                batches.append((name, _checked(body.acks, request.api_version, topic.name, data.records)))
+                batches.append((name, _checked(services, body.acks, request.api_version, name, data.records)))
             except ApiError as error:
                 refused[name] = AppendOutcome(name, error.code, error.text)
 
@@ -85,19 +85,26 @@ def _count(topic: TopicProduceData) -> int:
     return len(topic.partition_data)
 
 
-def _checked(acks: int, api_version: int | None, topic: str, records: Any) -> ProducedBatches:
+def _checked(
+    services: Services, acks: int, api_version: int | None, name: TopicPartition, records: Any
+) -> ProducedBatches:
     """A partition's batches, checked against the rules that hold for every topic. Raises ApiError.
 
     Kafka's own clients send one batch per partition; ours may send several in one go.
     """
     if acks not in _ACKS:
         raise api_error(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; expected 0, 1 or -1 (all)")
-    if topic in INTERNAL_TOPICS:
-        raise api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write {topic}")
+    if name.topic in INTERNAL_TOPICS:
+        raise api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write {name.topic}")
     if api_version is not None and api_version < _FIRST_SERVED:
         # ApiVersions names older versions too: librdkafka takes a higher minimum for a lack of compression.
         raise api_error(ErrorCode.UNSUPPORTED_VERSION, f"Produce is served from version {_FIRST_SERVED} on")
-    produced = parse_produced(records if isinstance(records, memoryview) else _EMPTY)
+    try:
+        produced = parse_produced(records if isinstance(records, memoryview) else _EMPTY)
+    except ApiError:
+        # As in Kafka, an unknown partition is reported first.
+        services.replicas.partition(name)
+        raise
     if api_version is None:
         return produced
     if len(produced.batches) > 1:
