@@ -8,21 +8,23 @@ content: zeros after the last batch are no damage.
 from __future__ import annotations
 
 import argparse
-import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from barnabas.broker.log.batch_scan import Window
+from barnabas.broker.log.file_system import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
+from barnabas.broker.log.segment_file import SegmentFile
+from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
 from barnabas.cli.output import count, field, iso_time, print_json, text
 from barnabas.protocol.errors import ApiError
-from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, check_batch, parse_header
+from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader
 from barnabas.protocol.records import Record, decode_records
 
-_OFFSET_ENTRY: Final = struct.Struct(">II")
-_TIME_ENTRY: Final = struct.Struct(">qI")
-_SUFFIXES: Final = (".log", ".index", ".timeindex")
+_SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 class Damage(NamedTuple):
@@ -58,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
             raise CommandError(f"{path}: expected a file ending in {', '.join(_SUFFIXES)}", USAGE)
         if len(options.files) > 1 and not options.json:
             print(f"{path}:")
-        damage = _dump_log(path, options) if path.suffix == ".log" else _dump_index(path, options)
+        damage = _dump_log(path, options) if path.suffix == LOG_SUFFIX else _dump_index(path, options)
         if damage is not None:
             print(f"{path}: damaged at byte {damage.position}: {damage.reason}", file=sys.stderr)
             code = FAILED
@@ -66,41 +68,36 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_batches(path: Path) -> Iterator[DumpedBatch | Damage]:
-    """The batches of a segment in file order, and a Damage in place of the first damaged one."""
-    with path.open("rb", buffering=0) as file:
-        size = path.stat().st_size
-        position = 0
-        while position < size:
-            head = _read(file, position, min(HEADER_BYTES, size - position))
-            if not any(head):
-                # Brokers extend a file ahead of its records; a clean stop truncates it.
-                return
-            if len(head) < HEADER_BYTES:
-                yield Damage(position, f"{len(head)} bytes are too few for a batch")
-                return
-            try:
-                header = parse_header(head)
-                if header.size_bytes > size - position or header.size_bytes < HEADER_BYTES:
-                    yield Damage(position, f"a batch of {header.size_bytes} bytes does not fit into the file")
-                    return
-                data = _read(file, position, header.size_bytes)
-                check_batch(data)
-            except ApiError as error:
+    """The batches of a segment in file order, and a Damage in place of the first damaged one.
+
+    Raises OSError if the file cannot be read.
+    """
+    size = path.stat().st_size
+    window = Window(SegmentFile(path, size), size)
+    position = 0
+    while position < size:
+        try:
+            header = _check_batch(window, position)
+        except LogDirFailure as error:
+            raise error.cause from None
+        except ApiError as error:
+            at = window.cover(position, HEADER_BYTES)
+            # Brokers extend a file ahead of its records; a clean stop truncates it.
+            if any(window.data[at : at + HEADER_BYTES]):
                 yield Damage(position, str(error))
-                return
-            yield DumpedBatch(position, header, data)
-            position += header.size_bytes
+            return
+        at = window.cover(position, header.size_bytes)
+        yield DumpedBatch(position, header, bytes(window.data[at : at + header.size_bytes]))
+        position += header.size_bytes
 
 
-def _read(file: Any, position: int, size: int) -> bytes:
-    file.seek(position)
-    found = bytearray()
-    while len(found) < size:
-        part = file.read(size - len(found))
-        if not part:
-            break
-        found += part
-    return bytes(found)
+def _check_batch(window: Window, position: int) -> BatchHeader:
+    try:
+        return window.check_batch(position)
+    except ApiError:
+        # A running broker may have written the batch since the window was read.
+        window.forget()
+        return window.check_batch(position)
 
 
 def _dump_log(path: Path, options: argparse.Namespace) -> Damage | None:
@@ -194,8 +191,8 @@ def _dump_index(path: Path, options: argparse.Namespace) -> Damage | None:
     if not path.stem.isdecimal():
         raise CommandError(f"{path}: its name is not the base offset of a segment", USAGE)
     base = int(path.stem)
-    is_time = path.suffix == ".timeindex"
-    entry = _TIME_ENTRY if is_time else _OFFSET_ENTRY
+    is_time = path.suffix == TIME_INDEX_SUFFIX
+    entry = TimeIndex.entry if is_time else OffsetIndex.entry
     data = path.read_bytes()
     previous = (-1, -1)
     shown = 0

@@ -24,6 +24,8 @@ from barnabas.protocol.record_batch import (
     LOG_OVERHEAD_BYTES,
     MIN_BATCH_LENGTH,
     BatchHeader,
+    check_batch,
+    parse_header,
 )
 
 Bytes = mmap.mmap | memoryview | bytes | bytearray
@@ -188,6 +190,23 @@ class Window:
         self._file.read_into(data, position)
         self.data, self.origin = data, position
         return 0
+
+    def check_batch(self, position: int) -> BatchHeader:
+        """The header of the whole, undamaged batch at a position; its bytes are covered then.
+
+        Raises as `protocol.record_batch.check_batch` and as `SegmentFile.read_into`.
+        """
+        at = self.cover(position, HEADER_BYTES)
+        left = self._end - position
+        if left >= HEADER_BYTES:
+            size = parse_header(self.data, at).size_bytes
+            if HEADER_BYTES <= size <= left:
+                at = self.cover(position, size)
+        return check_batch(self.data, at, origin=self.origin)
+
+    def forget(self) -> None:
+        """Read the file again at the next `cover`."""
+        self.data = memoryview(b"")
 
 
 def iter_headers(file: SegmentFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:

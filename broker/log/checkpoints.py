@@ -29,6 +29,18 @@ logger = logging.getLogger(__name__)
 VERSION: Final = 0
 
 
+def read_text(path: Path) -> str | None:
+    """The content of a small file; None if there is no file. Raises CheckpointDamaged, LogDirFailure."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise CheckpointDamaged(f"{path}: {error}") from None
+    except OSError as error:
+        raise storage_error(path, error, Operation.READ) from error
+
+
 def parse_checkpoint(text: str, fields: int, source: object) -> list[list[str]]:
     """The entries of a checkpoint's text, each with so many fields; `source` names the file in errors.
 
@@ -83,23 +95,18 @@ class OffsetCheckpoint:
 
     def read(self) -> dict[TopicPartition, Offset]:
         """What was written last; nothing when there is no file. Raises CheckpointDamaged, LogDirFailure."""
-        try:
-            text = self.path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        text = read_text(self.path)
+        if text is None:
             self._entries = None
             return {}
-        except UnicodeDecodeError as error:
-            raise CheckpointDamaged(f"{self.path}: {error}") from None
-        except OSError as error:
-            raise storage_error(self.path, error, Operation.READ) from error
-        found: dict[TopicPartition, Offset] = {}
+        offsets: dict[TopicPartition, Offset] = {}
         for topic, partition, offset in parse_checkpoint(text, 3, self.path):
             key = TopicPartition(topic, parse_number(partition, self.path))
-            if key in found:
+            if key in offsets:
                 raise CheckpointDamaged(f"{self.path}: {key} is listed twice")
-            found[key] = Offset(parse_number(offset, self.path))
-        self._entries = dict(found)
-        return found
+            offsets[key] = Offset(parse_number(offset, self.path))
+        self._entries = dict(offsets)
+        return offsets
 
     def read_or_empty(self) -> dict[TopicPartition, Offset]:
         """As `read`, but a damaged file counts as empty: recovery takes longer then. Raises LogDirFailure."""
@@ -176,21 +183,14 @@ def read_partition_metadata(folder: Path) -> TopicId | None:
     Raises CheckpointDamaged, LogDirFailure.
     """
     path = folder / PARTITION_METADATA
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    text = read_text(path)
+    if text is None or not text.strip(" \n\0"):
         return None
-    except UnicodeDecodeError as error:
-        raise CheckpointDamaged(f"{path}: {error}") from None
-    except OSError as error:
-        raise storage_error(path, error, Operation.READ) from error
-    if not text.strip(" \n\0"):
-        return None
-    found = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
-    if found.get("version") != "0" or "topic_id" not in found:
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    if fields.get("version") != "0" or "topic_id" not in fields:
         raise CheckpointDamaged(f"{path}: expected version: 0 and topic_id, found {text!r}")
     try:
-        return decode_topic_id(found["topic_id"])
+        return decode_topic_id(fields["topic_id"])
     except ValueError as error:
         raise CheckpointDamaged(f"{path}: {error}") from None
 

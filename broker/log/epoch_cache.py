@@ -14,9 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from barnabas.broker.log.checkpoints import encode_checkpoint, parse_checkpoint, parse_number
+from barnabas.broker.log.checkpoints import encode_checkpoint, parse_checkpoint, parse_number, read_text
 from barnabas.broker.log.file_system import EPOCH_CHECKPOINT, FILE_SYSTEM, FileSystem, SyncState
-from barnabas.broker.log.storage_errors import CheckpointDamaged, Operation, storage_error
+from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
 from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from barnabas.protocol.invariants import invariant
 
@@ -56,14 +56,9 @@ class EpochCache:
         Raises CheckpointDamaged, LogDirFailure.
         """
         cache = cls(folder, files)
-        try:
-            text = cache.path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        text = read_text(cache.path)
+        if text is None:
             return cache
-        except UnicodeDecodeError as error:
-            raise CheckpointDamaged(f"{cache.path}: {error}") from None
-        except OSError as error:
-            raise storage_error(cache.path, error, Operation.READ) from error
         entries = tuple(
             EpochEntry(LeaderEpoch(parse_number(epoch, cache.path)), Offset(parse_number(offset, cache.path)))
             for epoch, offset in parse_checkpoint(text, 2, cache.path)

@@ -43,7 +43,7 @@ from barnabas.broker.log.storage_errors import (
 )
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_LEADER_EPOCH, TopicId
-from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, check_batch, parse_header
+from barnabas.protocol.record_batch import BatchHeader
 
 logger = logging.getLogger(__name__)
 
@@ -223,13 +223,10 @@ def _walk(segment: Segment, recovery_point: int, known_epochs: EpochCache | None
     next_offset = segment.base_offset
     epochs: list[tuple[int, int]] = []
     while position < size:
-        at = window.cover(position, HEADER_BYTES)
-        if position + HEADER_BYTES <= size:
-            whole = parse_header(window.data, at).size_bytes
-            if HEADER_BYTES <= whole <= size - position:
-                at = window.cover(position, whole)
         try:
-            header = check_batch(window.data, at, origin=window.origin)
+            header = window.check_batch(position)
+        except (LogDirFailure, StorageCallFailed):
+            raise
         except ApiError as error:
             return _Walk(position, next_offset, error, epochs)
         is_safe = next_offset < recovery_point

@@ -30,10 +30,10 @@ from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log_dir import LogDir, ScannedLog
 from barnabas.broker.log.producer_snapshot import decode_snapshot
 from barnabas.broker.log.segment_file import SegmentFile
-from barnabas.broker.log.storage_errors import CheckpointDamaged
+from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure, StorageCallFailed
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, check_batch, parse_header
+from barnabas.protocol.record_batch import BatchHeader
 
 _NO_EPOCH: Final = -1
 
@@ -184,13 +184,10 @@ class _Walk:
         progress(size - self.position)
 
     def _step(self, window: Window, size: int, progress: Progress) -> None:
-        at = window.cover(self.position, HEADER_BYTES)
-        if self.position + HEADER_BYTES <= size:
-            whole = parse_header(window.data, at).size_bytes
-            if HEADER_BYTES <= whole <= size - self.position:
-                at = window.cover(self.position, whole)
         try:
-            header = check_batch(window.data, at, origin=window.origin)
+            header = window.check_batch(self.position)
+        except (LogDirFailure, StorageCallFailed):
+            raise
         except ApiError as error:
             self.fault = str(error)
             self.is_zero_tail = self._only_zeros(window, size)
