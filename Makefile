@@ -4,7 +4,7 @@
 # make chaos   a cluster under random faults, judged at the end (CHAOS_SECONDS=300, CHAOS_SEED=… to repeat)
 # make soak    unit tests on asyncio's debug loop, then 100,000 random histories (SOAK_SCHEDULES=…, SOAK_SEED=…)
 # make bench   the figures in the README, measured here
-# make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java and Maven; BENCH_ARGS=--quick)
+# make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java; BENCH_ARGS=--quick)
 # make pictures     the pictures of the README, from a real run
 # make lint | format | lock | clean
 

@@ -10,8 +10,8 @@ from typing import Final
 from barnabas.cli.arguments import add_dir_argument, chosen_dir, exports, open_cluster, open_running_cluster
 from barnabas.cli.exit_codes import NOT_FOUND, OK, CommandError
 from barnabas.deploy.process import ManagedProcess
-from barnabas.deploy.requests import ask_restart
 from barnabas.deploy.running_cluster import STOP_TIMEOUT_S, RunningCluster
+from barnabas.deploy.state import ask_restart
 
 _OWNER_STOP_TIMEOUT_S: Final = STOP_TIMEOUT_S + 10
 _RESTART_TIMEOUT_S: Final = 60.0

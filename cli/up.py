@@ -20,7 +20,7 @@ from barnabas.cli.arguments import add_dir_argument, add_set_argument, chosen_di
 from barnabas.cli.exit_codes import OK, USAGE, CommandError
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError
-from barnabas.deploy.requests import answer_restart, forget_requests, restarts_asked_for
+from barnabas.deploy.state import answer_restart, forget_requests, restarts_asked_for
 
 _LOOK_INTERVAL_S: Final = 0.1
 _FIRST_PORT: Final = 9092

@@ -1,7 +1,11 @@
-"""Health checks for containers: ``python -m barnabas.deploy.health zookeeper|broker HOST:PORT``.
+"""Whether brokers and ZooKeeper are ready, asked over the network.
 
-A broker is healthy when it answers Metadata and knows a controller and itself; ZooKeeper when it answers
-``srvr``. Exit code 0 for healthy, 1 otherwise with the reason on stderr.
+``python -m barnabas.deploy.health zookeeper|broker HOST:PORT`` is the health check of a container: exit code
+0 for healthy, 1 otherwise with the reason on stderr. A broker is healthy if it answers Metadata and knows a
+controller and itself; ZooKeeper is healthy if it answers ``srvr``.
+
+Guarantees. Reads only; every request and every wait is bounded. The async functions belong to the caller's
+event loop; `wait_ready` makes a loop of its own and blocks.
 """
 
 from __future__ import annotations
@@ -9,24 +13,127 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
-from barnabas.deploy.probe import probe_channel, why_not_ready
+from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import is_serving
+from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import LocalError
-from barnabas.protocol.ids import Endpoint
-from barnabas.protocol.messages.metadata import MetadataRequest
+from barnabas.protocol.ids import BrokerId, Endpoint
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+_CLIENT_ID = "barnabas-probe"
+_INTERVAL_S = 0.01
+_REQUEST_TIMEOUT_MS = 2_000
+
+
+def _open_channel(endpoint: Endpoint) -> Channel:
+    """A channel that reconnects at once and has short time-outs; close it after use."""
+    return Channel(
+        endpoint,
+        client_id=_CLIENT_ID,
+        request_timeout_ms=_REQUEST_TIMEOUT_MS,
+        connect_timeout_ms=1_000,
+        reconnect_backoff_ms=5,
+        reconnect_backoff_max_ms=50,
+    )
+
+
+def why_not_ready(metadata: MetadataResponse, expected: Collection[BrokerId]) -> str | None:
+    """The reason why a broker's metadata does not describe the complete cluster, or None."""
+    missing = sorted(set(expected) - {broker.node_id for broker in metadata.brokers})
+    if missing:
+        return f"does not see broker{'s' * (len(missing) > 1)} {', '.join(map(str, missing))} yet"
+    if metadata.controller_id < 0:
+        return "knows no controller yet"
+    return None
+
+
+async def _wait_for_one(
+    broker: BrokerId, endpoint: Endpoint, expected: Collection[BrokerId], reasons: dict[BrokerId, str]
+) -> None:
+    channel = _open_channel(endpoint)
+    try:
+        while True:
+            try:
+                reason = why_not_ready(await channel.request(MetadataRequest(topics=[])), expected)
+            except LocalError as error:
+                reason = f"does not answer on {endpoint} ({error})"
+            if reason is None:
+                reasons.pop(broker, None)
+                return
+            reasons[broker] = reason
+            await asyncio.sleep(_INTERVAL_S)
+    finally:
+        channel.close()
+
+
+async def wait_ready_async(
+    endpoints: Mapping[BrokerId, Endpoint], timeout_s: float, check: Callable[[], None] = lambda: None
+) -> None:
+    """Wait until each of these brokers sees all of them and a controller.
+
+    `check` is called repeatedly and may raise, for example because a process has ended. Raises DeployError
+    with the reason of every broker that was not ready in time.
+    """
+    reasons: dict[BrokerId, str] = dict.fromkeys(endpoints, "was not asked")
+    waiting = [
+        asyncio.create_task(_wait_for_one(broker, endpoint, endpoints.keys(), reasons))
+        for broker, endpoint in endpoints.items()
+    ]
+    deadline = time.monotonic() + timeout_s
+    try:
+        pending = set(waiting)
+        while pending:
+            check()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                said = "; ".join(f"broker {broker} {reason}" for broker, reason in sorted(reasons.items()))
+                raise DeployError(f"the cluster was not ready within {timeout_s:g} s: {said}")
+            done, pending = await asyncio.wait(pending, timeout=min(left, 0.1))
+            for task in done:
+                task.result()
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def wait_ready(
+    endpoints: Mapping[BrokerId, Endpoint], timeout_s: float, check: Callable[[], None] = lambda: None
+) -> None:
+    """`wait_ready_async` in a loop of its own; blocks, also when called on the thread of another loop."""
+    is_abandoned = threading.Event()
+
+    def check_or_end() -> None:
+        if is_abandoned.is_set():
+            raise DeployError("the wait for the cluster was interrupted")
+        check()
+
+    # The caller's thread may be running a loop already.
+    with ThreadPoolExecutor(1, thread_name_prefix="barnabas-probe") as pool:
+        ready = pool.submit(lambda: asyncio.run(wait_ready_async(endpoints, timeout_s, check_or_end)))
+        try:
+            ready.result()
+        except BaseException:
+            # Ctrl-C interrupts the caller alone; the thread must end too.
+            is_abandoned.set()
+            raise
 
 
 async def broker_problem(endpoint: Endpoint) -> str | None:
-    """Why the broker there is not healthy; None when it is."""
-    channel = probe_channel(endpoint)
+    """The reason why the broker is not healthy, or None."""
+    channel = _open_channel(endpoint)
     try:
-        seen = await channel.request(MetadataRequest(topics=[]))
+        metadata = await channel.request(MetadataRequest(topics=[]))
     except LocalError as error:
         return str(error)
     finally:
         channel.close()
-    return why_not_ready(seen, ()) if seen.brokers else "knows no broker yet"
+    return why_not_ready(metadata, ()) if metadata.brokers else "knows no broker yet"
 
 
 def main(arguments: list[str] | None = None) -> int:

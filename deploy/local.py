@@ -22,9 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from barnabas.deploy.health import wait_ready
 from barnabas.deploy.local_broker import Command, LocalBroker, broker_command, check_settings
 from barnabas.deploy.ports import ReservedPort
-from barnabas.deploy.probe import wait_ready
 from barnabas.deploy.process import DeployError, ProcessId
 from barnabas.deploy.running_cluster import START_TIMEOUT_S, ReadyCheck, RunningCluster
 from barnabas.deploy.state import ClusterRecord, DirectoryLock, read_record

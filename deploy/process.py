@@ -1,10 +1,10 @@
-"""One child process of a local cluster: started, signalled, waited for, and never left behind.
+"""One child process of a local cluster: started, signalled, waited for, and never left running by accident.
 
-Guarantees. A process is known by its pid *and* the time it started, so that no signal ever reaches a
-stranger that was given the same pid later. A process started with ``die_with_parent`` is killed by the kernel
-when this process ends, however it ends, SIGKILL included (Linux, ``PR_SET_PDEATHSIG``). Every process leads a
-process group of its own: Ctrl-C in a terminal reaches only the program that owns the cluster, and a signal of
-ours reaches whatever the process started in turn.
+Guarantees. A process is identified by its pid *and* its start time, so that no signal reaches another process
+that was given the same pid later. A process started with ``die_with_parent`` ends when this process ends,
+however it ends, SIGKILL included: on Linux the kernel sees to it (``PR_SET_PDEATHSIG``), elsewhere a small
+watcher process. Every process leads a process group of its own: Ctrl-C in a terminal reaches only the program
+that owns the cluster, and a signal of ours reaches the children of the process too.
 
 Callable from any thread; all waits are bounded and blocking (use ``asyncio.to_thread`` from a loop).
 """
@@ -21,8 +21,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.protocol.errors import LocalError
 
@@ -56,50 +57,56 @@ def tail(path: Path, lines: int = 12, max_bytes: int = 8192) -> str:
 
 
 class ProcessId(NamedTuple):
-    """Which process: its pid, and when it started (boot id and clock ticks since boot)."""
+    """A process by its pid and its start: boot id, and ticks since boot, which no clock change moves."""
 
     pid: int
     started: str
 
     @classmethod
     def of(cls, pid: int) -> ProcessId | None:
-        """Identify a running process; None when there is none (a zombie counts as none)."""
-        found = _stat(pid)
-        return None if found is None else cls(pid, found.started)
+        """Identify a running process; None if there is none (a zombie does not count)."""
+        state = _look(pid)
+        return None if state is None else cls(pid, state.started)
 
     @property
     def state(self) -> str:
         """``running``, ``paused`` (stopped by a signal) or ``gone``."""
-        found = _stat(self.pid)
-        if found is None or found.started != self.started:
+        state = _look(self.pid)
+        if state is None or state.started != self.started:
             return "gone"
-        return "paused" if found.letter in "tT" else "running"
+        return "paused" if state.is_paused else "running"
 
 
-class _Stat(NamedTuple):
-    letter: str
+class _State(NamedTuple):
     started: str
+    is_paused: bool
 
 
-def _stat(pid: int) -> _Stat | None:
-    # The command name (field 2) may hold blanks and brackets; all after the last ")" is plain. See proc(5).
+def _look(pid: int) -> _State | None:
+    # Imported late: broker processes import this module for its errors, and need no psutil.
+    import psutil
+
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+        process = psutil.Process(pid)
+        status = process.status()
+        # A killed process whose other threads have not ended yet is a zombie too, but still holds its ports.
+        if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) and process.num_threads() <= 1:
+            return None
+    except psutil.NoSuchProcess:
         return None
-    # A killed process whose other threads have not ended yet is a zombie too, but still holds its ports.
-    if fields[0] in "ZX" and int(fields[17]) <= 1:
-        return None
-    return _Stat(fields[0], f"{_boot_id()}:{fields[19]}")
+    # The public create_time() is wall-clock time on Linux: it moves when the clock is set.
+    started_s = process._ident[1]
+    ticks = round((started_s or 0) * os.sysconf("SC_CLK_TCK"))
+    return _State(f"{_boot_id()}:{ticks}", status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP))
 
 
-_boot_id_read: list[str] = []
-
-
+@cache
 def _boot_id() -> str:
-    if not _boot_id_read:
-        _boot_id_read.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-    return _boot_id_read[0]
+    """An id of this boot on Linux; empty elsewhere, where only the start time distinguishes boots."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 class ManagedProcess:
@@ -112,11 +119,13 @@ class ManagedProcess:
         child: subprocess.Popen[bytes] | None = None,
         *,
         leads_group: bool = True,
+        watcher: subprocess.Popen[bytes] | None = None,
     ) -> None:
         """`leads_group`: whether signals go to its process group, as for all that `spawn` starts."""
         self.name = name
         self.identity = identity
         self._child = child
+        self._watcher = watcher
         self._leads_group = leads_group
 
     @classmethod
@@ -129,12 +138,13 @@ class ManagedProcess:
         env: Mapping[str, str] | None = None,
         die_with_parent: bool = True,
     ) -> ManagedProcess:
-        """Start a process with its output appended to `log_file` and no input.
+        """Start a process with its output appended to `log_file` and without input.
 
         Raises DeployError when the program cannot be run.
         """
-        if not sys.platform.startswith("linux"):
-            raise DeployError(f"local clusters need Linux (/proc, prctl); this is {sys.platform}")
+        if sys.platform == "win32":
+            raise DeployError("local clusters need Linux or macOS; on Windows use WSL or the compose file")
+        by_kernel = die_with_parent and sys.platform.startswith("linux")
 
         def start() -> subprocess.Popen[bytes]:
             with log_file.open("ab") as output:
@@ -145,7 +155,7 @@ class ManagedProcess:
                     stderr=subprocess.STDOUT,
                     env=None if env is None else dict(env),
                     start_new_session=True,
-                    preexec_fn=_death_pact() if die_with_parent else None,
+                    preexec_fn=_death_pact() if by_kernel else None,
                 )
 
         try:
@@ -154,7 +164,9 @@ class ManagedProcess:
             raise DeployError(f"{name}: cannot run {command[0]}: {error.strerror or error}") from error
         # Until we wait for it, a child's pid cannot be given away, so the identity read here is the child's.
         # None means that it has ended already; then no process can match.
-        return cls(name, ProcessId.of(child.pid) or ProcessId(child.pid, "ended at once"), child)
+        identity = ProcessId.of(child.pid) or ProcessId(child.pid, "ended at once")
+        watcher = _start_watcher(child.pid) if die_with_parent and not by_kernel else None
+        return cls(name, identity, child, watcher=watcher)
 
     @property
     def pid(self) -> int:
@@ -164,10 +176,15 @@ class ManagedProcess:
     def state(self) -> str:
         """``running``, ``paused`` or ``gone``; reaps a child that has ended."""
         if self._child is not None and self._child.poll() is not None:
+            if self._watcher is not None:
+                # Its pid may be given to another process from now on.
+                self._watcher.kill()
+                self._watcher.communicate()
+                self._watcher = None
             return "gone"
-        found = self.identity.state
-        # A child is there until it can be reaped, whatever /proc says in the moment between.
-        return "running" if found == "gone" and self._child is not None else found
+        state = self.identity.state
+        # A child exists until it is reaped; for a moment the system may already call it gone.
+        return "running" if state == "gone" and self._child is not None else state
 
     @property
     def is_alive(self) -> bool:
@@ -207,7 +224,7 @@ class ManagedProcess:
         return False
 
     def pause(self, timeout_s: float = 5.0) -> None:
-        """SIGSTOP, and wait until it stands still; raises DeployError when there is no such process."""
+        """SIGSTOP, and wait until it is stopped; raises DeployError when there is no such process."""
         if not self.send(signal.SIGSTOP) or not wait_until(lambda: self.state != "running", timeout_s):
             raise DeployError(f"{self.name} (pid {self.pid}) could not be paused: it is {self.state}")
 
@@ -219,6 +236,24 @@ class ManagedProcess:
     def wait(self, timeout_s: float) -> bool:
         """Wait until the process is gone; False when it is still there after `timeout_s`."""
         return wait_until(lambda: not self.is_alive, timeout_s)
+
+
+_WATCHER: Final = "read line; kill -s KILL -- -$1"
+
+
+def _start_watcher(pid: int) -> subprocess.Popen[bytes]:
+    """A shell that kills the process group when our end of its input closes, as it does when we end.
+
+    For systems without ``PR_SET_PDEATHSIG``. It is no member of the group and ignores no signal; a program
+    that kills the watcher too can still leave the group running.
+    """
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _WATCHER, "barnabas-watcher", str(pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def _death_pact() -> Callable[[], None]:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from barnabas.deploy.health import wait_ready
 from barnabas.deploy.local_broker import LocalBroker
-from barnabas.deploy.probe import wait_ready
 from barnabas.deploy.process import DeployError, ManagedProcess, ProcessId, wait_until
 from barnabas.deploy.state import ClusterRecord, read_record, write_record
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper

@@ -1,10 +1,10 @@
-"""What a local cluster writes down about itself, so that another command can find it: `cluster.json`.
+"""The directory of a local cluster: its record `cluster.json`, the lock of its owner, requests to the owner.
 
-Guarantees. The file is replaced atomically: a reader sees the old state or the new one. Every process is
-recorded as soon as it is started, with the time it started, so that a pid given to a stranger is never taken
-for ours. One program at a time owns a directory, by a lock that ends with it.
+Guarantees. The record is replaced atomically: a reader sees the old state or the new one. Every process is
+recorded as soon as it is started, with its start time, so that a pid that was given to another process is
+never mistaken for ours. One program at a time owns a directory; its lock ends with it.
 
-Any thread; the owner writes, everybody reads.
+Any thread; the owner writes the record, every command reads it.
 """
 
 from __future__ import annotations
@@ -12,23 +12,25 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from barnabas.deploy.process import DeployError, ProcessId
+from barnabas.deploy.process import DeployError, ProcessId, wait_until
 
 STATE_FILE: Final = "cluster.json"
 _LOCK_FILE: Final = ".cluster.lock"
 _FORMAT: Final = 1
+_REQUESTS: Final = "requests"
+_RESTART: Final = "restart-"
+_ANSWER: Final = ".answer"
+_DONE: Final = "done"
 
 
 @dataclass(kw_only=True)
 class BrokerRecord:
-    """One broker: where it listens, what it runs as (None: never started), where its data lies.
-
-    `metrics_port` is None unless the cluster gave it one.
-    """
+    """One broker. `process` is None if it was never started, `metrics_port` if the cluster gave it none."""
 
     id: int
     port: int
@@ -40,9 +42,9 @@ class BrokerRecord:
 
 @dataclass(kw_only=True)
 class ClusterRecord:
-    """One cluster. `owner` is the program that runs it in the foreground; None when it is detached or down.
+    """One cluster. `owner` is the program that runs it in the foreground; None if it is detached or down.
 
-    `takes_requests` says whether the owner carries out what other commands ask of it (`requests.py`).
+    `takes_requests`: whether the owner carries out the requests of other commands.
     """
 
     directory: str
@@ -74,9 +76,9 @@ def write_record(record: ClusterRecord) -> None:
 
 
 def read_record(directory: Path) -> ClusterRecord | None:
-    """The state of the cluster in a directory; None when there never was one.
+    """The state of the cluster in a directory; None if there never was one.
 
-    Raises DeployError when the file is not one of ours.
+    Raises DeployError if the file is not a record of this version.
     """
     path = directory / STATE_FILE
     try:
@@ -131,3 +133,57 @@ class DirectoryLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+# -- requests to the owner ---------------------------------------------------------------------------------
+#
+# A broker must be the child of the cluster's owner, or it would outlive it. So a command does not restart a
+# broker itself: it leaves a file ``DIR/requests/restart-<id>``; the owner takes it, restarts the broker and
+# answers. There is at most one request per broker, and the command stops waiting after its time-out.
+
+
+def forget_requests(directory: Path) -> None:
+    """Remove the requests that an earlier owner left."""
+    folder = directory / _REQUESTS
+    if folder.is_dir():
+        for path in folder.iterdir():
+            path.unlink(missing_ok=True)
+
+
+def ask_restart(directory: Path, broker_id: int, timeout_s: float) -> None:
+    """Make the owner restart a broker, and wait; raises DeployError if that fails or no answer comes."""
+    folder = directory / _REQUESTS
+    folder.mkdir(exist_ok=True)
+    request = folder / f"{_RESTART}{broker_id}"
+    answer = request.with_suffix(_ANSWER)
+    answer.unlink(missing_ok=True)
+    request.touch()
+    try:
+        if not wait_until(answer.exists, timeout_s, 0.05):
+            raise DeployError(f"the program that runs the cluster did not answer within {timeout_s:g} s")
+        outcome = answer.read_text()
+    finally:
+        request.unlink(missing_ok=True)
+        answer.unlink(missing_ok=True)
+    if outcome != _DONE:
+        raise DeployError(outcome)
+
+
+def restarts_asked_for(directory: Path) -> Iterator[int]:
+    """The brokers with a request to restart; each request is removed as it is returned."""
+    folder = directory / _REQUESTS
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        number = path.name.removeprefix(_RESTART)
+        if path.name.startswith(_RESTART) and number.isdecimal():
+            path.unlink(missing_ok=True)
+            yield int(number)
+
+
+def answer_restart(directory: Path, broker_id: int, error: DeployError | None) -> None:
+    """Answer the command that asked."""
+    answer = directory / _REQUESTS / f"{_RESTART}{broker_id}{_ANSWER}"
+    new = answer.with_suffix(".new")
+    new.write_text(_DONE if error is None else str(error))
+    new.replace(answer)

@@ -1,25 +1,27 @@
-"""A real ZooKeeper for a local cluster, from the jars that the `pyspark` wheel carries.
+"""A real ZooKeeper for a local cluster, which needs Java and five jars (4.3 MB).
 
-What it is for: a cluster on a machine with Java and nothing else installed. Five jars (4.3 MB) are enough for
-the stock server; it is up in a quarter of a second and takes 57 MB.
+The jars are those of the installed `pyspark`, or come from a Maven repository once. The stock server is up in
+a quarter of a second and takes 57 MB.
 
 Guarantees. `ZooKeeper.start` returns only when the server answers ``srvr`` (an open port alone is not enough:
 a client that connects too early hangs for a session timeout). The server keeps its port and its data over
-kill and restart. It ends with this process unless it was started detached. A
-``BARNABAS_ZOOKEEPER=host:port[/chroot]`` in the environment names one that is already there; that one is
-never started, stopped or signalled.
+kill and restart. It ends with this process unless it was started detached.
+``BARNABAS_ZOOKEEPER=host:port[/chroot]`` in the environment names a ZooKeeper that already runs; it is never
+started, stopped or signalled.
 
 Any thread; calls block and are bounded.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import re
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +33,7 @@ ENVIRONMENT_VARIABLE: Final = "BARNABAS_ZOOKEEPER"
 JARS_VARIABLE: Final = "BARNABAS_ZOOKEEPER_JARS"
 MINIMUM_JAVA: Final = 11
 _JARS: Final = ("zookeeper-3", "zookeeper-jute-3", "slf4j-api-", "metrics-core-", "snappy-java-")
+_PINNED: Final = Path(__file__).with_name("zookeeper_jars.sha256")
 _LOGGING_JARS: Final = ("log4j-api-2", "log4j-core-2", "log4j-slf4j2-impl-2")
 _DIAGNOSIS_TIMEOUT_S: Final = 20.0
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
@@ -94,27 +97,39 @@ def java_version(java: str) -> int | None:
 
 
 def find_jars(names: tuple[str, ...] = _JARS) -> list[Path]:
-    """The jars of the server, from ``BARNABAS_ZOOKEEPER_JARS`` (a folder) or the installed `pyspark`.
+    """The jars of the server, from ``BARNABAS_ZOOKEEPER_JARS`` (a folder), `pyspark`, or a Maven repository.
 
-    Raises DeployError when the folder or one of the jars is missing.
+    From the repository they are fetched once, checked and kept. Raises DeployError if the folder lacks one of
+    them, or if they cannot be fetched.
     """
-    given = os.environ.get(JARS_VARIABLE)
-    if given:
-        folder = Path(given)
-    else:
-        # find_spec does not import pyspark: that would take most of a second.
-        spec = importlib.util.find_spec("pyspark")
-        if spec is None or not spec.submodule_search_locations:
-            raise DeployError(
-                "ZooKeeper's jars come with pyspark, which is not installed: pip install 'barnabas[spark]'; "
-                f"or set {ENVIRONMENT_VARIABLE}=host:port to use a ZooKeeper that is already running"
-            )
+    named = os.environ.get(JARS_VARIABLE)
+    # find_spec does not import pyspark: that would take most of a second.
+    spec = None if named else importlib.util.find_spec("pyspark")
+    if named:
+        folder = Path(named)
+    elif spec is not None and spec.submodule_search_locations:
         folder = Path(spec.submodule_search_locations[0]) / "jars"
-    found = [sorted(folder.glob(f"{name}*.jar")) for name in names]
-    missing = [name for name, jars in zip(names, found, strict=True) if not jars]
+    else:
+        folder = _fetch_jars()
+    candidates = [sorted(folder.glob(f"{name}*.jar")) for name in names]
+    missing = [name for name, jars in zip(names, candidates, strict=True) if not jars]
     if missing:
         raise DeployError(f"no jar called {', '.join(name + '*' for name in missing)} in {folder}")
-    return [jars[-1] for jars in found]
+    return [jars[-1] for jars in candidates]
+
+
+def _fetch_jars() -> Path:
+    # Imported here: most machines have the jars, and need neither an HTTP client nor an XML parser.
+    from barnabas.deploy.maven import fetch, read_pinned
+
+    archives = read_pinned(_PINNED.read_text(encoding="utf-8"))
+    try:
+        return fetch(archives[0].name.removesuffix(".jar"), archives)
+    except DeployError as error:
+        raise DeployError(
+            f"ZooKeeper's jars could not be fetched: {error}; or set {JARS_VARIABLE} to a folder with them, "
+            f"or {ENVIRONMENT_VARIABLE}=host:port to use a ZooKeeper that is already running"
+        ) from error
 
 
 class ExistingZooKeeper:
@@ -324,3 +339,36 @@ class ZooKeeper:
             again = ManagedProcess.spawn("ZooKeeper", command, log_file=self.log_file)
             again.wait(_DIAGNOSIS_TIMEOUT_S)
             again.kill()
+
+
+def main() -> int:
+    """Run the bundled ZooKeeper as this process, with transactions forced to disk.
+
+    For containers and service managers, which watch the process that they started: after writing the
+    configuration this program becomes the server (``exec``). Returns only if that fails.
+    """
+    parser = argparse.ArgumentParser(prog="python -m barnabas.deploy.zookeeper", description=main.__doc__)
+    parser.add_argument("--dir", type=Path, required=True, help="where its data and configuration are kept")
+    parser.add_argument("--host", default="0.0.0.0", help="the address to listen on (default: all)")
+    parser.add_argument("--port", type=int, default=2181)
+    parser.add_argument("--tick-time-ms", type=int, default=2000, help="sessions last 2 to 20 ticks")
+    parser.add_argument("--log-level", default="warn", help="of ZooKeeper's own log, to standard output")
+    options = parser.parse_args()
+    server = ZooKeeper(
+        options.dir,
+        host=options.host,
+        port=options.port,
+        tick_time_ms=options.tick_time_ms,
+        sync=True,
+        log_level=options.log_level,
+    )
+    try:
+        command = server.command()
+        os.execv(command[0], command)
+    except (DeployError, OSError) as error:
+        print(f"zookeeper: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,7 +11,7 @@ as its stock scripts would run it (their heap and garbage collector), with stock
 
 Guarantees. `start` returns when every broker sees all brokers and a controller. No process outlives this
 program, SIGKILL included; the directory is removed, unless it was given or this program was killed. The
-archives come from Maven (`maven.py`) and are kept for the next time.
+archives come from a Maven repository and are kept for the next time.
 
 Any one thread at a time; calls block and are bounded.
 """
@@ -36,11 +36,12 @@ from typing import Final, NamedTuple, NoReturn, Self
 from kazoo.client import KazooClient
 
 from barnabas.deploy.local_broker import to_properties
+from barnabas.deploy.maven import fetch, read_pinned
 from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.process import DeployError, ManagedProcess, tail, wait_until
 from barnabas.deploy.zookeeper import find_java, is_serving
 from barnabas.protocol.ids import Endpoint
-from benchmarks.peers.maven import PeerError, fetch, read_pinned
+from benchmarks.peers.processes import PeerError
 
 VERSION: Final = "3.9.1"
 START_TIMEOUT_S: Final = 60.0
@@ -344,7 +345,7 @@ def archives() -> Path:
     """The folder of Kafka's Java archives, fetched when it is not there yet; raises PeerError."""
     try:
         return fetch(f"apache-kafka-{VERSION}", read_pinned(_PINNED.read_text(encoding="utf-8")))
-    except PeerError as error:
+    except DeployError as error:
         raise PeerError(f"Apache Kafka {VERSION} cannot be had: {error}") from error
 
 

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from benchmarks.peers.maven import PeerError
+from benchmarks.peers.processes import PeerError
 
 _TIMEOUT_S: Final = 120.0
 _QUIET: Final[Mapping[str, Any]] = {"log_level": 0, "client.id": "compare"}

@@ -15,11 +15,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from benchmarks.peers.maven import PeerError
+from barnabas.protocol.errors import LocalError
 
 MB: Final = 1_000_000
 _LISTENING: Final = "0A"
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+class PeerError(LocalError):
+    """Another system could not be fetched, started or reached; the text says what to do about it."""
 
 
 class Memory(NamedTuple):

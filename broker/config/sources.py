@@ -18,6 +18,7 @@ OTHER_ENVIRONMENT: Final = frozenset(
     {
         "BARNABAS_BOOTSTRAP",
         "BARNABAS_BOOTSTRAP_SERVERS",
+        "BARNABAS_CACHE",
         "BARNABAS_CONFIG",
         "BARNABAS_DIR",
         "BARNABAS_HOME",

@@ -17,7 +17,7 @@ from barnabas.client.errors import ApiError, ErrorCode
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.record_batch import iter_batches
 from benchmarks.peers.apache_kafka import ApacheKafka, archives
-from benchmarks.peers.maven import PeerError
+from benchmarks.peers.processes import PeerError
 
 Brokers = LocalCluster | ApacheKafka
 PARTITIONS = 3

@@ -9,7 +9,7 @@ from typing import Final
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import find_java
 from benchmarks.peers.apache_kafka import VERSION, archives
-from benchmarks.peers.maven import PeerError
+from benchmarks.peers.processes import PeerError
 
 from .clients import Unavailable
 

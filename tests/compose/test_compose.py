@@ -20,8 +20,8 @@ import pytest
 from barnabas.broker.config.broker_config import load_config
 from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.producer.producer import Producer
+from barnabas.deploy.health import wait_ready_async
 from barnabas.deploy.ports import ReservedPort
-from barnabas.deploy.probe import wait_ready_async
 from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
 
 ROOT = Path(__file__).parents[2]

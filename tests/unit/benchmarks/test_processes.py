@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from benchmarks.peers.maven import PeerError
 from benchmarks.peers.processes import (
+    PeerError,
     cpu_seconds,
     cpu_seconds_of,
     listening_inodes,

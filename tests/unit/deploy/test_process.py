@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from barnabas.deploy.process import DeployError, ManagedProcess, ProcessId, tail, wait_until
@@ -130,6 +131,38 @@ def test_a_detached_child_outlives_its_parent(tmp_path: Path) -> None:
     finally:
         child.kill()
     assert not child.is_alive
+
+
+def test_without_help_from_the_kernel_a_watcher_ends_the_child_with_its_parent(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, psutil, signal, subprocess, sys\n"
+        "from barnabas.deploy.process import ManagedProcess\n"
+        "sys.platform = 'darwin'\n"
+        "child = ManagedProcess.spawn('child', [sys.executable, '-c', 'import time; time.sleep(600)'],\n"
+        "    log_file=pathlib.Path(sys.argv[1]))\n"
+        "print(*child.identity, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "log")],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    pid, started = done.stdout.split()
+    child = ProcessId(int(pid), started)
+    assert wait_until(lambda: child.state == "gone", DEADLINE_S), done.stderr
+
+
+def test_the_watcher_of_an_ended_child_ends(spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert psutil.LINUX, "imported before it could be deceived too"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    child = spawn(_WAIT)
+    watcher = child._watcher
+    assert watcher is not None
+    child.kill()
+    assert watcher.returncode is not None
 
 
 def test_tail_gives_the_last_lines_of_a_long_file(tmp_path: Path) -> None:

@@ -1,19 +1,20 @@
-"""Pinned archives: their list, what Maven is asked for, and what is refused. No network."""
+"""Pinned archives: their list, the repository that is asked, and contents that are refused."""
 
 from __future__ import annotations
 
 import hashlib
 import http.server
 import threading
-import xml.etree.ElementTree as xml
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from benchmarks.peers import apache_kafka, maven
-from benchmarks.peers.maven import Archive, PeerError, fetch, mirror_of_settings, pom_of, read_pinned
+from barnabas.deploy import maven, zookeeper
+from barnabas.deploy.maven import Archive, fetch, mirror_of_settings, read_pinned, repository_url
+from barnabas.deploy.process import DeployError
+from benchmarks.peers import apache_kafka
 
 CONTENT = b"an archive"
 ARCHIVE = Archive("org/example/tool/1.2/tool-1.2.jar", hashlib.sha256(CONTENT).hexdigest())
@@ -21,7 +22,7 @@ ARCHIVE = Archive("org/example/tool/1.2/tool-1.2.jar", hashlib.sha256(CONTENT).h
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """The test's output is not the server's."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     server.server_close()
 
 
-def test_the_list_of_apache_kafka_can_be_read_and_holds_what_is_started() -> None:
+def test_the_list_of_apache_kafka_has_the_archives_that_are_started() -> None:
     names = {archive.name for archive in read_pinned(apache_kafka._PINNED.read_text())}
     assert {"kafka_2.13-3.9.1.jar", "kafka-tools-3.9.1.jar", "zookeeper-3.8.4.jar"} <= names
 
@@ -48,20 +49,9 @@ def test_the_list_of_apache_kafka_can_be_read_and_holds_what_is_started() -> Non
 @pytest.mark.parametrize(
     "line", ["abc  a/b/1/b-1.jar", "0" * 64 + " a/b/1/b-1.jar", "0" * 64 + "  b.jar", ""]
 )
-def test_a_line_that_pins_nothing_is_refused(line: str) -> None:
+def test_a_malformed_line_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         read_pinned(line + "\n")
-
-
-def test_coordinates_come_from_the_path_also_with_a_classifier() -> None:
-    assert ARCHIVE.coordinates == "org.example:tool:1.2"
-    assert Archive("a/b/c/2/c-2-linux.jar", "").coordinates == "a.b:c:2:jar:linux"
-
-
-def test_maven_is_asked_for_exactly_the_pinned_archives() -> None:
-    pom = pom_of([ARCHIVE, Archive("a/b/c/2/c-2-linux.jar", "")])
-    items = [[part.text for part in item] for item in xml.fromstring(pom).iterfind(".//{*}artifactItem")]
-    assert items == [["org.example", "tool", "1.2"], ["a.b", "c", "2", "linux"]]
 
 
 def test_an_archive_is_fetched_once_and_kept(repository: Path) -> None:
@@ -74,29 +64,49 @@ def test_an_archive_is_fetched_once_and_kept(repository: Path) -> None:
 
 def test_an_archive_that_is_not_the_pinned_one_is_refused_and_not_kept(repository: Path) -> None:
     (repository / ARCHIVE.path).write_bytes(b"something else")
-    with pytest.raises(PeerError, match=r"tool-1\.2\.jar has SHA-256"):
+    with pytest.raises(DeployError, match=r"tool-1\.2\.jar has SHA-256"):
         fetch("tool", [ARCHIVE])
     assert list((repository.parent / "cache").iterdir()) == []
 
 
 def test_an_archive_that_the_repository_does_not_have_is_named(repository: Path) -> None:
-    with pytest.raises(PeerError, match=r"tool-1\.2\.jar could not be fetched: HTTP Error 404"):
+    with pytest.raises(DeployError, match=r"tool-1\.2\.jar could not be fetched: HTTP Error 404"):
         fetch("tool", [ARCHIVE])
 
 
-def test_a_machine_without_maven_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_settings_maven_central_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(maven.REPOSITORY_VARIABLE, raising=False)
-    monkeypatch.setenv(maven.CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(PeerError, match=rf"install maven.*{maven.REPOSITORY_VARIABLE}"):
-        fetch("tool", [ARCHIVE])
+    monkeypatch.setattr(maven, "mirror_of_settings", lambda path: None)
+    assert repository_url() == "https://repo1.maven.org/maven2"
 
 
-@pytest.mark.parametrize(("of", "found"), [("central", True), ("*", True), ("other", False)])
-def test_the_mirror_of_the_users_settings_is_taken_when_it_stands_for_central(
-    tmp_path: Path, of: str, found: bool
+def test_without_pyspark_the_jars_of_zookeeper_come_from_the_repository(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    installed = zookeeper.find_jars(zookeeper._JARS + zookeeper._LOGGING_JARS)
+    for archive in read_pinned(zookeeper._PINNED.read_text()):
+        (repository / archive.path).parent.mkdir(parents=True)
+        (jar,) = [path for path in installed if path.name == archive.name]
+        (repository / archive.path).write_bytes(jar.read_bytes())
+    monkeypatch.setattr(zookeeper.importlib.util, "find_spec", lambda name: None)
+    jars = zookeeper.find_jars()
+    assert [path.name for path in jars] == [path.name for path in installed[:5]]
+    assert all(path.is_relative_to(repository.parent / "cache") for path in jars)
+
+
+def test_without_jars_and_repository_every_way_out_is_named(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DeployError, match=r"404.*MAVEN_REPOSITORY_URL.*_JARS to.*BARNABAS_ZOOKEEPER="):
+        zookeeper.find_jars()
+
+
+@pytest.mark.parametrize(
+    ("of", "found"), [("central", True), ("*", True), ("*,!central", False), ("other", False)]
+)
+def test_a_mirror_of_central_in_the_settings_is_taken(tmp_path: Path, of: str, found: bool) -> None:
     settings = tmp_path / "settings.xml"
     settings.write_text(
         '<settings xmlns="http://maven.apache.org/SETTINGS/1.2.0"><mirrors><mirror><id>m</id>'
