@@ -1,15 +1,14 @@
-"""The source's interface to a cluster, through the blocking client: topics, offsets and raw batches.
+"""A cluster's topics, offsets and raw batches, through the blocking client.
 
-The rest of the connector sees only `LogView`, so it can be tested against logs in memory. A view belongs to
-the process and thread that opened it and holds connections: it is never pickled.
+The rest of the connector asks only a `LogView`, so that it can be tested against logs in memory. A view
+belongs to the process and thread that opened it and holds connections: it is never pickled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from barnabas.protocol.ids import TopicPartition
 
@@ -17,34 +16,8 @@ if TYPE_CHECKING:
     from barnabas.client import blocking
 
 
-class LogView(Protocol):
-    """The interface of a cluster for a reader of whole ranges."""
-
-    def partitions_of(self, topics: Iterable[str] | None) -> dict[str, list[int]]:
-        """The partition numbers of these topics, or of all that are not internal.
-
-        Raises UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist.
-        """
-
-    def log_start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that each partition still holds."""
-
-    def high_watermarks(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last committed record of each partition."""
-
-    def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[memoryview]:
-        """Whole batches that cover [start, end); the first and last may reach beyond.
-
-        Raises OFFSET_OUT_OF_RANGE when the partition no longer holds the start.
-        """
-
-
-OpenView = Callable[[str], AbstractContextManager[LogView]]
-"""Opens a view of the cluster behind these bootstrap servers. A plain function, since Spark pickles it."""
-
-
-class ClusterView:
-    """The view of a real cluster. It connects at the first request, and waits as clients do."""
+class LogView:
+    """A view of the cluster of these bootstrap servers. It connects at the first request."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
@@ -61,28 +34,36 @@ class ClusterView:
             self._admin = None
 
     def partitions_of(self, topics: Iterable[str] | None) -> dict[str, list[int]]:
+        """The partition numbers of these topics, or of all that are not internal.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist.
+        """
         names = None if topics is None else list(topics)
-        found = self._open_admin().describe_topics(names)
         return {
             name: [partition.partition for partition in topic.partitions]
-            for name, topic in found.items()
+            for name, topic in self._open_admin().describe_topics(names).items()
             if names is not None or not topic.is_internal
         }
 
     def log_start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that each partition still holds."""
         return self._offsets(dict.fromkeys(partitions, "earliest"))
 
     def high_watermarks(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset after the last committed record of each partition."""
         return self._offsets(dict.fromkeys(partitions, "latest"))
 
     def _offsets(self, specs: Mapping[TopicPartition, str]) -> dict[TopicPartition, int]:
         if not specs:
             return {}
-        listed = self._open_admin().list_offsets(specs)
-        return {tp: entry.offset for tp, entry in listed.items()}
+        return {tp: listed.offset for tp, listed in self._open_admin().list_offsets(specs).items()}
 
     def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[memoryview]:
-        # Here and below, because Spark imports this package in every process that looks for data sources.
+        """Whole batches that cover [start, end); the first and last may reach beyond.
+
+        Raises OFFSET_OUT_OF_RANGE when the partition no longer holds the start.
+        """
+        # Imported here and below, because Spark imports this package in every process that looks for sources.
         from barnabas.client.blocking import read_range
 
         return read_range(self._bootstrap_servers, partition, start, end)
@@ -93,3 +74,7 @@ class ClusterView:
 
             self._admin = blocking.Admin(bootstrap_servers=self._bootstrap_servers)
         return self._admin
+
+
+OpenView = Callable[[str], LogView]
+"""Opens a view of the cluster of these bootstrap servers. A plain function, because Spark pickles it."""

@@ -67,7 +67,7 @@ def _buffers(
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
             reached = max(start, decoder.next_offset)
-            start = _behind_gap(view, tp, reached, wanted.end_offset, fail_on_data_loss)
+            start = _after_gap(view, tp, reached, wanted.end_offset, fail_on_data_loss)
         else:
             start = decoder.next_offset
             invariant(
@@ -75,11 +75,11 @@ def _buffers(
             )
 
 
-def _behind_gap(view: LogView, tp: TopicPartition, reached: int, end: int, fail_on_data_loss: bool) -> int:
+def _after_gap(view: LogView, tp: TopicPartition, reached: int, end: int, fail_on_data_loss: bool) -> int:
     """The offset at which to continue after the broker no longer held `reached`.
 
-    It is the end of the read if the log now ends before `reached`, because its topic was recreated or an
-    unclean election truncated it.
+    If the log now ends before `reached`, because its topic was recreated or an unclean election truncated it,
+    that is the end of the read.
     """
     first = view.log_start_offsets([tp])[tp]
     if first <= reached:
@@ -101,4 +101,5 @@ def _freeze_imports_once() -> None:
     global _frozen
     if not _frozen:
         _frozen = True
+        gc.collect()
         gc.freeze()

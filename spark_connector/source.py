@@ -1,5 +1,7 @@
 """The PySpark data source ``barnabas``: ``spark.read.format("barnabas")``.
 
+A user's schema selects columns of Spark's Kafka source; others are neither decoded nor moved.
+
 A batch read covers, for each partition, the offsets from the requested start up to the high watermark at the
 time of planning. It is planned once for each ``load()``: a DataFrame is a snapshot; load again to see newer
 records. Filters are not pushed down, because Spark 4.3 shares their state between queries of one DataFrame;
@@ -13,19 +15,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
+from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition
-from barnabas.spark_connector.log_view import ClusterView, LogView, OpenView
+from barnabas.protocol.suggestions import suggestion
+from barnabas.spark_connector.log_view import LogView, OpenView
 from barnabas.spark_connector.options import SourceOptions, parse_options
 from barnabas.spark_connector.ranges import OffsetRange, choose_partitions, resolve_ranges, split_ranges
-from barnabas.spark_connector.schema import check_schema, source_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_HEADERS: Final = "headers"
+_HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_COLUMNS: Final[dict[str, DataType]] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    _HEADERS: ArrayType(_HEADER),
+}
 
 
 class BarnabasSource(DataSource):
@@ -39,6 +67,12 @@ class BarnabasSource(DataSource):
         return source_schema(include_headers=parse_options(self.options).include_headers)
 
     def reader(self, schema: StructType) -> BarnabasReader:
+        """Raises ImportError if pyarrow or numpy are missing here, before a worker needs them."""
+        missing = [name for name in ("pyarrow", "numpy") if find_spec(name) is None]
+        if missing:
+            raise ImportError(
+                f"the barnabas source needs {' and '.join(missing)}: pip install 'barnabas[spark]'"
+            )
         return BarnabasReader(parse_options(self.options), schema)
 
 
@@ -52,7 +86,7 @@ class RangePartition(InputPartition):
 class BarnabasReader(DataSourceReader):
     """Plans the read on the driver, and executes its parts in the workers."""
 
-    def __init__(self, options: SourceOptions, schema: StructType, open_view: OpenView = ClusterView) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, open_view: OpenView = LogView) -> None:
         """Raises InvalidConfiguration for a schema that the source cannot fill."""
         check_schema(schema)
         self._options = options
@@ -91,3 +125,34 @@ def plan_ranges(options: SourceOptions, view: LogView) -> list[OffsetRange]:
     partitions: list[TopicPartition] = choose_partitions(options, view.partitions_of(named))
     log_start_offsets = view.log_start_offsets(partitions)
     return resolve_ranges(options, partitions, log_start_offsets, view.high_watermarks(partitions))
+
+
+def source_schema(*, include_headers: bool) -> StructType:
+    """All columns; `headers` only if requested."""
+    return StructType(
+        [StructField(name, kind) for name, kind in _COLUMNS.items() if include_headers or name != _HEADERS]
+    )
+
+
+def check_schema(schema: StructType) -> None:
+    """Check a schema that may come from the user.
+
+    Raises InvalidConfiguration when it is empty, names a column twice or one that does not exist, or gives
+    one another type.
+    """
+    if not schema.fields:
+        raise InvalidConfiguration(f"the schema is empty; expected some of {', '.join(_COLUMNS)}")
+    seen: set[str] = set()
+    for field in schema.fields:
+        expected = _COLUMNS.get(field.name)
+        if expected is None:
+            hint = suggestion(field.name, _COLUMNS)
+            raise InvalidConfiguration(f"the schema has a column {field.name!r} that does not exist{hint}")
+        if field.name in seen:
+            raise InvalidConfiguration(f"the schema has the column {field.name!r} twice")
+        seen.add(field.name)
+        if field.dataType.simpleString() != expected.simpleString():
+            raise InvalidConfiguration(
+                f"column {field.name!r} is {expected.simpleString()}, the schema says "
+                f"{field.dataType.simpleString()}; read it as it is and cast it"
+            )

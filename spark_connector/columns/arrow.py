@@ -1,8 +1,7 @@
-"""Arrow record batches out of decoded columns, with no copy of the data and no Python work per record.
+"""Arrow record batches from decoded columns, without a copy of the data and no Python work per record.
 
-The columns carry the names and types of Spark's Kafka source: key, value, topic, partition, offset,
-timestamp, timestampType, headers. A caller takes all of them, or names some in a schema of its own, in any
-order; only those are decoded. Needs pyarrow (the extra ``barnabas[arrow]``).
+The columns have the names and types of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
+timestampType, headers. A caller names some of them, in any order; only those are decoded.
 
 A builder belongs to one thread at a time; what it returns is immutable.
 """
@@ -16,9 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
-from barnabas.spark_connector.columns.columns import BinaryColumn, Bytes, Column, HeaderColumn, RecordColumns
-
-DEFAULT_MAX_ROWS: Final = 64 * 1024
+from barnabas.spark_connector.columns import BinaryColumn, Bytes, Column, HeaderColumn, RecordColumns
 
 T = TypeVar("T")
 
@@ -50,17 +47,12 @@ def schema_of(columns: Iterable[str]) -> pa.Schema:
 
 
 class ArrowBuilder:
-    """Wraps the columns of one partition into record batches of one schema.
+    """Wraps the columns of one partition into record batches of a `schema_of` columns.
 
     `columns` are the columns that a `BulkDecoder` must decode for it.
     """
 
-    def __init__(
-        self, schema: pa.Schema, topic: str, partition: int, *, max_rows: int = DEFAULT_MAX_ROWS
-    ) -> None:
-        """Raises InvalidConfiguration if the schema names an unknown column, or another type for one."""
-        for field in schema:
-            _check_field(field)
+    def __init__(self, schema: pa.Schema, topic: str, partition: int, *, max_rows: int) -> None:
         self._schema = schema
         self._topic = topic.encode()
         self._partition = partition
@@ -73,16 +65,9 @@ class ArrowBuilder:
     def batches(self, records: RecordColumns) -> Iterator[pa.RecordBatch]:
         """The records as batches of at most `max_rows` rows; views of the columns' own memory.
 
-        Raises INVALID_TIMESTAMP for a timestamp that does not fit into microseconds, and INVALID_RECORD for a
-        null where the schema has none.
+        Raises INVALID_TIMESTAMP for a timestamp that does not fit into microseconds.
         """
         columns = [self._column(field, records) for field in self._schema]
-        for field, column in zip(self._schema, columns, strict=True):
-            if column is not None and not field.nullable and column.null_count:
-                raise api_error(
-                    ErrorCode.INVALID_RECORD,
-                    f"{column.null_count} records have a null {field.name}, which the schema forbids",
-                )
         for start in range(0, records.row_count, self._max_rows):
             rows = min(self._max_rows, records.row_count - start)
             arrays = [
@@ -146,25 +131,6 @@ def header_array(column: HeaderColumn, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(
         kind, len(offsets) - 1, [validity, pa.py_buffer(offsets)], children=[headers]
     )
-
-
-def _check_field(field: pa.Field) -> None:
-    expected = _FIELDS.get(field.name)
-    if expected is None:
-        raise InvalidConfiguration(
-            f"column {field.name!r} does not exist; expected some of {', '.join(_FIELDS)}"
-        )
-    if _without_nullability(field.type) != _without_nullability(expected.type):
-        raise InvalidConfiguration(f"column {field.name!r} is {expected.type}, not {field.type}")
-
-
-def _without_nullability(kind: pa.DataType) -> Any:
-    """The type without the nullability of inner fields, which need not agree."""
-    if pa.types.is_list(kind):
-        return ("list", _without_nullability(kind.value_type))
-    if pa.types.is_struct(kind):
-        return [(field.name, _without_nullability(field.type)) for field in kind]
-    return kind
 
 
 def _present(column: T | None) -> T:

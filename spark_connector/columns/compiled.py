@@ -23,7 +23,7 @@ from barnabas.protocol.compression import Compression, decompress
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import HEADER_BYTES, MIN_RECORD_BYTES, BatchHeader
-from barnabas.spark_connector.columns.columns import (
+from barnabas.spark_connector.columns import (
     BinaryColumn,
     Bytes,
     Column,
@@ -57,8 +57,8 @@ class _Piece(NamedTuple):
         return self.table[-1][1] - self.table[0][0]
 
 
-class _Found(NamedTuple):
-    """The rows, from first to end, whose bytes lie in this data."""
+class _Rows(NamedTuple):
+    """The rows from ``first`` to before ``end``, whose bytes are in this data."""
 
     data: Bytes
     first: int
@@ -80,10 +80,10 @@ def load_kernel() -> ModuleType:
         config.CACHE_DIR = _private_temporary_directory()
     try:
         # numba decides where to cache a function when it is declared, so the setting is needed just here.
-        from barnabas.spark_connector.columns import kernel as bulk_decode_kernel
+        from barnabas.spark_connector.columns import kernel
     finally:
         config.CACHE_DIR = configured
-    return bulk_decode_kernel
+    return kernel
 
 
 def _has_own_cache_place() -> bool:
@@ -110,9 +110,9 @@ def _private_temporary_directory() -> str:
     try:
         os.mkdir(place, 0o700)
     except FileExistsError:
-        found = os.lstat(place)
-        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        if not is_ours or found.st_mode & 0o077:
+        status = os.lstat(place)
+        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+        if not is_ours or status.st_mode & 0o077:
             return tempfile.mkdtemp(prefix="barnabas-numba-")
     return place
 
@@ -150,7 +150,7 @@ def _decode_pieces(
     announced = sum(row[kernel.BATCH_RECORD_COUNT] for piece in pieces for row in piece.table)
     fields: Table = np.empty((kernel.FIELDS, announced), dtype=np.int64)
     state = np.zeros(kernel.STATE_SLOTS, dtype=np.int64)
-    found: list[_Found] = []
+    parts: list[_Rows] = []
     for piece in pieces:
         first_row = int(state[kernel.FOUND_ROWS])
         table = np.array(piece.table, dtype=np.int64)
@@ -162,14 +162,14 @@ def _decode_pieces(
                 f"{kernel.FAILURES[failure]} (batch with base offset {base_offset}, byte "
                 f"{int(state[kernel.FAILED_AT])} of {len(piece.data)})",
             )
-        found.append(_Found(piece.data, first_row, int(state[kernel.FOUND_ROWS])))
+        parts.append(_Rows(piece.data, first_row, int(state[kernel.FOUND_ROWS])))
     rows = int(state[kernel.FOUND_ROWS])
     headers = int(state[kernel.FOUND_HEADERS])
-    return _build_columns(kernel, columns, found, fields[:, :rows], headers)
+    return _build_columns(kernel, columns, parts, fields[:, :rows], headers)
 
 
 def _build_columns(
-    kernel: ModuleType, columns: Column, found: list[_Found], fields: Table, header_count: int
+    kernel: ModuleType, columns: Column, rows: list[_Rows], fields: Table, header_count: int
 ) -> RecordColumns:
     result = RecordColumns(row_count=fields.shape[1])
     if Column.OFFSET in columns:
@@ -179,24 +179,24 @@ def _build_columns(
     if Column.TIMESTAMP_TYPE in columns:
         result.timestamp_types = fields[kernel.TIMESTAMP_TYPE].astype(np.int32)
     if Column.KEY in columns:
-        result.keys = _gather(kernel, found, fields[kernel.KEY_START], fields[kernel.KEY_LENGTH])
+        result.keys = _gather(kernel, rows, fields[kernel.KEY_START], fields[kernel.KEY_LENGTH])
     if Column.VALUE in columns:
-        result.values = _gather(kernel, found, fields[kernel.VALUE_START], fields[kernel.VALUE_LENGTH])
+        result.values = _gather(kernel, rows, fields[kernel.VALUE_START], fields[kernel.VALUE_LENGTH])
     if Column.HEADERS in columns:
-        result.headers = _build_headers(kernel, found, fields, header_count)
+        result.headers = _build_headers(kernel, rows, fields, header_count)
     return result
 
 
-def _build_headers(kernel: ModuleType, found: list[_Found], fields: Table, header_count: int) -> HeaderColumn:
+def _build_headers(kernel: ModuleType, rows: list[_Rows], fields: Table, header_count: int) -> HeaderColumn:
     starts = fields[kernel.HEADERS_START]
     counts = fields[kernel.HEADER_COUNT]
     headers: Table = np.empty((kernel.HEADER_FIELDS, header_count), dtype=np.int64)
-    parts: list[_Found] = []
+    parts: list[_Rows] = []
     header = 0
-    for data, first, end in found:
+    for data, first, end in rows:
         first_header = header
         header = kernel.scan_headers(data, starts[first:end], counts[first:end], len(data), headers, header)
-        parts.append(_Found(data, first_header, header))
+        parts.append(_Rows(data, first_header, header))
     list_offsets = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=list_offsets[1:])
     names = _gather(kernel, parts, headers[kernel.NAME_START], headers[kernel.NAME_LENGTH])
@@ -205,7 +205,7 @@ def _build_headers(kernel: ModuleType, found: list[_Found], fields: Table, heade
     return HeaderColumn(list_offsets=list_offsets, names=names, values=values)
 
 
-def _gather(kernel: ModuleType, found: list[_Found], starts: Longs, lengths: Longs) -> BinaryColumn:
+def _gather(kernel: ModuleType, parts: list[_Rows], starts: Longs, lengths: Longs) -> BinaryColumn:
     """One column of bytes, copied from the positions that the scan stored."""
     rows = len(lengths)
     nulls = int(np.count_nonzero(lengths < 0))
@@ -214,7 +214,7 @@ def _gather(kernel: ModuleType, found: list[_Found], starts: Longs, lengths: Lon
     offsets: Ints = np.zeros(rows + 1, dtype=np.int32)
     valid: Bytes = np.empty(rows, dtype=np.uint8)
     at = 0
-    for source, first, end in found:
+    for source, first, end in parts:
         at = kernel.gather(
             source,
             starts[first:end],

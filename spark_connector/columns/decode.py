@@ -1,6 +1,6 @@
 """Decoding record batches in bulk: raw bytes from a fetch become columns, with no Python work per record.
 
-For readers that want many records as tables (Spark, Arrow). Batches are checked (format, CRC), gathered into
+Batches are checked (format, CRC), gathered into
 groups of a bounded number of rows and bytes, and each group is decoded at once: by a compiled loop
 where numba is installed, by `protocol.records` otherwise; both give the same columns. Control batches are
 skipped. Malformed bytes never cause a read or write out of bounds.
@@ -18,9 +18,7 @@ from typing import Final, Literal
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.record_batch import Buffer, check_batch
-from barnabas.spark_connector.columns import compiled as bulk_decode_numba
-from barnabas.spark_connector.columns import fallback as bulk_decode_fallback
-from barnabas.spark_connector.columns.columns import Column, RecordColumns
+from barnabas.spark_connector.columns import Column, RecordColumns, compiled, fallback
 from barnabas.spark_connector.columns.compiled import PlacedBatch
 
 logger = logging.getLogger(__name__)
@@ -53,8 +51,8 @@ class BulkDecoder:
     ) -> None:
         """`decode` returns the records with offsets in [first_offset, end_offset).
 
-        A group ends before it exceeds `group_rows` or `group_bytes`, packed or not, unless one batch does;
-        `max_batch_bytes` limits the decompressed size of a batch. Without numba, engine "numba" raises
+        A group ends before it exceeds `group_rows` or `group_bytes`, compressed or not, unless a single batch
+        does; `max_batch_bytes` limits the decompressed size of a batch. Without numba, engine "numba" raises
         ImportError, and "auto" uses "python".
         """
         if group_rows < 1 or group_bytes < 1:
@@ -69,11 +67,6 @@ class BulkDecoder:
         self._max_batch_bytes = max_batch_bytes
         self._kernel = _choose_kernel(engine)
         self.next_offset = 0
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether the fast engine is in use."""
-        return self._kernel is not None
 
     def decode(self, buffers: Iterable[Buffer]) -> Iterator[RecordColumns]:
         """The records of these buffers, group by group; empty groups are left out.
@@ -93,11 +86,9 @@ class BulkDecoder:
                 position += header.size_bytes
                 if not self._is_needed(placed):
                     continue
-                full = (
-                    rows + header.record_count > self._group_rows
-                    or size_bytes + header.size_bytes > self._group_bytes
-                )
-                if full and group:
+                exceeds_rows = rows + header.record_count > self._group_rows
+                exceeds_bytes = size_bytes + header.size_bytes > self._group_bytes
+                if group and (exceeds_rows or exceeds_bytes):
                     yield from self._decode_group(group)
                     group = []
                     rows = size_bytes = 0
@@ -129,14 +120,12 @@ class BulkDecoder:
         max_bytes, group_bytes = self._max_batch_bytes, self._group_bytes
         if self._kernel is None:
             batches = ((buffer[position:], header) for buffer, position, header in group)
-            found = bulk_decode_fallback.decode_groups(
-                batches, *bounds, max_bytes=max_bytes, group_bytes=group_bytes
-            )
+            columns = fallback.decode_groups(batches, *bounds, max_bytes=max_bytes, group_bytes=group_bytes)
         else:
-            found = bulk_decode_numba.decode_groups(
+            columns = compiled.decode_groups(
                 self._kernel, group, *bounds, max_bytes=max_bytes, group_bytes=group_bytes
             )
-        for records in found:
+        for records in columns:
             if records.row_count:
                 yield records
 
@@ -147,7 +136,7 @@ def _choose_kernel(engine: Engine) -> ModuleType | None:
     if engine not in ("auto", "numba"):
         raise InvalidConfiguration(f"decoding engine {engine!r} is unknown; expected auto, numba or python")
     try:
-        return bulk_decode_numba.load_kernel()
+        return compiled.load_kernel()
     except (ImportError, OSError) as error:
         if engine == "numba":
             raise

@@ -15,7 +15,7 @@ from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.record_batch import BatchHeader
 from barnabas.protocol.records import Headers, RecordFields, decode_fields
-from barnabas.spark_connector.columns.columns import BinaryColumn, Column, HeaderColumn, RecordColumns
+from barnabas.spark_connector.columns import BinaryColumn, Column, HeaderColumn, RecordColumns
 
 
 def decode_groups(
@@ -52,23 +52,23 @@ def decode_groups(
 
 
 def _to_columns(rows: Sequence[RecordFields], types: list[int], columns: Column) -> RecordColumns:
-    found = RecordColumns(row_count=len(rows))
+    result = RecordColumns(row_count=len(rows))
     try:
         if Column.OFFSET in columns:
-            found.offsets = np.array([row[0] for row in rows], dtype=np.int64)
+            result.offsets = np.array([row[0] for row in rows], dtype=np.int64)
         if Column.TIMESTAMP in columns:
-            found.timestamps_ms = np.array([row[1] for row in rows], dtype=np.int64)
+            result.timestamps_ms = np.array([row[1] for row in rows], dtype=np.int64)
     except OverflowError:
         raise api_error(ErrorCode.CORRUPT_MESSAGE, "a timestamp of a record exceeds 64 bits") from None
     if Column.TIMESTAMP_TYPE in columns:
-        found.timestamp_types = np.array(types, dtype=np.int32)
+        result.timestamp_types = np.array(types, dtype=np.int32)
     if Column.KEY in columns:
-        found.keys = binary_column([row[2] for row in rows])
+        result.keys = binary_column([row[2] for row in rows])
     if Column.VALUE in columns:
-        found.values = binary_column([row[3] for row in rows])
+        result.values = binary_column([row[3] for row in rows])
     if Column.HEADERS in columns:
-        found.headers = _header_column([row[4] for row in rows])
-    return found
+        result.headers = _header_column([row[4] for row in rows])
+    return result
 
 
 def binary_column(rows: Sequence[bytes | None]) -> BinaryColumn:

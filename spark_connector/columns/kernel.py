@@ -5,7 +5,7 @@ bytes together. Nothing is trusted: every read is bounded by the end of its reco
 the end of its batch, and `gather` gets only positions that `scan` has checked.
 
 Importing this module compiles the loops, or in later processes loads them from numba's cache on disk, so
-`bulk_decode_numba` imports it only when records are about to be decoded.
+`compiled` imports it only when records are about to be decoded.
 Runs on any thread; the arrays belong to the caller.
 
 Source: https://kafka.apache.org/documentation/#record.
@@ -94,7 +94,7 @@ _pair = types.UniTuple(int64, 2)
 
 @njit(_pair(_read_only_bytes, int64, int64), cache=True, nogil=True)
 def _long_varint(data: Any, position: Any, end: Any) -> Any:
-    """A number of any length and the position behind it; -1 when it is cut short or exceeds 64 bits."""
+    """A number of any length and the position after it; -1 when it is cut short or exceeds 64 bits."""
     folded = uint64(0)
     shift = 0
     while position < end:
@@ -129,7 +129,7 @@ def _varint(data: Any, position: Any, end: Any) -> Any:
 
 @njit(inline="always")
 def _span(data: Any, position: Any, end: Any) -> Any:
-    """Bytes with their length before them: (length or -1 for null, start, position behind).
+    """Bytes with their length before them: (length or -1 for null, start, position after it).
 
     The position is -1 when they do not fit before the end.
     """
@@ -297,7 +297,7 @@ def _copy(typing_context: Any, source: Any, start: Any, target: Any, at: Any, le
 
 @njit(int64(_read_only_bytes, _longs, _longs, _bytes, _ints, _bytes, int64), cache=True, nogil=True)
 def gather(data: Any, starts: Any, lengths: Any, out: Any, ends: Any, valid: Any, at: Any) -> Any:
-    """Copy rows of bytes one after another into `out` from byte `at` on; returns the byte behind the last.
+    """Copy rows of bytes one after another into `out` from byte `at` on; returns the byte after the last.
 
     `ends` gets the end of each row and `valid` 0 for a null (length -1) and 1 otherwise. `out` has room for
     the sum of the lengths.

@@ -1,4 +1,4 @@
-"""Logs in memory that stand for a cluster."""
+"""A cluster view over logs in memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import iter_batches, parse_header
+from barnabas.spark_connector.log_view import LogView
 
 
-class MemoryView:
-    """A `LogView` over batches in memory.
+class MemoryView(LogView):
+    """Batches in memory, which a test writes.
 
     `retention` maps a partition to offsets to which its log start moves, one with each read of it.
     """
@@ -26,11 +27,11 @@ class MemoryView:
         self.committed: dict[TopicPartition, int] = {}
         self.retention: dict[TopicPartition, list[int]] = {}
         self.internal: set[str] = set()
-        self.asked: list[str] = []
+        self.opened: list[str] = []
         self.is_open = False
 
     def __call__(self, bootstrap_servers: str) -> Self:
-        self.asked.append(bootstrap_servers)
+        self.opened.append(bootstrap_servers)
         return self
 
     def __enter__(self) -> Self:

@@ -39,12 +39,9 @@ def resolve(low: int, high: int, **given: Any) -> list[tuple[int, int]]:
 def test_partitions_are_chosen_by_name_pattern_or_one_by_one() -> None:
     assert choose_partitions(options_of(topics=("t", "other")), TOPICS) == [("other", 0), T0, T1]
     assert choose_partitions(options_of(topic_pattern="t.?"), TOPICS) == [T0, T1, ("t2", 0)]
+    assert choose_partitions(options_of(topic_pattern="t"), TOPICS) == [T0, T1], "the whole name matches"
     assert choose_partitions(options_of(topic_pattern="nothing"), TOPICS) == []
     assert choose_partitions(options_of(partitions=(T1,)), TOPICS) == [T1]
-
-
-def test_a_pattern_has_to_match_the_whole_name() -> None:
-    assert choose_partitions(options_of(topic_pattern="t"), TOPICS) == [T0, T1]
 
 
 def test_unknown_topics_and_partitions_are_named() -> None:
@@ -79,7 +76,7 @@ def test_offsets_given_bound_the_range() -> None:
     ],
     ids=["start gone", "start not there yet", "end not there yet", "end gone"],
 )
-def test_offsets_that_are_not_there_fail_or_are_moved(
+def test_offsets_outside_the_log_fail_or_are_moved(
     given: dict[str, Any], clamped: list[tuple[int, int]], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(ApiError, match=r"which holds 5 to 20.*failOnDataLoss") as raised:

@@ -17,15 +17,21 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector import BarnabasSource, reader
 from barnabas.spark_connector.columns.arrow import schema_of
 from barnabas.spark_connector.options import parse_options
-from barnabas.spark_connector.schema import source_schema
-from barnabas.spark_connector.source import BarnabasReader
+from barnabas.spark_connector.source import BarnabasReader, source_schema
 
 Numbered = Callable[[int], list[bytes | None]]
 T0 = TopicPartition("t", 0)
 
 
+SUBSCRIBED = {"bootstrap.servers": "a:1", "subscribe": "t"}
+
+
+def reader_of(view: Any, schema: str = "offset long", **given: str) -> BarnabasReader:
+    return BarnabasReader(parse_options(SUBSCRIBED | given), ddl(schema), view)
+
+
 def read_all(view: Any, schema: StructType | None = None, **given: str) -> list[dict[str, Any]]:
-    options = parse_options({"bootstrap.servers": "a:1", "subscribe": "t"} | given)
+    options = parse_options(SUBSCRIBED | given)
     if schema is None:
         schema = source_schema(include_headers=options.include_headers)
     made = BarnabasReader(options, schema, view)
@@ -41,26 +47,26 @@ def read_all(view: Any, schema: StructType | None = None, **given: str) -> list[
 
 def ddl(text: str) -> StructType:
     """A schema of simple types, such as "key binary, offset long"."""
-    found = StructType()
+    schema = StructType()
     for part in text.split(", "):
         name, kind = part.split(" ")
-        found = found.add(name, kind)
-    return found
+        schema = schema.add(name, kind)
+    return schema
 
 
 def test_the_schema_is_that_of_sparks_kafka_source() -> None:
-    source = BarnabasSource({"bootstrap.servers": "a:1", "subscribe": "t", "includeHeaders": "true"})
+    source = BarnabasSource(SUBSCRIBED | {"includeHeaders": "true"})
     assert source.name() == "barnabas"
     assert source.schema().simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
         "timestampType:int,headers:array<struct<key:string,value:binary>>>"
     )
-    source = BarnabasSource({"bootstrap.servers": "a:1", "subscribe": "t"})
+    source = BarnabasSource(SUBSCRIBED)
     assert "headers" not in source.schema().fieldNames()
 
 
 def test_wrong_options_are_refused_with_the_schema_and_with_the_reader() -> None:
-    source = BarnabasSource({"bootstrap.servers": "a:1", "subscribe": "t", "minPartition": "3"})
+    source = BarnabasSource(SUBSCRIBED | {"minPartition": "3"})
     with pytest.raises(InvalidConfiguration, match="did you mean minPartitions"):
         source.schema()
     with pytest.raises(InvalidConfiguration, match="did you mean minPartitions"):
@@ -68,7 +74,7 @@ def test_wrong_options_are_refused_with_the_schema_and_with_the_reader() -> None
 
 
 def test_source_and_reader_survive_pickling() -> None:
-    source = pickle.loads(pickle.dumps(BarnabasSource({"bootstrap.servers": "a:1", "subscribe": "t"})))
+    source = pickle.loads(pickle.dumps(BarnabasSource(SUBSCRIBED)))
     made = pickle.loads(pickle.dumps(source.reader(source.schema())))
     assert isinstance(made, BarnabasReader)
 
@@ -90,7 +96,7 @@ def test_all_records_of_all_partitions_are_read(view: Any, numbered: Numbered) -
     assert {row["topic"] for row in rows} == {"t"}
     assert rows[3]["timestamp"].timestamp() == 1.003
     assert {row["timestampType"] for row in rows} == {0}
-    assert view.asked[0] == "a:1"
+    assert view.opened[0] == "a:1"
 
 
 def test_nothing_beyond_the_high_watermark_is_read(view: Any, numbered: Numbered) -> None:
@@ -101,9 +107,7 @@ def test_nothing_beyond_the_high_watermark_is_read(view: Any, numbered: Numbered
 
 def test_records_written_after_planning_are_not_read(view: Any, numbered: Numbered) -> None:
     view.write("t", 0, numbered(5))
-    made = BarnabasReader(
-        parse_options({"bootstrap.servers": "a:1", "subscribe": "t"}), ddl("offset long"), view
-    )
+    made = reader_of(view)
     planned = made.partitions()
     view.write("t", 0, numbered(5))
     rows = [row for part in planned for batch in made.read(part) for row in batch.to_pylist()]
@@ -112,8 +116,7 @@ def test_records_written_after_planning_are_not_read(view: Any, numbered: Number
 
 def test_tasks_cut_batches_where_their_ranges_end(view: Any, numbered: Numbered) -> None:
     view.write("t", 0, numbered(100), batch_records=30)
-    given = {"bootstrap.servers": "a:1", "subscribe": "t", "minPartitions": "7"}
-    made = BarnabasReader(parse_options(given), ddl("offset long"), view)
+    made = reader_of(view, minPartitions="7")
     parts = made.partitions()
     assert len(parts) == 7
     batches = [batch for part in parts for batch in made.read(part)]
@@ -135,25 +138,27 @@ def test_a_sub_schema_selects_columns_in_its_own_order(view: Any, numbered: Numb
         ("value string", "'value' is binary, the schema says string; read it as it is and cast it"),
         ("offset integer", "'offset' is bigint"),
         ("key binary, key binary", "'key' twice"),
+        ("", "schema is empty"),
     ],
 )
 def test_a_schema_that_cannot_be_filled_is_refused(schema: str, message: str) -> None:
-    source = BarnabasSource({"bootstrap.servers": "a:1", "subscribe": "t"})
+    source = BarnabasSource(SUBSCRIBED)
     with pytest.raises(InvalidConfiguration, match=message):
-        source.reader(ddl(schema))
+        source.reader(ddl(schema) if schema else StructType())
 
 
-def test_an_empty_schema_is_refused() -> None:
-    source = BarnabasSource({"bootstrap.servers": "a:1", "subscribe": "t"})
-    with pytest.raises(InvalidConfiguration, match="schema is empty"):
-        source.reader(StructType())
+def test_a_missing_pyarrow_is_named_with_the_extra_before_any_task_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = BarnabasSource(SUBSCRIBED)
+    monkeypatch.setattr("barnabas.spark_connector.source.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"needs pyarrow and numpy: pip install 'barnabas\[spark\]'"):
+        source.reader(source.schema())
 
 
 def test_no_records_make_no_tasks_and_sparks_own_empty_one_reads_nothing(view: Any) -> None:
     view.write("t", 0, [])
-    made = BarnabasReader(
-        parse_options({"bootstrap.servers": "a:1", "subscribe": "t"}), ddl("offset long"), view
-    )
+    made = reader_of(view)
     assert made.partitions() == []
     assert list(made.read(InputPartition(None))) == []
 
@@ -170,40 +175,39 @@ def test_a_pattern_leaves_internal_topics_out(view: Any) -> None:
 def test_records_lost_during_the_read_fail_it(view: Any, numbered: Numbered) -> None:
     view.write("t", 0, numbered(9))
     view.retention[T0] = [6]
-    with pytest.raises(
-        ApiError, match=r"t-0 no longer holds offset 3, it starts at 6.*failOnDataLoss"
-    ) as raised:
+    text = r"t-0 no longer holds offset 3, it starts at 6.*failOnDataLoss"
+    with pytest.raises(ApiError, match=text) as raised:
         read_all(view)
     assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_without_fail_on_data_loss_the_read_goes_on_behind_the_gap(
-    view: Any, numbered: Numbered, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("log_starts", "offsets", "skipped"),
+    [([6, 9], [0, 1, 2, 6, 7, 8, 9, 10, 11], 3), ([12], [0, 1, 2], 9)],
+    ids=["a gap", "the rest"],
+)
+def test_without_fail_on_data_loss_the_read_skips_lost_records(
+    view: Any,
+    numbered: Numbered,
+    caplog: pytest.LogCaptureFixture,
+    log_starts: list[int],
+    offsets: list[int],
+    skipped: int,
 ) -> None:
     view.write("t", 0, numbered(12))
-    view.retention[T0] = [6, 9]
+    view.retention[T0] = log_starts
     rows = read_all(view, failOnDataLoss="false")
-    assert [row["offset"] for row in rows] == [0, 1, 2, 6, 7, 8, 9, 10, 11]
-    assert "3 offsets of this read are skipped" in caplog.text
-
-
-def test_a_range_that_is_gone_altogether_is_skipped_when_loss_is_allowed(
-    view: Any, numbered: Numbered
-) -> None:
-    view.write("t", 0, numbered(12))
-    view.retention[T0] = [12]
-    rows = read_all(view, failOnDataLoss="false")
-    assert [row["offset"] for row in rows] == [0, 1, 2]
+    assert [row["offset"] for row in rows] == offsets
+    assert f"{skipped} offsets of this read are skipped" in caplog.text
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_log_that_has_become_shorter_is_data_loss_as_well(
+def test_a_truncated_log_is_data_loss(
     view: Any, numbered: Numbered, caplog: pytest.LogCaptureFixture, fails: str
 ) -> None:
     """After the read was planned, its topic was recreated, or an unclean election truncated it."""
     view.write("t", 0, numbered(12))
-    options = parse_options({"bootstrap.servers": "a:1", "subscribe": "t", "failOnDataLoss": fails})
-    made = BarnabasReader(options, ddl("offset long"), view)
+    made = reader_of(view, failOnDataLoss=fails)
     (part,) = made.partitions()
     del view.logs[T0][1:]
 
@@ -244,9 +248,7 @@ def test_batches_stay_within_rows_and_bytes(
     view.write("t", 0, numbered(100), batch_records=10)
     view.write("t", 1, numbered(100), batch_records=100)
     monkeypatch.setattr(reader, "MAX_BATCH_ROWS", 25)
-    made = BarnabasReader(
-        parse_options({"bootstrap.servers": "a:1", "subscribe": "t"}), ddl("offset long"), view
-    )
+    made = reader_of(view)
     sizes = [[batch.num_rows for batch in made.read(part)] for part in made.partitions()]
     assert sizes == [[20] * 5, [25] * 4]
 

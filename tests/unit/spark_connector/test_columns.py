@@ -1,4 +1,4 @@
-"""The bulk decoder: both engines against `protocol.records`, and against bytes that lie."""
+"""The bulk decoder: both engines against `protocol.records`, and against damaged bytes."""
 
 from __future__ import annotations
 
@@ -27,48 +27,48 @@ from barnabas.protocol.record_batch import (
 )
 from barnabas.protocol.records import Record, decode_records
 from barnabas.protocol.varint import encode_varint
-from barnabas.spark_connector.columns import compiled as bulk_decode_numba
-from barnabas.spark_connector.columns.columns import Column, RecordColumns
+from barnabas.spark_connector.columns import BinaryColumn, Column, RecordColumns, compiled
 from barnabas.spark_connector.columns.decode import BulkDecoder, Engine
 
 ENGINES: Sequence[Engine] = ("numba", "python")
 Row = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
+def to_list(column: BinaryColumn) -> list[bytes | None]:
+    data, ends = column.data.tobytes(), column.offsets.tolist()
+    rows = [data[start:end] for start, end in itertools.pairwise(ends)]
+    valid = [1] * len(rows) if column.valid is None else column.valid.tolist()
+    return [row if is_valid else None for row, is_valid in zip(rows, valid, strict=True)]
+
+
 def rows_of(columns: RecordColumns) -> list[Row]:
     """The columns as rows: offset, timestamp, timestamp type, key, value, headers."""
-    assert columns.offsets is not None
-    assert columns.timestamps_ms is not None
-    assert columns.timestamp_types is not None
-    assert columns.keys is not None
-    assert columns.values is not None
-    assert columns.headers is not None
-    names = [name.decode() for name in columns.headers.names.to_list() if name is not None]
-    headers = list(zip(names, columns.headers.values.to_list(), strict=True))
+    names = [name.decode() for name in to_list(columns.headers.names) if name is not None]
+    headers = list(zip(names, to_list(columns.headers.values), strict=True))
     ends = columns.headers.list_offsets.tolist()
     rows = zip(
         columns.offsets.tolist(),
         columns.timestamps_ms.tolist(),
         columns.timestamp_types.tolist(),
-        columns.keys.to_list(),
-        columns.values.to_list(),
+        to_list(columns.keys),
+        to_list(columns.values),
         (tuple(headers[start:end]) for start, end in itertools.pairwise(ends)),
         strict=True,
     )
-    found = list(rows)
-    assert len(found) == columns.row_count
-    return found
+    result = list(rows)
+    assert len(result) == columns.row_count
+    return result
 
 
 def expected_rows(data: bytes, first: int = 0, end: int = 1 << 62) -> list[Row]:
-    found: list[Row] = []
+    rows: list[Row] = []
     for position, header in iter_batches(data):
         if header.is_control:
             continue
         for record in decode_records(memoryview(data)[position:]):
             if first <= record.offset < end:
-                found.append((record[0], record[1], int(header.timestamp_type), *record[2:]))
-    return found
+                rows.append((record[0], record[1], int(header.timestamp_type), *record[2:]))
+    return rows
 
 
 def decode_all(data: bytes, engine: Engine, **options: Any) -> list[Row]:
@@ -183,7 +183,7 @@ def test_any_flipped_bit_or_cut_is_refused(engine: Engine, data: st.DataObject) 
     if data.draw(st.booleans()):
         del batch[data.draw(st.integers(1, len(batch) - 1)) :]
     else:
-        # What lies before the magic is outside the CRC: base offset, length and leader epoch.
+        # The fields before the magic are outside the CRC: base offset, length and leader epoch.
         at = data.draw(st.integers(16, len(batch) - 1))
         batch[at] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(ApiError):
@@ -226,7 +226,7 @@ def test_impossible_records_are_refused(engine: Engine, data: bytes, count: int,
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("names", [[b"\xff"], [b"\xc3", b"\xa9"], [b"a", b"\xe2\x82"], [b"\xa9"]])
-def test_a_header_name_that_is_no_utf8_is_refused(engine: Engine, names: list[bytes]) -> None:
+def test_a_header_name_that_is_not_utf8_is_refused(engine: Engine, names: list[bytes]) -> None:
     headers = b"".join(encode_varint(len(name)) + name + encode_varint(-1) for name in names)
     body = b"\0" + b"".join(map(encode_varint, (0, 0, -1, -1, len(names)))) + headers
     batch = with_records(encode_varint(len(body)) + body, 1)
@@ -235,11 +235,11 @@ def test_a_header_name_that_is_no_utf8_is_refused(engine: Engine, names: list[by
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_columns_that_were_not_asked_for_are_not_built(engine: Engine) -> None:
+def test_columns_that_were_not_requested_are_not_built(engine: Engine) -> None:
     batch = bytes(build_batch([(b"k", b"v")] * 3))
     (found,) = BulkDecoder(Column.VALUE, engine=engine).decode([batch])
     assert found.values is not None
-    assert found.values.to_list() == [b"v"] * 3
+    assert to_list(found.values) == [b"v"] * 3
     assert (found.offsets, found.timestamps_ms, found.timestamp_types) == (None, None, None)
     assert (found.keys, found.headers) == (None, None)
 
@@ -256,7 +256,7 @@ def test_groups_join_batches_across_buffers_up_to_their_limits(engine: Engine) -
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_groups_are_bounded_by_what_their_batches_unfold_to(engine: Engine) -> None:
+def test_groups_are_bounded_by_the_decompressed_size_of_their_batches(engine: Engine) -> None:
     packed = [
         bytes(build_batch([(None, bytes(10_000))] * 4, base_offset=4 * index, compression=Compression.ZSTD))
         for index in range(10)
@@ -276,7 +276,7 @@ def test_a_batch_larger_than_a_group_comes_alone_and_whole(engine: Engine) -> No
     assert [group.row_count for group in decoder.decode(buffers[:2])] == [1, 9]
 
 
-def test_groups_before_damage_are_given_out() -> None:
+def test_groups_before_a_damaged_batch_are_returned() -> None:
     good = bytes(build_batch([(None, b"v")] * 4))
     bad = bytearray(build_batch([(None, b"v")] * 4, base_offset=4))
     bad[-1] ^= 1
@@ -286,7 +286,7 @@ def test_groups_before_damage_are_given_out() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_batch_that_goes_back_is_refused_so_that_no_record_comes_twice(engine: Engine) -> None:
+def test_a_batch_with_a_lower_base_offset_is_refused(engine: Engine) -> None:
     batch = bytes(build_batch([(None, b"v")] * 4, base_offset=10))
     with pytest.raises(ApiError, match=r"base offset 10 .* where 14"):
         decode_all(batch * 2, engine)
@@ -300,7 +300,7 @@ def test_log_append_time_takes_the_brokers_time_for_all_records(engine: Engine) 
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_batch_that_unfolds_beyond_the_limit_is_refused(engine: Engine) -> None:
+def test_a_batch_that_decompresses_beyond_the_limit_is_refused(engine: Engine) -> None:
     batch = bytes(build_batch([(None, bytes(100_000))], compression=Compression.ZSTD))
     with pytest.raises(ApiError, match="decompress"):
         decode_all(batch, engine, max_batch_bytes=50_000)
@@ -313,15 +313,14 @@ def test_wrong_settings_are_refused_by_name() -> None:
         BulkDecoder(group_rows=0)
 
 
-def test_without_numba_the_python_engine_serves_and_says_so(
+def test_without_numba_the_python_engine_decodes_and_logs_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def absent() -> None:
         raise ImportError("No module named 'numba'")
 
-    monkeypatch.setattr(bulk_decode_numba, "load_kernel", absent)
+    monkeypatch.setattr(compiled, "load_kernel", absent)
     decoder = BulkDecoder()
-    assert not decoder.is_compiled
     assert "one by one" in caplog.text
     batch = bytes(build_batch([(b"k", b"v")] * 3))
     assert [row for group in decoder.decode([batch]) for row in rows_of(group)] == expected_rows(batch)
@@ -333,10 +332,10 @@ def test_machine_code_is_never_cached_where_others_could_write(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    ours = bulk_decode_numba._private_temporary_directory()
+    ours = compiled._private_temporary_directory()
     assert os.stat(ours).st_mode & 0o777 == 0o700
-    assert bulk_decode_numba._private_temporary_directory() == ours
+    assert compiled._private_temporary_directory() == ours
     os.chmod(ours, 0o777)
-    fresh = bulk_decode_numba._private_temporary_directory()
+    fresh = compiled._private_temporary_directory()
     assert fresh != ours
     assert os.stat(fresh).st_mode & 0o777 == 0o700
