@@ -26,7 +26,7 @@ from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.controlled_shutdown import request_controlled_shutdown
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Moment
-from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
@@ -290,7 +290,7 @@ class Broker:
         self._closing("topic requests", topic_purgatory.shut_down)
         auto_topics = self._start_auto_topics(topics, controller)
         groups = self._start_groups(replicas, auto_topics, topics)
-        groups.loaded_listeners.append(lambda: topic_purgatory.check_and_complete(OFFSETS_TOPIC))
+        groups.shards.loaded_listeners.append(lambda: topic_purgatory.check_and_complete(OFFSETS_TOPIC))
         dispatcher = Dispatcher(
             Services(
                 config=config,
@@ -341,7 +341,7 @@ class Broker:
             on_fatal=self._on_fatal,
         )
         groups.start()
-        self._closing("groups", groups.stop)
+        self._closing("groups", groups.shards.stop)
         return groups
 
     def _start_auto_topics(self, topics: TopicAdmin, controller: Controller) -> AutoTopicCreation:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from barnabas.broker.config.broker_config import BrokerConfig
-from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC, new_offsets_topic
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, new_offsets_topic
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, is_retriable

@@ -2,11 +2,11 @@
 
 Every event of a group is handled under that group's lock: the rules return its effects, the records are
 queued for the log in that order, and the timer is set. Writing and answering follow without the lock. So
-groups do not wait for each other, nor for the disk.
+groups wait neither for each other nor for the disk.
 
-A shard loads, then serves, and closes permanently when the leadership ends. Requests in progress then get
-NOT_COORDINATOR. The log refuses records that are still queued, because it knows the shard's leader epoch.
-While the broker is fenced, the shard gets no requests, and its timers do not run.
+A shard loads, then serves, and closes permanently when the leadership ends. Waiting requests then get
+NOT_COORDINATOR, and the log refuses records that are still queued, because it knows the shard's leader epoch.
+While the broker is fenced, the shard gets no requests and no member's session expires.
 
 Called on the threads that handle requests, the purgatory's reaper (timers), the threads that settle appends,
 and the coordinator's own.
@@ -18,140 +18,156 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping
-from enum import Enum
+from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Final, TypeVar
 
+from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecord, Removed
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Append, Effects, GroupLimits, Moment
-from barnabas.broker.coordinators.group_loading import LoadedGroup
-from barnabas.broker.coordinators.offsets_appends import OffsetsAppends, in_batches
+from barnabas.broker.coordinators.group_log import GroupRecord, Record, StoredGroup
+from barnabas.broker.coordinators.group_records import (
+    from_bytes,
+    is_offset_key,
+    read_offset_key,
+    read_offset_value,
+)
+from barnabas.broker.coordinators.led_shards import ShardState
+from barnabas.broker.coordinators.offsets import LoadedOffset, is_of_earlier_topic
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.broker.purgatory import DelayedOperation, Reaper
-from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.errors import ErrorCode, MalformedFrame, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 
 logger = logging.getLogger(__name__)
 
 MAX_GROUPS: Final = 100_000
-"""Groups of one partition that requests may bring into being."""
-
+"""The groups of one partition that requests may create."""
 FENCED_RETRY_MS: Final = 500
-"""How soon at the earliest a group whose time has come looks again whether the broker may act."""
+"""The shortest time after which a group with a passed deadline checks again whether the broker is fenced."""
+MAX_REPORTED: Final = 10
+"""Unreadable records of one partition that are reported individually; the rest are counted."""
 
 T = TypeVar("T")
 Event = Callable[[Group, Moment], Effects]
-Removed = Callable[[ErrorCode], None]
-"""Told when tombstones are replicated, or the error of the log."""
 
 
-class ShardState(Enum):
-    """Loading becomes serving, or failed after an unforeseen error; each may become closed."""
+@dataclass(slots=True)
+class LoadedGroup:
+    """The records of one group; ``stored`` is None if the log only has offsets."""
 
-    LOADING = "loading"
-    SERVING = "serving"
-    FAILED = "failed"
-    CLOSED = "closed"
+    stored: StoredGroup | None = None
+    offsets: list[LoadedOffset] = field(default_factory=list)
+
+
+def groups_of(
+    records: Mapping[bytes, LastRecord],
+    partition: TopicPartition,
+    topic_ids: Mapping[str, TopicId] = MappingProxyType({}),
+) -> dict[str, LoadedGroup]:
+    """The groups in the last records of a log, without offsets of earlier topics of these names.
+
+    An unreadable record is logged and ignored: it has a later version, or belongs to another kind of group.
+    """
+    groups: dict[str, LoadedGroup] = {}
+    unreadable = 0
+    for key, (offset, value) in records.items():
+        try:
+            if is_offset_key(key):
+                group_id, name = read_offset_key(key)
+                committed = LoadedOffset(name, read_offset_value(value), offset)
+                if is_of_earlier_topic(name, committed.value, topic_ids):
+                    continue
+                group = groups.get(group_id)
+                if group is None:
+                    group = groups[group_id] = LoadedGroup()
+                group.offsets.append(committed)
+            else:
+                record = from_bytes(key, value)
+                if isinstance(record, GroupRecord):
+                    groups.setdefault(record.group_id, LoadedGroup()).stored = record.value
+        except MalformedFrame as error:
+            unreadable += 1
+            if unreadable <= MAX_REPORTED:
+                logger.warning("%s: the record at %d is ignored: %s", partition, offset, error)
+    if unreadable > MAX_REPORTED:
+        logger.warning("%s: %d records are ignored in all", partition, unreadable)
+    return groups
 
 
 class HostedGroup:
-    """A group and what guards it."""
+    """A group with its lock and its timer."""
 
     __slots__ = ("group", "is_gone", "lock", "timer")
 
     def __init__(self, group: Group) -> None:
         self.group = group
         self.lock = threading.Lock()
-        # Under the lock. One that is gone is in no table; who waited for its lock looks again.
+        # Under the lock. A group that is gone is in no table: a caller that waited for the lock looks again.
         self.is_gone = False
         self.timer: GroupTimer | None = None
 
 
 class GroupTimer(DelayedOperation):
-    """Rings at a deadline unless it is called off; nothing else completes it."""
+    """Calls ``expired`` at a deadline unless it is cancelled before by `force_complete`."""
 
-    def __init__(self, deadline_ms: int, reaper: Reaper, ring: Callable[[], None]) -> None:
+    def __init__(self, deadline_ms: int, reaper: Reaper, expired: Callable[[], None]) -> None:
         super().__init__(deadline_ms)
         self._reaper = reaper
-        self._ring = ring
+        self._expired = expired
 
     def try_complete(self) -> bool:
         return False
 
     def on_expiration(self) -> None:
-        self._ring()
+        self._expired()
 
     def on_complete(self) -> None:
         self._reaper.completed()
 
 
-class _Removal:
-    """Counts the appends that tombstones were divided into; tells the first error, or NONE, at the end."""
-
-    def __init__(self, removed: Removed) -> None:
-        self._removed = removed
-        self._lock = threading.Lock()
-        self._left = 1
-        self._error = ErrorCode.NONE
-
-    def expect(self, count: int) -> None:
-        with self._lock:
-            self._left += count
-
-    def settled(self, error: ErrorCode, offset: int = -1) -> None:
-        with self._lock:
-            self._left -= 1
-            if self._error == ErrorCode.NONE:
-                self._error = error
-            is_last = not self._left
-        if is_last:
-            self._removed(self._error)
-
-
-def _begun(effects: Effects, group: Group, now: Moment) -> Effects:
-    """The event of a group that was loaded with these effects, and is served from now on."""
+def _begin_serving(effects: Effects, group: Group, now: Moment) -> Effects:
+    """The first event of a group that was loaded with these effects."""
     group.restart_sessions(now)
     return effects
 
 
 class GroupShard:
-    """See the module. ``max_batch_bytes`` is how much the offsets topic takes in one batch."""
-
     def __init__(
         self,
         partition: TopicPartition,
         topic_id: TopicId | None,
         since: LeaderEpoch,
-        appends: OffsetsAppends,
+        log: CoordinatorLog[Record],
         *,
         limits: GroupLimits,
         reaper: Reaper,
         now: Callable[[], Moment],
-        max_batch_bytes: Callable[[], int],
         is_fenced: Callable[[], bool],
     ) -> None:
         self.partition = partition
-        # Of one that was deleted and made anew while this broker was away everything else may be the same.
+        # If the topic was recreated while this broker was away, only the id tells the leaderships apart.
         self.topic_id = topic_id
         self.since = since
-        self._appends = appends
+        self._log = log
         self._limits = limits
         self._reaper = reaper
         self._now = now
-        self._max_batch_bytes = max_batch_bytes
         self._is_fenced = is_fenced
         # Comes after a group's lock in the order of locks.
         self._lock = threading.Lock()
         self._groups: dict[str, HostedGroup] = {}
         self._state = ShardState.LOADING
 
+    # ---- from loading to the end, as `led_shards.Shard` describes it
+
     @property
     def state(self) -> ShardState:
         return self._state
 
     def check_serving(self) -> None:
-        """Raises COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR."""
         if self._state is ShardState.LOADING:
             raise api_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.partition} is being loaded")
         if self._state is ShardState.FAILED:
@@ -159,13 +175,11 @@ class GroupShard:
         if self._state is ShardState.CLOSED:
             raise api_error(ErrorCode.NOT_COORDINATOR, f"{self.partition} is led by another broker now")
 
-    # From loading to the end.
-
-    def load(self, found: Mapping[str, LoadedGroup]) -> bool:
-        """Serve these groups from now on; False when the shard was closed meanwhile."""
+    def load(self, records: Mapping[str, LoadedGroup]) -> bool:
+        """Serve these groups from now on; False if the shard was closed meanwhile."""
         now = self._now()
         loaded: list[tuple[HostedGroup, Effects]] = []
-        for group_id, of in found.items():
+        for group_id, of in records.items():
             group, effects = Group.load(group_id, of.stored, of.offsets, self.since, self._limits, now)
             loaded.append((HostedGroup(group), effects))
         with self._lock:
@@ -174,45 +188,42 @@ class GroupShard:
             self._groups = {hosted.group.group_id: hosted for hosted, _ in loaded}
             self._state = ShardState.SERVING
         for hosted, effects in loaded:
-            self._happen(hosted, partial(_begun, effects))
+            self._apply(hosted, partial(_begin_serving, effects))
         return True
 
     def fail(self) -> None:
-        """Loading met an unforeseen error: refuse requests until the leadership changes."""
         with self._lock:
             if self._state is ShardState.LOADING:
                 self._state = ShardState.FAILED
 
     def fence(self) -> None:
-        """Refuse requests from now on; `close` answers the waiting ones."""
         with self._lock:
             self._state = ShardState.CLOSED
 
     def close(self) -> None:
-        """The groups have another coordinator: answer all waiting requests."""
         self.fence()
         with self._lock:
             closed, self._groups = list(self._groups.values()), {}
         for hosted in closed:
-            self._happen_contained(hosted, lambda group, now: group.unload(now))
+            self._apply_contained(hosted, lambda group, now: group.unload(now))
 
-    # What happens to groups.
+    # ---- events of groups
 
-    def act(
+    def apply(
         self, group_id: str, event: Event, *, create: bool = True, removed: Removed | None = None
     ) -> bool:
-        """Let something happen to a group; False when there is no such group and none is to be made.
+        """Apply an event to a group; False if there is no such group and none is to be created.
 
-        ``removed`` hears what became of the tombstones, if any are due, else NONE. Raises as `check_serving`,
-        and COORDINATOR_NOT_AVAILABLE for one group too many.
+        ``removed`` is called with the outcome of the event's tombstones, or NONE without tombstones. Raises
+        as `check_serving`, and COORDINATOR_NOT_AVAILABLE for too many groups.
         """
         while (hosted := self._find(group_id, create)) is not None:
-            if self._happen(hosted, event, removed):
+            if self._apply(hosted, event, removed):
                 return True
         return False
 
-    def look(self, group_id: str, view: Callable[[Group, Moment], T]) -> T | None:
-        """Ask a group for what at most moves its deadlines on; None when there is no such group.
+    def read(self, group_id: str, view: Callable[[Group, Moment], T]) -> T | None:
+        """The result of a call without effects, which may at most extend sessions; None without the group.
 
         Raises as `check_serving`.
         """
@@ -223,16 +234,15 @@ class GroupShard:
         return None
 
     def groups(self) -> list[Group]:
-        """A snapshot; of a group without its lock only what is one reference may be read."""
+        """A snapshot. Without a group's lock, only what is a single reference may be read."""
         with self._lock:
             return [hosted.group for hosted in self._groups.values()]
 
-    def for_all(self, event: Event) -> None:
-        """Let something happen to every group."""
+    def apply_to_all(self, event: Event) -> None:
         with self._lock:
             hosted_groups = list(self._groups.values())
         for hosted in hosted_groups:
-            self._happen_contained(hosted, event)
+            self._apply_contained(hosted, event)
 
     def _find(self, group_id: str, create: bool) -> HostedGroup | None:
         self.check_serving()
@@ -252,73 +262,67 @@ class GroupShard:
                 self._groups[group_id] = hosted
             return hosted
 
-    def _happen_contained(self, hosted: HostedGroup, event: Event) -> None:
-        """`_happen` for one of many groups: an unforeseen error must not keep the event from the others."""
+    def _apply_contained(self, hosted: HostedGroup, event: Event) -> None:
+        """`_apply` for one of many groups: an unforeseen error must not keep the event from the others."""
         try:
-            self._happen(hosted, event)
+            self._apply(hosted, event)
         except InvariantViolation:
             raise
         except Exception:
             logger.critical("group %r failed by an unforeseen error", hosted.group.group_id, exc_info=True)
 
-    def _happen(self, hosted: HostedGroup, event: Event, removed: Removed | None = None) -> bool:
-        """Let an event happen and carry out what follows; False when the group has gone."""
-        removal = None if removed is None else _Removal(removed)
+    def _apply(self, hosted: HostedGroup, event: Event, removed: Removed | None = None) -> bool:
+        """Apply an event and carry out its effects; False if the group is gone."""
         with hosted.lock:
             if hosted.is_gone:
                 return False
             effects = event(hosted.group, self._now())
-            refused = self._put(hosted, effects.appends, removal)
+            refused = self._enqueue(hosted, effects.appends, removed)
             self._set_timer(hosted)
             self._drop_if_done(hosted)
         self._carry_out(effects, refused)
-        if removal is not None:
-            removal.settled(ErrorCode.NONE)
+        if removed is not None and all(append.number is not None for append in effects.appends):
+            removed(ErrorCode.NONE)
         return True
 
-    def _put(
-        self, hosted: HostedGroup, appends: list[Append], removal: _Removal | None
+    def _enqueue(
+        self, hosted: HostedGroup, appends: list[Append], removed: Removed | None
     ) -> list[Callable[[], None]]:
-        """Put records in line; what is to be told, without the lock, of those for which there is no room."""
+        """Queue the appends; returns the calls that report the refused ones, to be made without the lock."""
         refused: list[Callable[[], None]] = []
         for append in appends:
             if append.number is None:
-                parts = in_batches(append.records, self._max_batch_bytes())
-                settled = self._tombstones_settled if removal is None else removal.settled
-                if removal is not None:
-                    removal.expect(len(parts))
-            else:
-                parts = [append.records]
-                settled = partial(self._settled, hosted, append.number)
-            for records in parts:
-                if not self._appends.put(records, settled, is_removal=append.number is None):
-                    refused.append(partial(settled, ErrorCode.NOT_ENOUGH_REPLICAS, -1))
+                self._log.enqueue_removal(append.records, removed or self._removed)
+                continue
+            settled = partial(self._settled, hosted, append.number)
+            if not self._log.enqueue(append.records, settled):
+                refused.append(partial(settled, ErrorCode.NOT_ENOUGH_REPLICAS, -1))
         return refused
 
     def _settled(self, hosted: HostedGroup, number: int, error: ErrorCode, offset: int) -> None:
-        """The outcome of an append; a group that has gone meanwhile hears of it too, for clients wait."""
+        """Pass the outcome of an append on, also to a group that is gone: its clients wait."""
         with hosted.lock:
             effects = hosted.group.appended(number, error, offset, self._now())
-            refused = self._put(hosted, effects.appends, None)
+            refused = self._enqueue(hosted, effects.appends, None)
             if not hosted.is_gone:
                 self._set_timer(hosted)
                 self._drop_if_done(hosted)
         self._carry_out(effects, refused)
 
-    def _tombstones_settled(self, error: ErrorCode, offset: int) -> None:
+    def _removed(self, error: ErrorCode) -> None:
         if error != ErrorCode.NONE and self._state is ShardState.SERVING:
             logger.warning("%s: tombstones were not written: %s", self.partition, error.name)
 
     def _carry_out(self, effects: Effects, refused: list[Callable[[], None]]) -> None:
         for token, response in effects.answers:
             token(response)
-        for tell in refused:
-            tell()
+        for report in refused:
+            report()
         if effects.appends:
-            self._appends.flush()
+            self._log.flush()
 
     def _drop_if_done(self, hosted: HostedGroup) -> None:
-        """Forget a group that is dead, or that is as one that never was."""
+        """Forget a group that is dead, or equal to a new one."""
         group = hosted.group
         is_blank = (
             group.state is GroupState.EMPTY
@@ -336,33 +340,33 @@ class GroupShard:
             if self._groups.get(group.group_id) is hosted:
                 del self._groups[group.group_id]
 
-    # Time.
+    # ---- time
 
     def _set_timer(self, hosted: HostedGroup, not_before_ms: float = -math.inf) -> None:
-        """See that a timer rings no later than the group's deadline; one that is early sets the next."""
+        """Have a timer expire no later than the group's deadline; an early timer sets the next one."""
         deadline_ms = max(hosted.group.next_deadline_ms, not_before_ms)
         timer = hosted.timer
         if deadline_ms == math.inf or (timer is not None and timer.deadline_ms <= deadline_ms):
             return
         if timer is not None:
             timer.force_complete()
-        hosted.timer = GroupTimer(math.ceil(deadline_ms), self._reaper, partial(self._ring, hosted))
+        hosted.timer = GroupTimer(math.ceil(deadline_ms), self._reaper, partial(self._timer_expired, hosted))
         self._reaper.schedule(hosted.timer)
 
-    def _ring(self, hosted: HostedGroup) -> None:
+    def _timer_expired(self, hosted: HostedGroup) -> None:
         if self._is_fenced():
-            self._put_off(hosted)
+            self._postpone(hosted)
             return
 
         def tick(group: Group, now: Moment) -> Effects:
-            # One that rang too late to be called off finds its successor here, which goes on.
+            # A timer that expired before it could be cancelled finds its successor here and leaves it.
             if hosted.timer is not None and hosted.timer.is_completed:
                 hosted.timer = None
             return group.tick(now)
 
-        self._happen(hosted, tick)
+        self._apply(hosted, tick)
 
-    def _put_off(self, hosted: HostedGroup) -> None:
+    def _postpone(self, hosted: HostedGroup) -> None:
         """The broker is fenced and gets no heartbeats: restart all sessions until it may act again."""
         with hosted.lock:
             if hosted.is_gone:
@@ -371,5 +375,5 @@ class GroupShard:
             hosted.group.restart_sessions(now)
             if hosted.timer is not None and hosted.timer.is_completed:
                 hosted.timer = None
-            # What was to happen otherwise has to wait, and is late already.
+            # Other deadlines have passed already, and wait until the broker may act.
             self._set_timer(hosted, not_before_ms=now.monotonic_ms + FENCED_RETRY_MS)

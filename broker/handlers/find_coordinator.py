@@ -26,7 +26,7 @@ def handle(services: Services, request: ApiRequest) -> None:
         _answer(services, request)
         return
     if not is_there(services):
-        services.groups.have_topic_made()
+        services.groups.topic.create()
     when_there(services, request.answering(lambda: _answer(services, request)))
 
 
@@ -55,7 +55,7 @@ def _find(services: Services, request: ApiRequest, key_type: int, key: str) -> C
         message = f"coordinators of type {key_type} are not known; expected 0 (group) or 1 (transaction)"
         return _not_found(key, ErrorCode.INVALID_REQUEST, message)
     try:
-        broker_id, endpoint = services.groups.find(key, request.peer.listener_name)
+        broker_id, endpoint = services.groups.topic.coordinator_of(key, request.peer.listener_name)
     except ApiError as error:
         return _not_found(key, error.code, error.text)
     return Coordinator(key=key, node_id=broker_id, host=endpoint.host, port=endpoint.port)

@@ -77,7 +77,7 @@ def handle_join(services: Services, request: ApiRequest) -> None:
         return group.join(body, client, answer, now, options)
 
     try:
-        shard_of(services, body.group_id).act(body.group_id, join)
+        shard_of(services, body.group_id).apply(body.group_id, join)
     except ApiError as error:
         answer(JoinGroupResponse(error_code=error.code, protocol_name=None, member_id=body.member_id))
 
@@ -89,7 +89,7 @@ def handle_sync(services: Services, request: ApiRequest) -> None:
         return group.sync(body, request.respond, now)
 
     try:
-        shard_of(services, body.group_id).act(body.group_id, sync)
+        shard_of(services, body.group_id).apply(body.group_id, sync)
     except ApiError as error:
         code = error.code
         if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -102,7 +102,7 @@ def handle_heartbeat(services: Services, request: ApiRequest) -> None:
     code: int | None
     try:
         shard = shard_of(services, body.group_id)
-        code = shard.look(body.group_id, lambda group, now: group.heartbeat(body, now))
+        code = shard.read(body.group_id, lambda group, now: group.heartbeat(body, now))
     except ApiError as error:
         code = error.code
         if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -124,7 +124,7 @@ def handle_leave(services: Services, request: ApiRequest) -> None:
         return group.leave(leaving, answer, now)
 
     try:
-        shard_of(services, body.group_id).act(body.group_id, leave)
+        shard_of(services, body.group_id).apply(body.group_id, leave)
     except ApiError as error:
         request.respond(LeaveGroupResponse(error_code=error.code))
 
@@ -150,7 +150,7 @@ def _answer_describe(services: Services, request: ApiRequest) -> None:
 
 def _describe(services: Services, group_id: str) -> DescribedGroup:
     try:
-        found = services.groups.shard_of(group_id).look(group_id, lambda group, now: group.describe())
+        found = services.groups.shard_of(group_id).read(group_id, lambda group, now: group.describe())
     except ApiError as error:
         return DescribedGroup(error_code=error.code, group_id=group_id)
     return DescribedGroup(group_id=group_id, group_state=_DEAD) if found is None else found
@@ -207,7 +207,7 @@ def _delete(services: Services, group_id: str, result: DeletableGroupResult, ans
         answers.one_is_done()
 
     try:
-        if services.groups.shard_of(group_id).act(group_id, delete, create=False, removed=removed):
+        if services.groups.shard_of(group_id).apply(group_id, delete, create=False, removed=removed):
             return
         result.error_code = ErrorCode.GROUP_ID_NOT_FOUND
     except ApiError as error:

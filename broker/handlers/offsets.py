@@ -77,7 +77,7 @@ def handle_commit(services: Services, request: ApiRequest) -> None:
         is_outsider = body.generation_id_or_member_epoch < 0
         if len(unknown) == len(names):
             answer({})
-        elif not shard.act(body.group_id, commit, create=is_outsider):
+        elif not shard.apply(body.group_id, commit, create=is_outsider):
             answer(dict.fromkeys(names, ErrorCode.ILLEGAL_GENERATION))
     except ApiError as error:
         answer(dict.fromkeys(names, error.code))
@@ -157,7 +157,7 @@ def _fetch(
         ]
     try:
         shard = services.groups.shard_of(asked.group_id)
-        found = shard.look(asked.group_id, lambda group, now: group.fetch(names, require_stable))
+        found = shard.read(asked.group_id, lambda group, now: group.fetch(names, require_stable))
     except ApiError as error:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
     if found is None:
@@ -219,7 +219,7 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
 
     try:
         shard = shard_of(services, body.group_id)
-        if not shard.act(body.group_id, delete, create=False, removed=removed):
+        if not shard.apply(body.group_id, delete, create=False, removed=removed):
             request.respond(OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
     except ApiError as error:
         request.respond(OffsetDeleteResponse(error_code=error.code))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.metadata import Delayed
 from barnabas.broker.handlers.services import Services
 
@@ -23,7 +23,7 @@ _WAIT_MS: Final = 3_000
 
 def is_there(services: Services) -> bool:
     """Whether this broker knows the offsets topic."""
-    return OFFSETS_TOPIC in services.metadata.current.topics
+    return services.groups.topic.is_known
 
 
 def when_there(services: Services, answer: Callable[[], None]) -> None:

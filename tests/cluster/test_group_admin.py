@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.client import blocking
 from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.consumer.consumer import Consumer

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from barnabas.broker.coordinators import group_coordinator, group_loading
+from barnabas.broker.coordinators import led_shards
+from barnabas.broker.coordinators.coordinator_log import last_records
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Effects
-from barnabas.broker.coordinators.group_shard import GroupShard, ShardState
+from barnabas.broker.coordinators.group_shard import GroupShard
+from barnabas.broker.coordinators.led_shards import LedShards, ShardState
 from barnabas.broker.coordinators.members import Member, Members
 from barnabas.broker.coordinators.rebalance import Rebalance
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -80,13 +81,13 @@ def the_leader_need_not_have_joined(setattr_: SetAttr) -> None:
 
 def a_shard_outlives_its_leadership(setattr_: SetAttr) -> None:
     """The coordinator keeps its shard when the broker no longer leads the partition."""
-    changed = GroupCoordinator.role_changed
+    changed = LedShards.role_changed
 
-    def hoarding(self: GroupCoordinator, name: Any) -> None:
+    def hoarding(self: LedShards[GroupShard], name: Any) -> None:
         if name.partition not in self._shards:
             changed(self, name)
 
-    setattr_(GroupCoordinator, "role_changed", hoarding)
+    setattr_(LedShards, "role_changed", hoarding)
 
 
 def loading_ends_at_the_high_watermark(setattr_: SetAttr) -> None:
@@ -96,15 +97,12 @@ def loading_ends_at_the_high_watermark(setattr_: SetAttr) -> None:
         def __init__(self, log: Any, end: int) -> None:
             self.log_start_offset, self.log_end_offset, self.read = log.log_start_offset, end, log.read
 
-    def short(self: GroupCoordinator, shard: GroupShard) -> int | None:
+    def short(self: LedShards[GroupShard], shard: GroupShard) -> Any:
         partition = self._replicas.partition(shard.partition)
         log: Any = Committed(partition.log, partition.high_watermark)
-        records = group_loading.last_records(log, lambda: shard.state is ShardState.LOADING)
-        if records is None or not shard.load(group_loading.groups_of(records, shard.partition)):
-            return None
-        return len(records)
+        return last_records(log, lambda: shard.state is ShardState.LOADING)
 
-    setattr_(GroupCoordinator, "_loaded", short)
+    setattr_(LedShards, "_last_records", short)
 
 
 def requests_are_served_while_groups_are_loaded(setattr_: SetAttr) -> None:
@@ -116,9 +114,6 @@ def requests_are_served_while_groups_are_loaded(setattr_: SetAttr) -> None:
 
 
 def loading_keeps_the_first_record_of_a_key(setattr_: SetAttr) -> None:
-    groups_of = group_coordinator.groups_of
-    last_records = group_coordinator.last_records
-
     def first(log: Any, is_wanted: Any) -> Any:
         found = last_records(log, is_wanted)
         seen: dict[bytes, Any] = {}
@@ -129,8 +124,7 @@ def loading_keeps_the_first_record_of_a_key(setattr_: SetAttr) -> None:
                     seen.setdefault(key, (offset, value))
         return None if found is None else {key: seen[key] for key in found}
 
-    setattr_(group_coordinator, "last_records", first)
-    setattr_(group_coordinator, "groups_of", groups_of)
+    setattr_(led_shards, "last_records", first)
 
 
 def appends_that_fail_are_settled_as_done(setattr_: SetAttr) -> None:
@@ -142,13 +136,13 @@ def appends_that_fail_are_settled_as_done(setattr_: SetAttr) -> None:
     setattr_(GroupShard, "_settled", hopeful)
 
 
-def timers_ring_once(setattr_: SetAttr) -> None:
+def timers_expire_once(setattr_: SetAttr) -> None:
     """A timer that fires before its group's deadline is not set again."""
 
     def silent(self: GroupShard, hosted: Any) -> None:
-        self._happen(hosted, lambda group, now: group.tick(now))
+        self._apply(hosted, lambda group, now: group.tick(now))
 
-    setattr_(GroupShard, "_ring", silent)
+    setattr_(GroupShard, "_timer_expired", silent)
 
 
 MUTATIONS: dict[Mutation, int] = {
@@ -164,6 +158,6 @@ MUTATIONS: dict[Mutation, int] = {
     requests_are_served_while_groups_are_loaded: 15,
     loading_keeps_the_first_record_of_a_key: 5,
     appends_that_fail_are_settled_as_done: 0,
-    timers_ring_once: 0,
+    timers_expire_once: 0,
 }
 """The search starts at the given seed to save time."""

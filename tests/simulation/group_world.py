@@ -24,8 +24,9 @@ from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.group_log import Record
 from barnabas.broker.coordinators.group_records import from_bytes
-from barnabas.broker.coordinators.group_shard import GroupShard, ShardState
-from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
+from barnabas.broker.coordinators.group_shard import GroupShard
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
+from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.handlers import groups as group_handlers
 from barnabas.broker.handlers import offsets as offset_handlers
 from barnabas.protocol.errors import ApiError
@@ -136,8 +137,7 @@ class GroupWorld(World):
             now=lambda: Moment(broker.now_ms(), EPOCH_MS + int(self.now_ms)),
             on_fatal=_raise,
         )
-        broker.replicas.role_listeners.append(coordinator.role_changed)
-        broker.metadata.on_deletion(coordinator.topics_deleted)
+        coordinator.listen()
 
     # Time
 
@@ -206,7 +206,7 @@ class GroupWorld(World):
         self.work_off(broker.id)
         if self.random.random() < 0.5:
             # Loading takes time.
-            while self.coordinators[broker.id].run_once():
+            while self.coordinators[broker.id].shards.run_once():
                 continue
         self.judge.check(broker)
 
@@ -249,7 +249,7 @@ class GroupWorld(World):
         if asked is None:
             return None
         try:
-            found = self.coordinators[asked.id].find(GROUP_ID, LISTENER)
+            found = self.coordinators[asked.id].topic.coordinator_of(GROUP_ID, LISTENER)
         except ApiError:
             return None
         return self.brokers[found.broker_id]
@@ -288,7 +288,7 @@ class GroupWorld(World):
     # Questions
 
     def shard_of(self, broker: SimBroker) -> GroupShard | None:
-        return self.coordinators[broker.id]._shards.get(0)
+        return self.coordinators[broker.id].shards._shards.get(0)
 
     def groups_of(self, broker: SimBroker) -> list[Group]:
         shard = self.shard_of(broker) if broker.is_up else None

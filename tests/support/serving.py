@@ -10,7 +10,7 @@ from barnabas.broker.auto_topics import AutoTopicCreation
 from barnabas.broker.config.broker_config import config_from
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Moment
-from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.services import Services
@@ -232,11 +232,11 @@ class Serving:
             now=lambda: Moment(self.managed.now_ms(), self.wall_ms),
             on_fatal=fatal,
         )
-        manager.role_listeners.append(self.groups.role_changed)
-        self.managed.metadata.on_deletion(self.groups.topics_deleted)
-        self.managed.metadata.on_update(self.groups.topics_changed)
+        self.groups.listen()
         self.topic_purgatory = Purgatory("topics", self.managed.reaper)
-        self.groups.loaded_listeners.append(lambda: self.topic_purgatory.check_and_complete(OFFSETS_TOPIC))
+        self.groups.shards.loaded_listeners.append(
+            lambda: self.topic_purgatory.check_and_complete(OFFSETS_TOPIC)
+        )
         metadata = self.managed.metadata
         metadata.on_update(lambda names: [self.topic_purgatory.check_and_complete(name) for name in names])
         self._dispatch = Dispatcher(

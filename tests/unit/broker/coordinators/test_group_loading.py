@@ -1,4 +1,4 @@
-"""Loading: the last record of each key counts, over many segments; what is not understood is left out."""
+"""Loading: the last record of each key counts, over many segments; what is not understood is ignored."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.coordinators.group_loading import (
-    MAX_REPORTED,
-    LoadedGroup,
-    groups_of,
-    last_records,
-    without_collection,
-)
+from barnabas.broker.coordinators.coordinator_log import last_records, without_collection
 from barnabas.broker.coordinators.group_log import (
     GroupRecord,
     OffsetAndMetadata,
@@ -24,6 +18,7 @@ from barnabas.broker.coordinators.group_log import (
     StoredGroup,
 )
 from barnabas.broker.coordinators.group_records import to_bytes
+from barnabas.broker.coordinators.group_shard import MAX_REPORTED, LoadedGroup, groups_of
 from barnabas.broker.coordinators.offsets import LoadedOffset
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
@@ -130,8 +125,8 @@ def test_unreadable_records_are_reported_but_not_without_end(
         assert load(log) == {"a": LoadedGroup(None, [LoadedOffset(TOPIC, OffsetAndMetadata(1, 1_000), 17)])}
     reported = [record.getMessage() for record in caplog.records]
     assert len(reported) == MAX_REPORTED + 1
-    assert "the record at 0 is left out: a key of version 9" in reported[0]
-    assert "17 records are left out in all" in reported[-1]
+    assert "the record at 0 is ignored: a key of version 9" in reported[0]
+    assert "17 records are ignored in all" in reported[-1]
 
 
 def test_a_damaged_batch_ends_the_loading(log: Log) -> None:

@@ -14,8 +14,8 @@ from barnabas.broker.coordinators import group_coordinator
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
 from barnabas.broker.coordinators.group_records import from_bytes, to_bytes
-from barnabas.broker.coordinators.group_shard import ShardState
-from barnabas.broker.coordinators.offsets_topic import OFFSETS_TOPIC
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
+from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from barnabas.broker.log.appending import parse_produced
 from barnabas.deploy.process import wait_until
@@ -67,7 +67,7 @@ def learn(serving: Serving, leader: int = 1) -> None:
 
 def work(serving: Serving) -> None:
     """What the coordinator's thread has to do."""
-    while serving.groups.run_once():
+    while serving.groups.shards.run_once():
         pass
 
 
@@ -220,7 +220,7 @@ def test_groups_that_cannot_be_loaded_fail_their_partition_until_leadership_chan
     lead(serving, epoch=2)
     work(serving)
     assert serving.managed.manager.failed.reasons() == {}
-    assert serving.groups._shards[0].state is ShardState.SERVING
+    assert serving.groups.shards._shards[0].state is ShardState.SERVING
 
 
 @pytest.mark.parametrize("version", [None, 0, 1, 2, 3, 4])
@@ -775,13 +775,13 @@ def test_offsets_of_a_topic_that_this_broker_does_not_know_yet_stay(hosting: Ser
 
 def test_the_coordinator_keeps_no_names_of_deleted_topics(hosting: Serving) -> None:
     """A cluster may create and delete topics for years."""
-    update, kept = hosting.managed.metadata.update, len(hosting.groups._checked)
+    update, kept = hosting.managed.metadata.update, len(hosting.groups._topic_ids)
     for number in range(20):
         topic_id = uuid.UUID(int=100 + number)
         update(metadata(LIVE, led_by(1), topic=f"short-{number}", topic_id=topic_id))
         update(metadata(LIVE, led_by(-2), topic=f"short-{number}", topic_id=topic_id))
     work(hosting)
-    assert len(hosting.groups._checked) == kept
+    assert len(hosting.groups._topic_ids) == kept
 
 
 def recreate(serving: Serving, topic: str) -> None:
@@ -1042,7 +1042,7 @@ def test_a_new_epoch_of_the_same_leader_changes_nothing(hosting: Serving) -> Non
     first = hosting.call(join())
     waiting = hosting.send(join(member=first.member_id))
     lead(hosting, epoch=1)
-    assert not hosting.groups.run_once()
+    assert not hosting.groups.shards.run_once()
     hosting.managed.pass_time(3_000)
     assert waiting.response.error_code == NONE
 
@@ -1094,11 +1094,11 @@ def test_a_log_that_cannot_be_read_keeps_its_groups_loading(
         spoilt[-1] ^= 1
         return found._replace(records=memoryview(spoilt))
 
-    monkeypatch.setattr("barnabas.broker.coordinators.group_coordinator.RETRY_MS", 0)
+    monkeypatch.setattr("barnabas.broker.coordinators.led_shards.RETRY_MS", 0)
     monkeypatch.setattr(log, "read", damaged)
     # The closing of the shard before, and one try.
-    assert hosting.groups.run_once()
-    assert hosting.groups.run_once()
+    assert hosting.groups.shards.run_once()
+    assert hosting.groups.shards.run_once()
     assert hosting.call(fetch()).groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     monkeypatch.setattr(log, "read", whole)
     work(hosting)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from barnabas.broker.config.broker_config import config_from
-from barnabas.broker.coordinators.offsets_topic import java_hash, new_offsets_topic, partition_of
+from barnabas.broker.coordinators.internal_topic import java_hash, new_offsets_topic, partition_of
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,300 @@
+"""Queued appends become one batch, in order; each append gets its outcome once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from barnabas.broker.coordinators.coordinator_log import MAX_WAITING, CoordinatorLog, Settled
+from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
+from barnabas.broker.coordinators.group_records import from_bytes, to_bytes
+from barnabas.broker.log.appending import ProducedBatches
+from barnabas.broker.replication.appending import AppendOutcome
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import LeaderEpoch, TopicPartition
+from barnabas.protocol.records import decode_records
+
+PARTITION = TopicPartition("__consumer_offsets", 3)
+Outcome = tuple[str, ErrorCode, int]
+
+
+def committed(group: str, offset: int = 1, metadata: str = "") -> OffsetRecord:
+    value = OffsetAndMetadata(offset, 1_000, metadata=metadata)
+    return OffsetRecord(group, TopicPartition("topic", 0), value)
+
+
+class FakeReplicas:
+    """Answers an append when the test says so, or at once."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Record]] = []
+        self.open: list[Callable[[list[AppendOutcome]], None]] = []
+        self.at_once = False
+        self.error = ErrorCode.NONE
+        self.arguments: list[tuple[int, int, LeaderEpoch | None]] = []
+        self.below_min_isr: list[bool] = []
+        self.woken = 0
+        self.end = 100
+
+    def append(
+        self,
+        acks: int,
+        timeout_ms: int,
+        batches: Sequence[tuple[TopicPartition, ProducedBatches]],
+        answer: Callable[[list[AppendOutcome]], None],
+        *,
+        since: LeaderEpoch | None = None,
+        below_min_isr: bool = False,
+    ) -> None:
+        ((name, produced),) = batches
+        assert name == PARTITION
+        self.below_min_isr.append(below_min_isr)
+        self.arguments.append((acks, timeout_ms, since))
+        records = decode_records(produced.view)
+        self.batches.append([from_bytes(record.key or b"", record.value) for record in records])
+        self.open.append(answer)
+        if self.at_once:
+            self.settle()
+
+    def settle(self) -> None:
+        answer = self.open.pop(0)
+        offset = -1 if self.error else self.end
+        self.end += len(self.batches[-1])
+        answer([AppendOutcome(PARTITION, self.error, base_offset=offset)])
+
+    def wake_followers(self) -> None:
+        self.woken += 1
+
+
+class Rig:
+    def __init__(self, max_batch_bytes: int = 1 << 20) -> None:
+        self.replicas = FakeReplicas()
+        self.outcomes: list[Outcome] = []
+        self.log = CoordinatorLog[Record](
+            cast("ReplicaManager", self.replicas),
+            PARTITION,
+            LeaderEpoch(7),
+            encode=to_bytes,
+            timeout_ms=5_000,
+            max_batch_bytes=lambda: max_batch_bytes,
+            wall_clock_ms=lambda: 1_234,
+        )
+
+    def settled(self, name: str) -> Settled:
+        return lambda error, offset: self.outcomes.append((name, error, offset))
+
+    def enqueue(self, name: str, *records: Record) -> None:
+        assert self.log.enqueue(records or (committed(name),), self.settled(name))
+
+
+def test_it_is_written_with_all_acks_and_fenced_by_the_epoch_since_which_it_leads() -> None:
+    rig = Rig()
+    rig.enqueue("a")
+    rig.log.flush()
+    assert rig.replicas.arguments == [(-1, 5_000, 7)]
+    assert rig.replicas.woken == 1
+    assert rig.outcomes == []
+    rig.replicas.settle()
+    assert rig.outcomes == [("a", ErrorCode.NONE, 100)]
+
+
+def test_what_gathers_while_a_batch_is_under_way_becomes_the_next_one() -> None:
+    rig = Rig()
+    rig.enqueue("a")
+    rig.log.flush()
+    rig.enqueue("b", committed("b", 1), committed("b", 2))
+    rig.enqueue("c")
+    rig.log.flush()
+    assert len(rig.replicas.batches) == 1
+    rig.replicas.settle()
+    assert rig.replicas.batches[1] == [committed("b", 1), committed("b", 2), committed("c")]
+    rig.replicas.settle()
+    # Each is told where its own first record stands.
+    assert rig.outcomes == [
+        ("a", ErrorCode.NONE, 100),
+        ("b", ErrorCode.NONE, 101),
+        ("c", ErrorCode.NONE, 103),
+    ]
+
+
+def test_an_error_is_told_to_all_of_the_batch_and_the_next_goes_on() -> None:
+    rig = Rig()
+    rig.enqueue("a")
+    rig.enqueue("b")
+    rig.replicas.error = ErrorCode.NOT_ENOUGH_REPLICAS
+    rig.log.flush()
+    rig.enqueue("c")
+    rig.replicas.settle()
+    refused = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert rig.outcomes == [("a", refused, -1), ("b", refused, -1)]
+    rig.replicas.error = ErrorCode.NONE
+    rig.replicas.settle()
+    assert rig.outcomes[2][:2] == ("c", ErrorCode.NONE)
+
+
+def test_a_batch_is_no_larger_than_the_topic_takes_unless_one_append_alone_is() -> None:
+    rig = Rig(max_batch_bytes=400)
+    rig.replicas.at_once = True
+    for name in ("a", "b"):
+        rig.enqueue(name, committed(name, metadata="x" * 150))
+    rig.enqueue("c", committed("c", metadata="x" * 500))
+    rig.enqueue("d")
+    rig.log.flush()
+    assert [[record.group_id for record in batch] for batch in rig.replicas.batches] == [
+        ["a"],
+        ["b"],
+        ["c"],
+        ["d"],
+    ]
+    assert [name for name, _, _ in rig.outcomes] == ["a", "b", "c", "d"]
+
+
+def test_appends_that_are_answered_at_once_and_bring_forth_others_do_not_grow_the_stack() -> None:
+    rig = Rig()
+    rig.replicas.at_once = True
+    left = 5_000
+
+    def again(error: ErrorCode, offset: int) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            rig.log.enqueue((committed("a"),), again)
+            rig.log.flush()
+
+    rig.log.enqueue((committed("a"),), again)
+    rig.log.flush()
+    assert len(rig.replicas.batches) == 5_001
+
+
+def test_one_too_many_is_refused() -> None:
+    rig = Rig()
+    for _ in range(MAX_WAITING):
+        rig.enqueue("a")
+    assert not rig.log.enqueue((committed("b"),), rig.settled("b"))
+    rig.replicas.at_once = True
+    rig.log.flush()
+    assert len(rig.outcomes) == MAX_WAITING
+    assert rig.log.enqueue((committed("b"),), rig.settled("b"))
+
+
+def test_tombstones_are_written_whatever_the_isr_and_however_many_appends_wait() -> None:
+    rig = Rig()
+    for _ in range(MAX_WAITING):
+        rig.enqueue("a")
+    tombstone = OffsetRecord("a", TopicPartition("topic", 0), None)
+    errors: list[ErrorCode] = []
+    rig.log.enqueue_removal([tombstone], errors.append)
+    assert not rig.log.enqueue((committed("b"),), rig.settled("b"))
+    rig.replicas.at_once = True
+    rig.log.flush()
+    # In a batch of their own, so that commits are still refused.
+    assert rig.replicas.batches[-1] == [tombstone]
+    assert rig.replicas.below_min_isr == [False] * (len(rig.replicas.batches) - 1) + [True]
+    assert errors == [ErrorCode.NONE]
+
+
+def test_tombstones_are_divided_as_the_limit_requires_and_reported_once() -> None:
+    rig = Rig(max_batch_bytes=500)
+    offsets = [OffsetRecord("g", TopicPartition("topic", index), None) for index in range(100)]
+    tombstones = [*offsets, GroupRecord("g", None)]
+    errors: list[ErrorCode] = []
+    rig.log.enqueue_removal(tombstones, errors.append)
+    rig.log.flush()
+    rig.replicas.error = ErrorCode.REQUEST_TIMED_OUT
+    rig.replicas.settle()
+    rig.replicas.error = ErrorCode.NONE
+    while rig.replicas.open:
+        assert errors == []
+        rig.replicas.settle()
+    assert errors == [ErrorCode.REQUEST_TIMED_OUT]
+    assert len(rig.replicas.batches) > 5
+    assert [record for batch in rig.replicas.batches for record in batch] == tombstones
+
+
+def test_a_name_that_the_format_cannot_say_is_told_and_hinders_nobody() -> None:
+    rig = Rig()
+    rig.replicas.at_once = True
+    rig.enqueue("a")
+    rig.enqueue("long", committed("g" * 40_000))
+    rig.enqueue("b")
+    rig.log.flush()
+    assert [[record.group_id for record in batch] for batch in rig.replicas.batches] == [["a", "b"]]
+    assert sorted(rig.outcomes) == [
+        ("a", ErrorCode.NONE, 100),
+        ("b", ErrorCode.NONE, 101),
+        ("long", ErrorCode.MESSAGE_TOO_LARGE, -1),
+    ]
+    rig.enqueue("long", committed("g" * 40_000))
+    rig.log.flush()
+    assert rig.outcomes[-1] == ("long", ErrorCode.MESSAGE_TOO_LARGE, -1)
+    rig.enqueue("c")
+    rig.log.flush()
+    assert rig.outcomes[-1] == ("c", ErrorCode.NONE, 102)
+
+
+def test_many_threads_have_all_their_records_written_once_and_each_in_its_own_order() -> None:
+    rig = Rig()
+    rig.replicas.at_once = True
+
+    def work(name: str) -> None:
+        for offset in range(500):
+            rig.enqueue(name, committed(name, offset))
+            rig.log.flush()
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rig.log.flush()
+    written = [record for batch in rig.replicas.batches for record in batch]
+    assert len(written) == len(rig.outcomes) == 2_000
+    for name in "abcd":
+        own = [record for record in written if record.group_id == name]
+        assert own == [committed(name, offset) for offset in range(500)]
+
+
+def fail(*_: object) -> None:
+    raise ZeroDivisionError("a bug")
+
+
+def test_an_outcome_that_cannot_be_handled_keeps_no_other_from_being_told() -> None:
+    rig = Rig()
+    rig.replicas.at_once = True
+    for records in ((committed("g" * 40_000),), (committed("a"),)):
+        rig.log.enqueue(records, fail)
+    rig.enqueue("b")
+    rig.log.flush()
+    assert rig.outcomes == [("b", ErrorCode.NONE, 101)]
+    rig.enqueue("c")
+    rig.log.flush()
+    assert rig.outcomes[1:] == [("c", ErrorCode.NONE, 102)]
+
+
+@pytest.mark.parametrize("is_answered_later", [False, True])
+def test_an_append_that_fails_is_told_once_and_the_next_is_written(
+    monkeypatch: pytest.MonkeyPatch, is_answered_later: bool
+) -> None:
+    rig = Rig()
+    append = rig.replicas.append
+
+    def buggy(*arguments: Any, **options: Any) -> None:
+        if is_answered_later:
+            append(*arguments, **options)
+        fail()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.replicas, "append", buggy)
+        rig.enqueue("a")
+        rig.log.flush()
+    assert rig.outcomes == [("a", ErrorCode.UNKNOWN_SERVER_ERROR, -1)]
+    for _ in range(is_answered_later):
+        rig.replicas.settle()
+    rig.enqueue("b")
+    rig.log.flush()
+    rig.replicas.settle()
+    assert [name for name, _, _ in rig.outcomes] == ["a", "b"]
