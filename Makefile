@@ -5,13 +5,13 @@
 # make soak    unit tests on asyncio's debug loop, then 100,000 random histories (SOAK_SCHEDULES=…, SOAK_SEED=…)
 # make bench   the figures in the README, measured here
 # make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java; BENCH_ARGS=--quick)
-# make pictures     the pictures of the README, from a real run
+# make pictures | settings     the pictures of the README, from a real run; the page of settings
 # make lint | format | lock | clean
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint format demo chaos soak bench bench-kafka pictures lock clean
+.PHONY: help setup test lint format demo chaos soak bench bench-kafka pictures settings lock clean
 
 # The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
 PYTHON ?= $(shell for found in python3.11 python3 python3.12 python3.13 python; do \
@@ -72,7 +72,10 @@ bench-kafka: setup
 	$(BIN)/python -m benchmarks.compare $(BENCH_ARGS)
 
 pictures: setup
-	$(BIN)/python docs/pictures/make.py
+	$(BIN)/python docs/make_pictures.py
+
+settings: setup
+	$(BIN)/python docs/make_settings.py
 
 lock:
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

@@ -22,7 +22,7 @@ from typing import Any
 
 import uvloop
 
-from barnabas.broker.config.broker_config import config_from
+from barnabas.broker.config.load import config_from
 from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.network.server import SocketServer
 

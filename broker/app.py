@@ -19,9 +19,9 @@ from typing import Final
 from barnabas.broker.auto_topics import AutoTopicCreation, make_creator
 from barnabas.broker.background_work import BackgroundWork
 from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
-from barnabas.broker.config.broker_config import BrokerConfig, validate_topic_config
-from barnabas.broker.config.layers import ConfigLayers
-from barnabas.broker.config.live_settings import LiveSettings
+from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
+from barnabas.broker.config.load import validate_topic_config
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.controlled_shutdown import request_controlled_shutdown
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator

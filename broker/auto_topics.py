@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, new_offsets_topic
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol.channel import Channel

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from barnabas.broker.clocks import wall_clock_ms
-from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.scheduler import Scheduler
 

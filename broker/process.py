@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from barnabas.broker.app import Broker
-from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.logging_setup import set_up_logging
 from barnabas.protocol.errors import BarnabasError
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import os
 import shlex
 from collections.abc import Callable, Coroutine
@@ -16,12 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from barnabas.broker.config.sources import parse_key_values
 from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from barnabas.client.config import ClientConfig
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import STATE_FILE, read_record
 from barnabas.protocol.ids import Endpoint, parse_endpoints
+from barnabas.protocol.settings import parse_key_values
 
 T = TypeVar("T")
 
@@ -162,27 +161,10 @@ def key_values(texts: list[str], option: str = "--set") -> dict[str, str]:
 
 
 def client_settings(texts: list[str], config: type[ClientConfig]) -> dict[str, Any]:
-    """The settings for a client's constructor, converted to the types that its configuration declares.
-
-    ``linger.ms=5`` and ``linger_ms=5`` are the same setting. A value that cannot be converted stays text, so
-    that the client's error names the accepted values.
-    """
-    types = {field.name: str(field.type) for field in dataclasses.fields(config)}
-    settings = {}
-    for given, value in key_values(texts).items():
-        name = given.replace(".", "_").replace("-", "_")
-        settings[name] = _typed(value, types.get(name, "str"))
-    return settings
+    """The settings for a client's constructor, as its configuration reads them from text."""
+    return config.parse(key_values(texts))
 
 
 def admin_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings for connections out of another client's settings."""
     return {name: value for name, value in settings.items() if name in _CONNECTION_SETTINGS}
-
-
-def _typed(value: str, declared: str) -> int | bool | str:
-    if declared == "int" and value.removeprefix("-").isdecimal() and value.isascii():
-        return int(value)
-    if declared.startswith("bool") and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    return value

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from barnabas.broker.config.broker_config import load_config
+from barnabas.broker.config.load import load_config
 from barnabas.cli.exit_codes import NOT_REACHABLE, CommandError
 from barnabas.protocol.ids import Endpoint, parse_endpoints
 

@@ -1,14 +1,15 @@
 """The settings of the clients: Kafka's names with underscores, Kafka 3.9's defaults, each value checked.
 
-A setting is declared once, with its default and its accepted values. An unknown or invalid one raises
-`InvalidConfiguration`, which names it, its value, the expected values, and the nearest name that exists.
-Frozen, so any thread may read them.
+An unknown or invalid setting raises `InvalidConfiguration`, which names it, its value, the accepted values,
+and the nearest name that exists. Frozen, so any thread may read them.
 """
+
+# Each default is made by setting(...), which is a dataclass field.
+# ruff: noqa: RUF009
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, cast
 
@@ -17,10 +18,23 @@ from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES
 from barnabas.protocol.ids import Endpoint, parse_endpoints
+from barnabas.protocol.settings import (
+    INT_MAX,
+    Boolean,
+    Choice,
+    Integer,
+    Kind,
+    Optional,
+    Refused,
+    Setting,
+    Text,
+    checked,
+    parsed,
+    setting,
+    settings_of,
+)
 from barnabas.protocol.suggestions import suggestion
 
-_CHECK: Final = "check"
-_INT32_MAX: Final = 0x7FFFFFFF
 _MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
 _ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
@@ -29,154 +43,125 @@ Partitioner = Callable[[bytes | None, int], int]
 """A custom partitioner: from the key and the number of partitions to a partition."""
 
 
-class _Refused(Exception):
-    """Carries a description of the expected values."""
+class _Servers(Kind):
+    expected = "host:port[,host:port…] or a list of them"
+
+    def check(self, value: Any) -> tuple[Endpoint, ...]:
+        parts = [value] if isinstance(value, str | Endpoint) else value
+        try:
+            endpoints = [
+                endpoint
+                for part in parts
+                for endpoint in ([part] if isinstance(part, Endpoint) else parse_endpoints(part))
+            ]
+        except (ValueError, TypeError, AttributeError) as error:
+            raise Refused(f"{self.expected} ({error})") from None
+        if not endpoints:
+            raise Refused("at least one host:port")
+        return tuple(dict.fromkeys(endpoints))
 
 
-def _declare(default: Any, check: Callable[[Any], Any]) -> Any:
-    return dataclasses.field(default=default, metadata={_CHECK: check})
+class _Acks(Kind):
+    expected = "0, 1 or all"
+
+    def check(self, value: Any) -> int:
+        if isinstance(value, bool) or str(value) not in _ACKS:
+            raise ValueError(value)
+        return _ACKS[str(value)]
 
 
-def number(default: int, least: int = 0, most: int = _INT32_MAX) -> Any:
-    def check(value: Any) -> int:
-        if type(value) is not int or not least <= value <= most:
-            raise _Refused(f"a whole number from {least} to {most}")
+class _Partitioner(Kind):
+    expected = "sticky, murmur2, round_robin, random, or a callable (key, partition_count) -> partition"
+
+    def check(self, value: Any) -> Any:
+        from barnabas.client.producer.partitioners import PARTITIONERS
+
+        if not callable(value) and value not in PARTITIONERS:
+            raise ValueError(value)
         return value
 
-    return _declare(default, check)
+
+class _Strategies(Kind):
+    expected = "one or several of range, roundrobin, sticky, cooperative-sticky"
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        return self.check([name.strip() for name in text.split(",")])
+
+    def check(self, value: Any) -> tuple[str, ...]:
+        from barnabas.client.consumer.assignors import ASSIGNORS
+
+        names = (value,) if isinstance(value, str) else tuple(value)
+        if not names or any(name not in ASSIGNORS for name in names) or len(set(names)) != len(names):
+            raise ValueError(value)
+        return names
 
 
-def text(default: str) -> Any:
-    def check(value: Any) -> str:
-        if not isinstance(value, str) or not value:
-            raise _Refused("a non-empty text")
-        return value
-
-    return _declare(default, check)
-
-
-def optional_text() -> Any:
-    def check(value: Any) -> str | None:
-        if value is not None and (not isinstance(value, str) or not value):
-            raise _Refused("a non-empty text or None")
-        return value
-
-    return _declare(None, check)
-
-
-def flag(default: bool) -> Any:
-    def check(value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise _Refused("True or False")
-        return value
-
-    return _declare(default, check)
-
-
-def choice(default: str, *options: str) -> Any:
-    def check(value: Any) -> str:
-        if value not in options:
-            raise _Refused("one of " + ", ".join(options))
-        return str(value)
-
-    return _declare(default, check)
-
-
-def _check_servers(value: Any) -> tuple[Endpoint, ...]:
-    parts = [value] if isinstance(value, str | Endpoint) else value
-    try:
-        found = [
-            endpoint
-            for part in parts
-            for endpoint in ([part] if isinstance(part, Endpoint) else parse_endpoints(part))
-        ]
-    except (ValueError, TypeError, AttributeError) as error:
-        raise _Refused(f"host:port[,host:port…] or a list of them ({error})") from None
-    if not found:
-        raise _Refused("at least one host:port")
-    return tuple(dict.fromkeys(found))
-
-
-def _check_acks(value: Any) -> int:
-    code = None if isinstance(value, bool) else _ACKS.get(str(value))
-    if code is None:
-        raise _Refused("0, 1 or all")
-    return code
-
-
-def _check_idempotence(value: Any) -> bool | None:
-    if value is not None and not isinstance(value, bool):
-        raise _Refused("True, False or None")
-    return value
-
-
-def _check_partitioner(value: Any) -> Any:
-    from barnabas.client.producer.partitioners import PARTITIONERS
-
-    if not callable(value) and value not in PARTITIONERS:
-        raise _Refused(f"one of {', '.join(PARTITIONERS)}, or a callable (key, partition_count) -> partition")
-    return value
-
-
-def _check_strategies(value: Any) -> tuple[str, ...]:
-    from barnabas.client.consumer.assignors import ASSIGNORS
-
-    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else ()
-    if not names or any(name not in ASSIGNORS for name in names) or len(set(names)) != len(names):
-        raise _Refused(f"one or several of {', '.join(ASSIGNORS)}")
-    return names
+_ms = Integer()
+_positive = Integer(1)
+_name = Optional(Text())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """The settings that all clients have; all durations in ms."""
+    """The settings that all clients have."""
 
-    bootstrap_servers: BootstrapServers = _declare("localhost:9092", _check_servers)  # noqa: RUF009 - a field
-    """``host:port[,host:port…]`` or a list of them; `endpoints` has them as a tuple."""
-    client_id: str = text("barnabas")
-    wire: str = choice("native", "native", "kafka")
-    """The protocol: ``native``, or ``kafka``, which Apache Kafka brokers understand too.
+    bootstrap_servers: BootstrapServers = setting(
+        _Servers(), "localhost:9092", "Brokers to connect to first; the others are found through them."
+    )
+    client_id: str = setting(Text(), "barnabas", "The name of the client in the brokers' logs.")
+    wire: str = setting(
+        Choice("native", "kafka"), "native", "The protocol; kafka also works with Apache Kafka's brokers."
+    )
+    request_timeout_ms: int = setting(_positive, 30_000, "How long to wait for the answer to a request.")
+    connections_max_idle_ms: int = setting(_positive, 540_000, "Idle connections are closed after this time.")
+    reconnect_backoff_ms: int = setting(_ms, 50, "The pause before the first new attempt to connect.")
+    reconnect_backoff_max_ms: int = setting(_ms, 1_000, "The longest pause between attempts to connect.")
+    socket_connection_setup_timeout_ms: int = setting(
+        _positive, 10_000, "How long an attempt to connect may take."
+    )
+    retry_backoff_ms: int = setting(_positive, 100, "The pause before the first retry of a request.")
+    retry_backoff_max_ms: int = setting(_positive, 1_000, "The longest pause between retries of a request.")
+    metadata_max_age_ms: int = setting(_positive, 300_000, "Metadata is refreshed after this time.")
+    receive_message_max_bytes: int = setting(
+        Integer(1_000), DEFAULT_MAX_FRAME_BYTES, "The largest answer that is accepted."
+    )
 
-    There is no ``isolation_level`` yet. As with ``read_uncommitted``, a consumer of Apache Kafka also returns
-    the records of aborted transactions.
-    """
-    request_timeout_ms: int = number(30_000, 1)
-    connections_max_idle_ms: int = number(540_000, 1)
-    reconnect_backoff_ms: int = number(50)
-    reconnect_backoff_max_ms: int = number(1_000)
-    socket_connection_setup_timeout_ms: int = number(10_000, 1)
-    retry_backoff_ms: int = number(100, 1)
-    retry_backoff_max_ms: int = number(1_000, 1)
-    metadata_max_age_ms: int = number(300_000, 1)
-    receive_message_max_bytes: int = number(DEFAULT_MAX_FRAME_BYTES, 1_000)
-    """The largest answer that is accepted."""
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """The configuration with these settings. Raises InvalidConfiguration for an unknown name."""
+        for name, value in settings.items():
+            cls._declared(name, value)
+        return cls(**settings)
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str]) -> dict[str, Any]:
+        """Typed settings from texts; ``linger.ms`` and ``linger_ms`` are the same name."""
+        typed = {}
+        for given, text in texts.items():
+            name = given.replace(".", "_").replace("-", "_")
+            typed[name] = parsed(name, text, cls._declared(name, text).kind)
+        return typed
+
+    @classmethod
+    def _declared(cls, name: str, value: object) -> Setting:
+        declared = settings_of(cls)
+        if name not in declared:
+            hint = suggestion(name.replace(".", "_"), sorted(declared))
+            raise InvalidConfiguration(f"{name}={value!r}: there is no such setting{hint}")
+        return declared[name]
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """The bootstrap servers."""
-        return cast(tuple[Endpoint, ...], self.bootstrap_servers)
-
-    @classmethod
-    def of(cls, settings: dict[str, Any]) -> Self:
-        """The configuration with these settings. Raises InvalidConfiguration for an unknown name."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name, value in settings.items():
-            if name not in known:
-                hint = suggestion(name.replace(".", "_"), sorted(known))
-                raise InvalidConfiguration(f"{name}={value!r}: there is no such setting{hint}")
-        return cls(**settings)
+        return cast("tuple[Endpoint, ...]", self.bootstrap_servers)
 
     def make_retry_backoff(self) -> Backoff:
         """The waits between the attempts of one call."""
         return Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms)
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            try:
-                object.__setattr__(self, field.name, field.metadata[_CHECK](value))
-            except _Refused as refusal:
-                raise InvalidConfiguration(f"{field.name}={value!r}: expected {refusal}") from None
+        for name, declared in settings_of(type(self)).items():
+            object.__setattr__(self, name, checked(name, getattr(self, name), declared.kind))
         self._check_together()
 
     def _check_together(self) -> None:
@@ -185,29 +170,46 @@ class ClientConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig(ClientConfig):
-    """Settings of the producer.
+    """Settings of the producer."""
 
-    ``batch_size`` is the size from which a batch is sent without waiting for ``linger_ms``. While an earlier
-    batch of the same partition is in flight, the next one cannot be sent and grows beyond that size.
-    """
+    acks: int | str = setting(
+        _Acks(), "all", "How many replicas must have a record: 0, 1 (the leader), all in-sync ones."
+    )
+    linger_ms: int = setting(_ms, 0, "How long a batch waits for more records.")
+    batch_size: int = setting(
+        _positive,
+        16_384,
+        "Bytes from which a batch is sent without waiting; it grows while an earlier one is in flight.",
+    )
+    buffer_memory: int = setting(Integer(1, 1 << 62), 33_554_432, "Bytes of records that may wait.")
+    max_block_ms: int = setting(
+        _ms, 60_000, "How long a send waits for buffer memory or metadata before it fails."
+    )
+    metadata_max_idle_ms: int = setting(
+        Integer(5_000), 300_000, "A topic without sends for this long is not refreshed (KIP-526)."
+    )
+    max_request_size: int = setting(Integer(100), 1_048_576, "The largest record, in bytes.")
+    delivery_timeout_ms: int = setting(_positive, 120_000, "A record that is not acknowledged by then fails.")
+    retries: int = setting(_ms, INT_MAX, "How often a batch is sent again within delivery_timeout_ms.")
+    max_in_flight_requests_per_connection: int = setting(
+        Integer(1, 1_000), 5, "Requests sent and not answered; at most 5 with idempotence."
+    )
+    compression_type: str = setting(
+        Choice(*(member.name.lower() for member in Compression)), "none", "How batches are compressed."
+    )
+    enable_idempotence: bool | None = setting(
+        Optional(Boolean()),
+        None,
+        "Whether retries write no record twice; None: yes, unless acks, retries or max_in_flight exclude it.",
+    )
+    partitioner: str | Partitioner = setting(
+        _Partitioner(), "sticky", "sticky is Kafka's default: keys by murmur2, other records batch by batch."
+    )
 
-    acks: int | str = _declare("all", _check_acks)
-    """``0``, ``1`` or ``all``; as a number, -1 for all, in `required_acks`."""
-    linger_ms: int = number(0)
-    batch_size: int = number(16_384, 1)
-    buffer_memory: int = number(33_554_432, 1, 1 << 62)
-    max_block_ms: int = number(60_000)
-    metadata_max_idle_ms: int = number(300_000, 5_000)
-    """A topic without sends for this long is not refreshed until it is used again (KIP-526)."""
-    max_request_size: int = number(1_048_576, 100)
-    delivery_timeout_ms: int = number(120_000, 1)
-    retries: int = number(_INT32_MAX)
-    max_in_flight_requests_per_connection: int = number(5, 1, 1_000)
-    compression_type: str = choice("none", *(member.name.lower() for member in Compression))
-    enable_idempotence: bool | None = _declare(None, _check_idempotence)
-    """Whether retries write no record twice. None: yes, unless acks, retries or max_in_flight… exclude it."""
-    partitioner: str | Partitioner = _declare("sticky", _check_partitioner)  # noqa: RUF009 - a field
-    """``sticky`` is Kafka's default: keys by murmur2, records without a key batch by batch."""
+    @property
+    def required_acks(self) -> int:
+        """``acks`` as on the wire: -1 for all."""
+        return cast("int", self.acks)
 
     @property
     def is_idempotent(self) -> bool:
@@ -217,8 +219,8 @@ class ProducerConfig(ClientConfig):
         return self.enable_idempotence
 
     def _against_idempotence(self) -> str | None:
-        """The setting that idempotence cannot work with, and what it needs."""
-        if self.acks != _ACKS["all"]:
+        """The setting that excludes idempotence, and its accepted values."""
+        if self.required_acks != _ACKS["all"]:
             return f"acks={self.acks}: expected all"
         if self.retries == 0:
             return "retries=0: expected at least 1"
@@ -228,11 +230,6 @@ class ProducerConfig(ClientConfig):
                 f"expected at most {_MAX_IN_FLIGHT_IDEMPOTENT}"
             )
         return None
-
-    @property
-    def required_acks(self) -> int:
-        """`acks` as on the wire."""
-        return cast(int, self.acks)
 
     @property
     def compression(self) -> Compression:
@@ -255,42 +252,50 @@ class ProducerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
-    """Settings of the consumer. ``fetch_max_bytes`` bounds all data that is fetched ahead.
+    """Settings of the consumer; commits and subscriptions need a ``group_id``.
 
-    Commits and subscriptions need a ``group_id``.
+    There is no ``isolation_level`` yet. As with ``read_uncommitted``, a consumer of Apache Kafka also returns
+    the records of aborted transactions.
     """
 
-    group_id: str | None = optional_text()
-    group_instance_id: str | None = optional_text()
-    """Makes the member a static one: it may be away for ``session_timeout_ms`` and keeps its partitions."""
-    session_timeout_ms: int = number(45_000, 1)
-    heartbeat_interval_ms: int = number(3_000, 1)
-    max_poll_interval_ms: int = number(300_000, 1)
-    """A member that does not poll for this long leaves the group; a rebalance waits as long for it."""
-    partition_assignment_strategy: str | Sequence[str] = _declare(
-        ("range", "cooperative-sticky"), _check_strategies
+    group_id: str | None = setting(_name, None, "The group that shares topics and commits offsets.")
+    group_instance_id: str | None = setting(
+        _name, None, "Makes a static member, which keeps its partitions while away for session_timeout_ms."
     )
-    """In order of preference; partitions are kept during a rebalance only if all of them allow that."""
-    enable_auto_commit: bool = flag(True)
-    auto_commit_interval_ms: int = number(5_000)
-    client_rack: str | None = optional_text()
-    """Sent to leaders, which may name a nearby replica to read from, and to the leader of the group."""
-    exclude_internal_topics: bool = flag(True)
-
-    auto_offset_reset: str = choice("latest", "earliest", "latest", "none")
-    fetch_min_bytes: int = number(1)
-    fetch_max_bytes: int = number(52_428_800, 1)
-    fetch_max_wait_ms: int = number(500)
-    max_partition_fetch_bytes: int = number(1_048_576, 1)
-    max_poll_records: int = number(500, 1)
-    check_crcs: bool = flag(True)
-    allow_auto_create_topics: bool = flag(True)
-    default_api_timeout_ms: int = number(60_000, 1)
+    session_timeout_ms: int = setting(
+        _positive, 45_000, "A member is evicted after this time without heartbeats."
+    )
+    heartbeat_interval_ms: int = setting(_positive, 3_000, "The time between heartbeats.")
+    max_poll_interval_ms: int = setting(
+        _positive, 300_000, "A member that does not poll for this long leaves the group."
+    )
+    partition_assignment_strategy: str | Sequence[str] = setting(
+        _Strategies(),
+        ("range", "cooperative-sticky"),
+        "In order of preference; partitions are kept in a rebalance only if all of them allow it.",
+    )
+    enable_auto_commit: bool = setting(Boolean(), True, "Whether polls commit the records handed out before.")
+    auto_commit_interval_ms: int = setting(_ms, 5_000, "The time between automatic commits.")
+    client_rack: str | None = setting(
+        _name, None, "The rack of the client, for reading from a near replica and for assignments."
+    )
+    exclude_internal_topics: bool = setting(Boolean(), True, "Whether patterns leave out internal topics.")
+    auto_offset_reset: str = setting(
+        Choice("earliest", "latest", "none"), "latest", "The position if there is no committed offset."
+    )
+    fetch_min_bytes: int = setting(_ms, 1, "Bytes for which a fetch waits.")
+    fetch_max_bytes: int = setting(_positive, 52_428_800, "The most bytes that are fetched ahead.")
+    fetch_max_wait_ms: int = setting(_ms, 500, "How long a fetch waits for fetch_min_bytes.")
+    max_partition_fetch_bytes: int = setting(_positive, 1_048_576, "Bytes per partition of one fetch.")
+    max_poll_records: int = setting(_positive, 500, "The most records that one poll returns.")
+    check_crcs: bool = setting(Boolean(), True, "Whether the CRC of every batch is checked.")
+    allow_auto_create_topics: bool = setting(Boolean(), True, "Whether subscribing may create a topic.")
+    default_api_timeout_ms: int = setting(_positive, 60_000, "The deadline of calls without their own.")
 
     @property
     def assignors(self) -> tuple[str, ...]:
-        """The names in `partition_assignment_strategy`."""
-        return cast(tuple[str, ...], self.partition_assignment_strategy)
+        """The names in ``partition_assignment_strategy``."""
+        return cast("tuple[str, ...]", self.partition_assignment_strategy)
 
     def _check_together(self) -> None:
         if self.request_timeout_ms <= self.fetch_max_wait_ms:
@@ -313,4 +318,4 @@ class ConsumerConfig(ClientConfig):
 class AdminConfig(ClientConfig):
     """Settings of the admin client."""
 
-    default_api_timeout_ms: int = number(60_000, 1)
+    default_api_timeout_ms: int = setting(_positive, 60_000, "The deadline of calls without their own.")

@@ -7,10 +7,10 @@ was expected; names are upper case as in Kafka.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from barnabas.protocol.ids import Endpoint
+from barnabas.protocol.settings import Kind
 
 PLAINTEXT: Final = "PLAINTEXT"
 SECURITY_PROTOCOLS: Final = (PLAINTEXT,)
@@ -34,13 +34,10 @@ class Listener(NamedTuple):
         return f"{self.name}://{host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerList:
+class ListenerList(Kind):
     """Kind of ``listeners`` and ``advertised.listeners``: texts first, protocols come from the map."""
 
-    expected: str = (
-        "a comma separated list of NAME://host:port with distinct names, as PLAINTEXT://localhost:9092"
-    )
+    expected = "a comma separated list of NAME://host:port with distinct names, as PLAINTEXT://localhost:9092"
 
     def parse(self, text: str) -> tuple[Listener, ...]:
         found = tuple(_parse_listener(part.strip()) for part in text.split(","))
@@ -49,11 +46,10 @@ class ListenerList:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class ProtocolMap:
+class ProtocolMap(Kind):
     """Kind of ``listener.security.protocol.map``: NAME:PROTOCOL pairs."""
 
-    expected: str = "a comma separated list of NAME:PROTOCOL, each PROTOCOL one of " + ", ".join(
+    expected = "a comma separated list of NAME:PROTOCOL, each PROTOCOL one of " + ", ".join(
         SECURITY_PROTOCOLS
     )
 

@@ -1,36 +1,41 @@
-"""The settings table: one field of `BrokerConfig` per setting, under Kafka's names and with its defaults.
+"""The settings of a broker and of topics: Kafka's names and defaults, each declared once.
 
-Each field is one row: name, kind with its valid range, default, a sentence, and the name under which a topic
-may override it. A config is frozen; `barnabas.broker.config.broker_config` makes it. Pure, for any thread.
+A field of `BrokerConfig` is one setting; where a topic may override it, it also has a topic-level name. A
+config is frozen; `barnabas.broker.config.load` makes it. Pure, for any thread.
 """
 # Each default is made by setting(...), which is a dataclass field.
 # ruff: noqa: RUF009
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Final
 
 from barnabas.broker.config.listeners import PLAINTEXT, Listener, ListenerList, ProtocolMap
-from barnabas.broker.config.table import (
+from barnabas.protocol.ids import BrokerId, Endpoint
+from barnabas.protocol.settings import (
     DERIVED,
     INT_MAX,
     LONG_MAX,
     REQUIRED,
+    AlwaysFalse,
     Boolean,
     Choice,
-    ChoiceList,
     Integer,
-    Row,
-    SettingValue,
+    Kind,
+    Ratio,
+    Setting,
     Text,
     TextList,
-    row_of,
     setting,
+    settings_of,
 )
-from barnabas.protocol.ids import BrokerId, Endpoint
+
+SettingValue = int | float | bool | str | tuple[str, ...]
+"""The type of a topic-level setting."""
 
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 3_600_000
@@ -45,40 +50,35 @@ class BrokerConfig:
     """Every setting of one broker, typed. Made by `load_config` or `BrokerConfig.from_settings`."""
 
     # Who and where
-    broker_id: BrokerId = setting(
-        "broker.id", Integer(0), REQUIRED, "The id of this broker, unique within the cluster."
-    )
+    broker_id: BrokerId = setting(Integer(0), REQUIRED, "The id of this broker, unique within the cluster.")
     listeners: tuple[Listener, ...] = setting(
-        "listeners",
         ListenerList(),
         (Listener(PLAINTEXT, "", 9092),),
         "The addresses to bind, NAME://host:port; no host means every interface, port 0 any free port.",
     )
     advertised_listeners: tuple[Listener, ...] = setting(
-        "advertised.listeners", ListenerList(), DERIVED, "What clients and brokers are told to connect to."
+        ListenerList(), DERIVED, "What clients and brokers are told to connect to."
     )
     listener_security_protocol_map: Mapping[str, str] = setting(
-        "listener.security.protocol.map", ProtocolMap(), DERIVED, "What each listener name speaks."
+        ProtocolMap(), DERIVED, "What each listener name speaks."
     )
     inter_broker_listener_name: str = setting(
-        "inter.broker.listener.name", Text(), DERIVED, "The listener that brokers and the controller use."
+        Text(), DERIVED, "The listener that brokers and the controller use."
     )
     log_dirs: tuple[str, ...] = setting(
-        "log.dirs", TextList(), REQUIRED, "The folders that hold the partitions (log.dir names a single one)."
+        TextList(), REQUIRED, "The folders that hold the partitions (log.dir names a single one)."
     )
 
     # ZooKeeper
     zookeeper_connect: str = setting(
-        "zookeeper.connect", Text(), REQUIRED, "host:port[,host:port…][/chroot] of the ZooKeeper ensemble."
+        Text(), REQUIRED, "host:port[,host:port…][/chroot] of the ZooKeeper ensemble."
     )
     zookeeper_session_timeout_ms: int = setting(
-        "zookeeper.session.timeout.ms",
         _positive,
         18_000,
         "After this silence ZooKeeper calls the broker dead.",
     )
     zookeeper_connection_timeout_ms: int = setting(
-        "zookeeper.connection.timeout.ms",
         _positive,
         DERIVED,
         "How long to wait for the first connection; the session timeout unless given.",
@@ -86,103 +86,86 @@ class BrokerConfig:
 
     # The reactor
     num_network_threads: int = setting(
-        "num.network.threads",
         Integer(1, 64),
         1,
         "Threads that own connections; because of the interpreter lock, more than one makes a broker slower.",
     )
-    num_io_threads: int = setting("num.io.threads", Integer(1, 256), 8, "Threads that run the handlers.")
+    num_io_threads: int = setting(Integer(1, 256), 8, "Threads that run the handlers.")
     queued_max_requests: int = setting(
-        "queued.max.requests",
         _positive,
         500,
         "Requests waiting for a handler before sockets are no longer read.",
     )
     socket_request_max_bytes: int = setting(
-        "socket.request.max.bytes", _positive, 104_857_600, "A longer request is refused before it is read."
+        _positive, 104_857_600, "A longer request is refused before it is read."
     )
     socket_send_buffer_bytes: int = setting(
-        "socket.send.buffer.bytes", Integer(-1), -1, "SO_SNDBUF of connections; -1 leaves it to the system."
+        Integer(-1), -1, "SO_SNDBUF of connections; -1 leaves it to the system."
     )
     socket_receive_buffer_bytes: int = setting(
-        "socket.receive.buffer.bytes",
         Integer(-1),
         -1,
         "SO_RCVBUF of connections; -1 leaves it to the system.",
     )
-    socket_listen_backlog_size: int = setting(
-        "socket.listen.backlog.size", _positive, 50, "Connections that may wait to be accepted."
-    )
+    socket_listen_backlog_size: int = setting(_positive, 50, "Connections that may wait to be accepted.")
     connections_max_idle_ms: int = setting(
-        "connections.max.idle.ms", _positive_long, 600_000, "A connection idle for so long is closed."
+        _positive_long, 600_000, "A connection idle for so long is closed."
     )
     max_connections: int = setting(
-        "max.connections",
         _ms,
         INT_MAX,
         "Connections in all; more are closed at once.",
         is_dynamic=True,
     )
     max_connections_per_ip: int = setting(
-        "max.connections.per.ip",
         _ms,
         INT_MAX,
         "Connections from one address; more are closed at once.",
         is_dynamic=True,
     )
     background_threads: int = setting(
-        "background.threads",
         _positive,
         10,
         "Threads for retention, flushes, checkpoints and the removal of deleted logs.",
     )
 
     num_recovery_threads_per_data_dir: int = setting(
-        "num.recovery.threads.per.data.dir",
         _positive,
         1,
         "Threads per log dir that open the logs at the start and close them at the end.",
     )
 
     # Topics
-    num_partitions: int = setting(
-        "num.partitions", _positive, 1, "Partitions of a topic that names no number."
-    )
+    num_partitions: int = setting(_positive, 1, "Partitions of a topic that names no number.")
     default_replication_factor: int = setting(
-        "default.replication.factor", Integer(1, 32_767), 1, "Replicas of a topic that names no number."
+        Integer(1, 32_767), 1, "Replicas of a topic that names no number."
     )
     auto_create_topics_enable: bool = setting(
-        "auto.create.topics.enable", Boolean(), True, "Whether asking for an unknown topic may create it."
+        Boolean(), True, "Whether asking for an unknown topic may create it."
     )
-    delete_topic_enable: bool = setting(
-        "delete.topic.enable", Boolean(), True, "Whether topics can be deleted."
-    )
+    delete_topic_enable: bool = setting(Boolean(), True, "Whether topics can be deleted.")
     min_insync_replicas: int = setting(
-        "min.insync.replicas",
         _positive,
         1,
         "In-sync replicas without which acks=all is refused.",
         topic_name="min.insync.replicas",
     )
     unclean_leader_election_enable: bool = setting(
-        "unclean.leader.election.enable",
         Boolean(),
         False,
         "Whether a replica out of sync may lead when no other lives, at the price of lost records.",
         topic_name="unclean.leader.election.enable",
     )
     message_max_bytes: int = setting(
-        "message.max.bytes",
         _ms,
         1_048_588,
         "The largest record batch accepted.",
         topic_name="max.message.bytes",
     )
     fetch_max_bytes: int = setting(
-        "fetch.max.bytes", Integer(1024), 57_671_680, "The most that one fetch returns, whatever it asks for."
+        Integer(1024), 57_671_680, "The most that one fetch returns, whatever it asks for."
     )
     max_incremental_fetch_session_cache_slots: int = setting(
-        "max.incremental.fetch.session.cache.slots",
         _ms,
         1_000,
         "Incremental fetch sessions kept at a time; other clients name all their partitions in each fetch.",
@@ -190,39 +173,30 @@ class BrokerConfig:
 
     # Replication
     replica_lag_time_max_ms: int = setting(
-        "replica.lag.time.max.ms",
         _positive_long,
         10_000,
         "A follower that has not caught up for so long leaves the ISR.",
     )
-    replica_fetch_max_bytes: int = setting(
-        "replica.fetch.max.bytes", _ms, 1_048_576, "Bytes per partition that a follower asks for."
-    )
+    replica_fetch_max_bytes: int = setting(_ms, 1_048_576, "Bytes per partition that a follower asks for.")
     replica_fetch_response_max_bytes: int = setting(
-        "replica.fetch.response.max.bytes", _ms, 10_485_760, "Bytes that a follower asks for in one fetch."
+        _ms, 10_485_760, "Bytes that a follower asks for in one fetch."
     )
-    replica_fetch_min_bytes: int = setting(
-        "replica.fetch.min.bytes", _ms, 1, "Bytes that a follower's fetch waits for."
-    )
-    replica_fetch_wait_max_ms: int = setting(
-        "replica.fetch.wait.max.ms", _ms, 500, "How long a follower's fetch waits for them."
-    )
+    replica_fetch_min_bytes: int = setting(_ms, 1, "Bytes that a follower's fetch waits for.")
+    replica_fetch_wait_max_ms: int = setting(_ms, 500, "How long a follower's fetch waits for them.")
     replica_fetch_backoff_ms: int = setting(
-        "replica.fetch.backoff.ms", _ms, 1_000, "Pause of a follower after a failed fetch of a partition."
+        _ms, 1_000, "Pause of a follower after a failed fetch of a partition."
     )
-    replica_socket_timeout_ms: int = setting(
-        "replica.socket.timeout.ms", _positive, 30_000, "After this a follower gives its fetch up."
-    )
+    replica_socket_timeout_ms: int = setting(_positive, 30_000, "After this a follower gives its fetch up.")
     num_replica_fetchers: int = setting(
-        "num.replica.fetchers",
         Integer(
-            1, 1, "one connection per leader carries all its partitions, and one thread serves all leaders"
+            1,
+            1,
+            because="one connection per leader carries all its partitions, and one thread serves all leaders",
         ),
         1,
         "Fetching connections per source broker.",
     )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
-        "replica.high.watermark.checkpoint.interval.ms",
         _positive_long,
         5_000,
         "How often high watermarks are saved to disk.",
@@ -230,22 +204,17 @@ class BrokerConfig:
 
     # The controller and a clean stop
     controlled_shutdown_enable: bool = setting(
-        "controlled.shutdown.enable",
         Boolean(),
         True,
         "Whether a stopping broker first hands its leaders over.",
     )
-    controlled_shutdown_max_retries: int = setting(
-        "controlled.shutdown.max.retries", _ms, 3, "How often it tries before it stops all the same."
-    )
+    controlled_shutdown_max_retries: int = setting(_ms, 3, "How often it tries before it stops all the same.")
     controlled_shutdown_retry_backoff_ms: int = setting(
-        "controlled.shutdown.retry.backoff.ms",
         _ms,
         5_000,
         "The pause between those tries; a second at most, for a new controller is there by then.",
     )
     controller_socket_timeout_ms: int = setting(
-        "controller.socket.timeout.ms",
         _positive,
         30_000,
         "How long the controller waits for a broker's answer.",
@@ -253,14 +222,12 @@ class BrokerConfig:
 
     # Logs
     log_segment_bytes: int = setting(
-        "log.segment.bytes",
         Integer(14),
         1_073_741_824,
         "Size at which a segment is rolled.",
         topic_name="segment.bytes",
     )
     log_roll_ms: int = setting(
-        "log.roll.ms",
         _positive_long,
         _WEEK_MS,
         "Age at which a segment is rolled.",
@@ -268,7 +235,6 @@ class BrokerConfig:
         coarser=(("log.roll.hours", _HOUR_MS),),
     )
     log_retention_ms: int = setting(
-        "log.retention.ms",
         Integer(-1, LONG_MAX),
         _WEEK_MS,
         "Age at which a segment is deleted; -1 keeps all.",
@@ -276,87 +242,75 @@ class BrokerConfig:
         coarser=(("log.retention.minutes", _MINUTE_MS), ("log.retention.hours", _HOUR_MS)),
     )
     log_retention_bytes: int = setting(
-        "log.retention.bytes",
         Integer(-1, LONG_MAX),
         -1,
         "Size of a partition above which its oldest segments are deleted; -1 keeps all.",
         topic_name="retention.bytes",
     )
     log_retention_check_interval_ms: int = setting(
-        "log.retention.check.interval.ms", _positive_long, 300_000, "How often retention is looked at."
+        _positive_long, 300_000, "How often retention is looked at."
     )
     log_index_interval_bytes: int = setting(
-        "log.index.interval.bytes",
         _ms,
         4_096,
         "Bytes of log per index entry.",
         topic_name="index.interval.bytes",
     )
     log_index_size_max_bytes: int = setting(
-        "log.index.size.max.bytes",
         Integer(12),
         10_485_760,
         "Largest index file.",
         topic_name="segment.index.bytes",
     )
     log_flush_interval_messages: int = setting(
-        "log.flush.interval.messages",
         _positive_long,
         LONG_MAX,
         "Records after which a log is forced to disk.",
         topic_name="flush.messages",
     )
     log_flush_interval_ms: int = setting(
-        "log.flush.interval.ms",
         Integer(0, LONG_MAX),
         LONG_MAX,
         "Time after which a log is forced to disk.",
         topic_name="flush.ms",
     )
     log_flush_scheduler_interval_ms: int = setting(
-        "log.flush.scheduler.interval.ms", _positive_long, LONG_MAX, "How often that time is looked at."
+        _positive_long, LONG_MAX, "How often that time is looked at."
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        "log.flush.offset.checkpoint.interval.ms",
         _positive_long,
         60_000,
         "How often recovery points are saved.",
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
-        "log.flush.start.offset.checkpoint.interval.ms",
         _positive_long,
         60_000,
         "How often log starts are saved.",
     )
     log_segment_delete_delay_ms: int = setting(
-        "log.segment.delete.delay.ms",
         Integer(0, LONG_MAX),
         60_000,
         "How long a deleted file is kept on disk.",
         topic_name="file.delete.delay.ms",
     )
     producer_id_expiration_ms: int = setting(
-        "producer.id.expiration.ms",
         Integer(1),
         86_400_000,
         "How long a partition remembers an idempotent producer that writes nothing.",
         is_dynamic=True,
     )
     max_producer_ids_per_partition: int = setting(
-        "max.producer.ids.per.partition",
         Integer(1),
         100_000,
         "How many idempotent producers a partition remembers; the least recent writers are evicted first.",
     )
     producer_id_expiration_check_interval_ms: int = setting(
-        "producer.id.expiration.check.interval.ms",
         Integer(1),
         600_000,
         "How often that is looked at.",
     )
     log_message_timestamp_type: str = setting(
-        "log.message.timestamp.type",
-        Choice(("CreateTime", "LogAppendTime")),
+        Choice("CreateTime", "LogAppendTime"),
         "CreateTime",
         "Whether a record carries the producer's time or the leader's.",
         topic_name="message.timestamp.type",
@@ -364,28 +318,24 @@ class BrokerConfig:
 
     # Records
     compression_type: str = setting(
-        "compression.type",
-        Choice(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
+        Choice("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         "producer",
         "How batches are stored; producer keeps them as they came, any other recompresses.",
         topic_name="compression.type",
     )
     log_cleanup_policy: tuple[str, ...] = setting(
-        "log.cleanup.policy",
-        ChoiceList(("delete", "compact")),
+        TextList(choices=("delete", "compact")),
         ("delete",),
         "What happens to old segments; compact takes no record without a key, and so far keeps all of them.",
         topic_name="cleanup.policy",
     )
     log_message_timestamp_before_max_ms: int = setting(
-        "log.message.timestamp.before.max.ms",
         Integer(0, LONG_MAX),
         LONG_MAX,
         "How far a record's time may lie before the broker's; only with CreateTime.",
         topic_name="message.timestamp.before.max.ms",
     )
     log_message_timestamp_after_max_ms: int = setting(
-        "log.message.timestamp.after.max.ms",
         Integer(0, LONG_MAX),
         LONG_MAX,
         "How far a record's time may lie after the broker's; only with CreateTime.",
@@ -394,55 +344,47 @@ class BrokerConfig:
 
     # Groups
     offsets_topic_num_partitions: int = setting(
-        "offsets.topic.num.partitions", _positive, 50, "Partitions of the topic of committed offsets."
+        _positive, 50, "Partitions of the topic of committed offsets."
     )
     offsets_topic_replication_factor: int = setting(
-        "offsets.topic.replication.factor",
         Integer(1, 32_767),
         3,
         "Replicas of that topic; it is not created while fewer brokers are alive.",
     )
-    offsets_topic_segment_bytes: int = setting(
-        "offsets.topic.segment.bytes", _positive, 104_857_600, "Size of that topic's segments."
-    )
-    offsets_retention_minutes: int = setting(
-        "offsets.retention.minutes", _positive, 10_080, "How long an empty group's offsets are kept."
-    )
+    offsets_topic_segment_bytes: int = setting(_positive, 104_857_600, "Size of that topic's segments.")
+    offsets_retention_minutes: int = setting(_positive, 10_080, "How long an empty group's offsets are kept.")
     offsets_retention_check_interval_ms: int = setting(
-        "offsets.retention.check.interval.ms", _positive_long, 600_000, "How often that is looked at."
+        _positive_long, 600_000, "How often that is looked at."
     )
     offset_metadata_max_bytes: int = setting(
-        "offset.metadata.max.bytes", _ms, 4_096, "The longest text that may be committed with an offset."
+        _ms, 4_096, "The longest text that may be committed with an offset."
     )
     offsets_commit_timeout_ms: int = setting(
-        "offsets.commit.timeout.ms", _positive, 5_000, "How long a commit waits for the in-sync replicas."
+        _positive, 5_000, "How long a commit waits for the in-sync replicas."
     )
     group_initial_rebalance_delay_ms: int = setting(
-        "group.initial.rebalance.delay.ms", _ms, 3_000, "How long an empty group waits for more members."
+        _ms, 3_000, "How long an empty group waits for more members."
     )
     group_min_session_timeout_ms: int = setting(
-        "group.min.session.timeout.ms", _ms, 6_000, "The shortest session timeout a member may ask for."
+        _ms, 6_000, "The shortest session timeout a member may ask for."
     )
     group_max_session_timeout_ms: int = setting(
-        "group.max.session.timeout.ms", _ms, 1_800_000, "The longest session timeout a member may ask for."
+        _ms, 1_800_000, "The longest session timeout a member may ask for."
     )
-    group_max_size: int = setting("group.max.size", _positive, INT_MAX, "The most members of one group.")
+    group_max_size: int = setting(_positive, INT_MAX, "The most members of one group.")
 
     # Metrics
     metrics_port: int = setting(
-        "metrics.port",
         Integer(-1, 65_535),
         -1,
         "The port on which Prometheus gets metrics by HTTP; 0 any free port, -1 none: no metrics.",
     )
     metrics_host: str = setting(
-        "metrics.host",
         Text(),
         "127.0.0.1",
         "The address of that port; 0.0.0.0 every interface. Whoever reaches it reads the names of groups.",
     )
     metrics_max_series: int = setting(
-        "metrics.max.series",
         _positive,
         10_000,
         "Series of groups on one page; a series of the page says how many more there would be.",
@@ -476,21 +418,114 @@ class BrokerConfig:
 
     def topic_defaults(self) -> dict[str, SettingValue]:
         """What a topic has that overrides nothing, by topic-level name."""
-        return {topic_name: getattr(self, attribute) for topic_name, (attribute, _) in TOPIC_ROWS.items()}
+        return {topic_name: getattr(self, attribute) for topic_name, (attribute, _) in TOPIC_SETTINGS.items()}
 
 
-ROWS: Final[dict[str, tuple[str, Row]]] = {
-    row.name: (declared.name, row)
-    for declared in fields(BrokerConfig)
-    if (row := row_of(declared.metadata)) is not None
+SETTINGS: Final[dict[str, tuple[str, Setting]]] = {
+    declared.name: (attribute, declared)
+    for attribute, declared in settings_of(
+        BrokerConfig, lambda attribute: attribute.replace("_", ".")
+    ).items()
 }
-"""Kafka's name → (attribute of BrokerConfig, row)."""
+"""Kafka's name → (attribute of BrokerConfig, declaration)."""
 
-TOPIC_ROWS: Final[dict[str, tuple[str, Row]]] = {
-    row.topic_name: (attribute, row) for attribute, row in ROWS.values() if row.topic_name is not None
+TOPIC_SETTINGS: Final[dict[str, tuple[str, Setting]]] = {
+    declared.topic_name: (attribute, declared)
+    for attribute, declared in SETTINGS.values()
+    if declared.topic_name is not None
 }
-"""Topic-level name → (attribute of BrokerConfig, row)."""
+"""Topic-level name → (attribute of BrokerConfig, declaration)."""
 
-COARSER: Final = {name for _, row in ROWS.values() for name, _ in row.coarser}
+COARSER: Final = {name for _, declared in SETTINGS.values() for name, _ in declared.coarser}
 ALIASES: Final = {"log.dir": "log.dirs"}
-KNOWN_NAMES: Final = frozenset(ROWS) | COARSER | frozenset(ALIASES)
+KNOWN_NAMES: Final = frozenset(SETTINGS) | COARSER | frozenset(ALIASES)
+
+
+# Topic settings of Kafka that have no effect here: accepted, checked, stored and shown. Tools set them by
+# themselves (MirrorMaker, Connect, Terraform, kafka-reassign-partitions) and fail if brokers refuse them.
+# Values that enable a missing feature, such as tiered storage, are refused. A setting that gets an effect
+# moves into `BrokerConfig`. Source: org.apache.kafka.common.config.TopicConfig of Apache Kafka 3.9.
+
+
+class ReplicaList(TextList):
+    """Replicas of a topic: nothing, all of them (``*``), or a list of ``partition:broker``."""
+
+    def __init__(self) -> None:
+        super().__init__("nothing, * or a comma separated list of partition:broker")
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        words = tuple(word.strip() for word in text.split(",")) if text.strip() else ()
+        if words != ("*",) and not all(re.fullmatch("[0-9]+:[0-9]+", word) for word in words):
+            raise ValueError(text)
+        return words
+
+
+_DAY_MS: Final = 24 * _HOUR_MS
+_long = Integer(0, LONG_MAX)
+_local = Integer(-2, LONG_MAX)
+_never = AlwaysFalse("there is no tiered storage")
+_kafka_version = Text("a version of Kafka, such as 3.0-IV1", r"[0-9]+\.[0-9]+(\.[0-9]+)*(-IV[0-9]+)?")
+
+
+def _stored(name: str, kind: Kind, default: SettingValue, documentation: str) -> Setting:
+    return Setting(kind, default, f"{documentation} Without effect so far.", name)
+
+
+STORED_TOPIC_SETTINGS: Final[dict[str, Setting]] = {
+    declared.name: declared
+    for declared in (
+        _stored("delete.retention.ms", _long, _DAY_MS, "How long compaction keeps a tombstone."),
+        _stored(
+            "min.cleanable.dirty.ratio",
+            Ratio(),
+            0.5,
+            "The dirty share of a log above which it is compacted.",
+        ),
+        _stored("min.compaction.lag.ms", _long, 0, "The age below which compaction keeps a record."),
+        _stored(
+            "max.compaction.lag.ms", Integer(1, LONG_MAX), LONG_MAX, "The age at which a record is compacted."
+        ),
+        _stored(
+            "segment.jitter.ms", _long, 0, "How much earlier than segment.ms a segment may roll, at random."
+        ),
+        _stored("preallocate", Boolean(), False, "Whether a new segment takes its whole size on disk."),
+        _stored("message.downconversion.enable", Boolean(), True, "Whether old consumers get old formats."),
+        _stored(
+            "message.format.version", _kafka_version, "3.0-IV1", "The record format, which is always v2."
+        ),
+        _stored(
+            "message.timestamp.difference.max.ms",
+            _long,
+            LONG_MAX,
+            "The former name of message.timestamp.before.max.ms and message.timestamp.after.max.ms.",
+        ),
+        _stored("compression.gzip.level", Integer(-1, 9, but=0), -1, "The level of gzip."),
+        _stored("compression.lz4.level", Integer(1, 17), 9, "The level of lz4."),
+        _stored("compression.zstd.level", Integer(-131_072, 22), 3, "The level of zstd."),
+        _stored(
+            "leader.replication.throttled.replicas", ReplicaList(), (), "Leaders whose replication is slowed."
+        ),
+        _stored(
+            "follower.replication.throttled.replicas",
+            ReplicaList(),
+            (),
+            "Followers whose replication is slowed.",
+        ),
+        _stored("remote.storage.enable", _never, False, "Tiered storage, which does not exist here."),
+        _stored("remote.log.copy.disable", _never, False, "Whether no more segments go to tiered storage."),
+        _stored("remote.log.delete.on.disable", _never, False, "Whether disabling it deletes its data."),
+        _stored("local.retention.ms", _local, -2, "With tiered storage: how long segments also stay local."),
+        _stored("local.retention.bytes", _local, -2, "With tiered storage: how many bytes also stay local."),
+    )
+}
+"""Topic-level name → declaration."""
+
+
+def topic_setting(name: str) -> Setting | None:
+    """The declaration of a topic-level name, whether it has an effect or not."""
+    return TOPIC_SETTINGS[name][1] if name in TOPIC_SETTINGS else STORED_TOPIC_SETTINGS.get(name)
+
+
+def topic_setting_names() -> list[str]:
+    """Every accepted topic-level name."""
+    return [*TOPIC_SETTINGS, *STORED_TOPIC_SETTINGS]

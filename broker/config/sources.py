@@ -79,18 +79,6 @@ def read_environment(
     return found
 
 
-def parse_key_values(texts: Iterable[str], problems: list[str], option: str = "--set") -> dict[str, str]:
-    """The ``key=value`` texts of an option; the last value of a repeated key counts."""
-    settings: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            problems.append(f"{option} {text!r}: expected key=value")
-        else:
-            settings[name.strip()] = value.strip()
-    return settings
-
-
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
     """Lines without comments and blank lines, continuations joined, each with its first line's number."""
     joined, first = "", 0

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from barnabas.broker.config.broker_config import BrokerConfig, usable_topic_config
-from barnabas.broker.config.table import SettingValue
+from barnabas.broker.config.load import usable_topic_config
+from barnabas.broker.config.settings import BrokerConfig, SettingValue
 from barnabas.broker.log.log_config import LogConfig
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecord
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Effects, GroupLimits, Moment

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import NO_BROKER, BrokerId, Endpoint, TopicId

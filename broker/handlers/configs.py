@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from barnabas.broker.config import rules as config_rules
-from barnabas.broker.config.layers import ConfigLayers
-from barnabas.broker.config.rules import Alteration
+from barnabas.broker.config import describe as config_rules
+from barnabas.broker.config.describe import Alteration
+from barnabas.broker.config.dynamic import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.slow import submit

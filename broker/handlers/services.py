@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from barnabas.broker.auto_topics import AutoTopicCreation
-from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
 from barnabas.broker.handlers.metadata_answers import MetadataAnswers

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from barnabas.broker.clocks import monotonic_ms
-from barnabas.broker.config import rules as config_rules
-from barnabas.broker.config.layers import ConfigLayers
+from barnabas.broker.config import describe as config_rules
+from barnabas.broker.config.dynamic import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.slow import submit

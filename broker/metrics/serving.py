@@ -18,7 +18,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, Gauge
 from prometheus_client.core import Metric
 
 from barnabas.broker.clocks import monotonic_ms
-from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.metadata_cache import MetadataCache

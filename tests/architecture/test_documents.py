@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.config.settings import KNOWN_NAMES, TOPIC_ROWS
+from barnabas.broker.config.settings import KNOWN_NAMES, topic_setting_names
 from barnabas.cli.main import build_parser
 from barnabas.spark_connector.options import OPTIONS
 
@@ -91,7 +92,7 @@ def test_every_file_that_is_named_exists() -> None:
 
 
 def test_every_setting_that_is_named_exists() -> None:
-    known = KNOWN_NAMES | set(TOPIC_ROWS) | set(OPTIONS)
+    known = {*KNOWN_NAMES, *topic_setting_names(), *OPTIONS}
     assert missing(lambda text: [setting for setting in named_settings(text) if setting not in known]) == []
 
 
@@ -142,6 +143,18 @@ def test_the_python_shown_is_python() -> None:
         for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
             # Some examples use await outside of a function.
             ast.parse("async def shown():\n" + "".join(f"    {line}\n" for line in code.splitlines()))
+
+
+def test_the_page_of_settings_is_made_from_the_declarations() -> None:
+    made = subprocess.run(
+        [sys.executable, "-c", "import make_settings; print(make_settings.render(), end='')"],
+        cwd=ROOT / "docs",
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert DOCUMENTS["docs/settings.md"] == made, "run `make settings`"
 
 
 def test_the_checks_see_what_is_not_there() -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from barnabas.broker.config.broker_config import load_config
+from barnabas.broker.config.load import load_config
 from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.producer.producer import Producer
 from barnabas.deploy.health import wait_ready_async

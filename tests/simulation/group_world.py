@@ -17,7 +17,8 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Final
 
-from barnabas.broker.config.broker_config import BrokerConfig, config_from
+from barnabas.broker.config.load import config_from
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators import group as group_module
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.broker.auto_topics import AutoTopicCreation
-from barnabas.broker.config.broker_config import config_from
+from barnabas.broker.config.load import config_from
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_effects import Moment
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.background_work import BackgroundWork
-from barnabas.broker.config.broker_config import config_from
+from barnabas.broker.config.load import config_from
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.batch_builder import build_batch

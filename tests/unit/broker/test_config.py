@@ -9,18 +9,13 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.config import settings as config_settings
-from barnabas.broker.config.broker_config import (
-    BrokerConfig,
-    Listener,
-    config_from,
-    load_config,
-    validate_topic_config,
-)
-from barnabas.broker.config.settings import KNOWN_NAMES, ROWS, TOPIC_ROWS
-from barnabas.broker.config.table import Integer
+from barnabas.broker.config.listeners import Listener
+from barnabas.broker.config.load import config_from, load_config, validate_topic_config
+from barnabas.broker.config.settings import KNOWN_NAMES, SETTINGS, TOPIC_SETTINGS, BrokerConfig
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import Endpoint
+from barnabas.protocol.settings import Integer
 
 NEEDED = {"broker.id": "1", "zookeeper.connect": "localhost:2181", "log.dirs": "/data"}
 
@@ -44,7 +39,7 @@ def test_every_setting_is_read_somewhere() -> None:
     of_logs = {declared.name.replace("_", ".") for declared in fields(LogConfig)}
     unread = [
         name
-        for name, (attribute, row) in ROWS.items()
+        for name, (attribute, row) in SETTINGS.items()
         if row.topic_name not in of_logs
         and not (isinstance(row.kind, Integer) and row.kind.because)
         and not re.search(rf'\b{attribute}\b|"{re.escape(name)}"', text)
@@ -74,12 +69,12 @@ def test_the_defaults_are_kafkas() -> None:
 
 
 def test_every_default_is_valid_and_every_row_has_an_attribute_named_after_it() -> None:
-    for name, (attribute, row) in ROWS.items():
+    for name, (attribute, row) in SETTINGS.items():
         assert attribute == name.replace(".", "_")
         assert row.documentation.endswith(".")
         if isinstance(row.default, bool | int):
             assert row.kind.parse(str(row.default).lower()) == row.default
-    assert len(ROWS) == len(fields(BrokerConfig)) - len(("given",))
+    assert len(SETTINGS) == len(fields(BrokerConfig)) - len(("given",))
 
 
 def test_a_config_cannot_be_changed() -> None:
@@ -216,7 +211,7 @@ def test_topic_defaults_are_the_brokers_settings() -> None:
     assert defaults["retention.ms"] == 3_600_000
     assert defaults["max.message.bytes"] == 77
     assert defaults["message.timestamp.type"] == "CreateTime"
-    assert defaults.keys() == TOPIC_ROWS.keys()
+    assert defaults.keys() == TOPIC_SETTINGS.keys()
 
 
 def test_topic_overrides_are_typed() -> None:

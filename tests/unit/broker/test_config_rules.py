@@ -7,9 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from barnabas.broker.config.broker_config import config_from, validate_topic_config
-from barnabas.broker.config.layers import DYNAMIC_NAMES, ConfigLayers
-from barnabas.broker.config.rules import (
+from barnabas.broker.config.describe import (
     Alteration,
     altered,
     describe_all_brokers,
@@ -18,9 +16,9 @@ from barnabas.broker.config.rules import (
     replacing,
     trimmed,
 )
-from barnabas.broker.config.settings import ROWS, TOPIC_ROWS
-from barnabas.broker.config.stored import STORED_TOPIC_ROWS
-from barnabas.broker.config.table import NoDefault
+from barnabas.broker.config.dynamic import DYNAMIC_NAMES, ConfigLayers
+from barnabas.broker.config.load import config_from, validate_topic_config
+from barnabas.broker.config.settings import SETTINGS, STORED_TOPIC_SETTINGS, TOPIC_SETTINGS
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.messages.configs import (
     ConfigOperation,
@@ -29,6 +27,7 @@ from barnabas.protocol.messages.configs import (
     ConfigType,
     DescribeConfigsResourceResult,
 )
+from barnabas.protocol.settings import NoDefault
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
@@ -82,7 +81,7 @@ def test_a_coarser_name_that_was_given_is_where_the_value_comes_from() -> None:
 
 def test_every_setting_is_described_with_its_type_and_a_text_that_gives_it_back() -> None:
     made = layers()
-    for name, (_, row) in ROWS.items():
+    for name, (_, row) in SETTINGS.items():
         found = one(describe_broker(made), name)
         assert found.documentation is not None
         assert row.kind.expected in found.documentation
@@ -100,7 +99,9 @@ def test_every_setting_is_described_with_its_type_and_a_text_that_gives_it_back(
     assert types["auto.create.topics.enable"] == ConfigType.BOOLEAN
     assert one(describe_broker(made), "log.dirs").value == "/a,/b"
     assert one(describe_broker(made), "listeners").value == "PLAINTEXT://:9092"
-    assert {result.name for result in describe_topic({}, made)} == set(TOPIC_ROWS) | set(STORED_TOPIC_ROWS)
+    assert {result.name for result in describe_topic({}, made)} == set(TOPIC_SETTINGS) | set(
+        STORED_TOPIC_SETTINGS
+    )
 
 
 # org.apache.kafka.common.config.TopicConfig of Apache Kafka 3.9, with the types of LogConfig and a value that
@@ -160,7 +161,7 @@ def test_every_topic_setting_of_kafka_is_accepted_and_shown() -> None:
     for found in describe_topic(written, made):
         assert (found.value, found.config_source) == (given[found.name], ConfigSource.DYNAMIC_TOPIC_CONFIG)
         assert found.synonyms[0].source == ConfigSource.DYNAMIC_TOPIC_CONFIG
-        assert ("Without effect" in (found.documentation or "")) == (found.name in STORED_TOPIC_ROWS)
+        assert ("Without effect" in (found.documentation or "")) == (found.name in STORED_TOPIC_SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,7 @@ def test_the_whole_of_the_settings_may_be_replaced() -> None:
 @pytest.mark.parametrize(
     ("kind", "change", "code", "text"),
     [
-        (TOPIC, Alteration("retention.m", SET, "5"), ErrorCode.INVALID_CONFIG, 'mean "retention.ms"'),
+        (TOPIC, Alteration("retention.m", SET, "5"), ErrorCode.INVALID_CONFIG, "mean retention.ms"),
         (TOPIC, Alteration("retention.m", DELETE, None), ErrorCode.INVALID_CONFIG, "unknown topic setting"),
         (TOPIC, Alteration("segment.bytes", SET, "13"), ErrorCode.INVALID_CONFIG, "at least 14"),
         (TOPIC, Alteration("retention.ms", SET, None), ErrorCode.INVALID_REQUEST, "no value for"),

@@ -6,9 +6,8 @@ from collections.abc import Collection
 
 import pytest
 
-from barnabas.broker.config.broker_config import config_from
-from barnabas.broker.config.layers import ConfigLayers
-from barnabas.broker.config.live_settings import LiveSettings
+from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
+from barnabas.broker.config.load import config_from
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.protocol.ids import BrokerId
 from barnabas.zookeeper.configs import ALL_BROKERS, Entity

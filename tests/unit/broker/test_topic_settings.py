@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.config.broker_config import config_from
+from barnabas.broker.config.load import config_from
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 
 

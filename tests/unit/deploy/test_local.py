@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.config.broker_config import BrokerConfig, load_config
+from barnabas.broker.config.load import load_config
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.ports import ReservedPort

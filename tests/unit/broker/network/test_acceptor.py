@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from barnabas.broker.config.broker_config import config_from
+from barnabas.broker.config.load import config_from
 from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, connections_within
 from barnabas.broker.network.server import protected_listener
 from tests.support.socket_server import CONFIG

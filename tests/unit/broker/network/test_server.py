@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.config.broker_config import config_from
+from barnabas.broker.config.load import config_from
 from barnabas.broker.network.pipeline import ConnectionLimits
 from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.network.server import CannotBind, SocketServer

@@ -1,8 +1,8 @@
-"""Reading a broker's settings: three sources, everything wrong refused at once.
+"""Reading a broker's settings from three sources; every problem is refused at once.
 
 `load_config` reads a properties file, then the environment, then ``--set`` (later wins) and raises one
-`InvalidConfiguration` that names every unknown or invalid setting with its value, what was expected and the
-nearest known name. Pure but for reading the file; used at start on the main thread, and by CreateTopics
+`InvalidConfiguration` that names every unknown or invalid setting with its value, the accepted values and the
+nearest known name. Pure except for reading the file; used at start on the main thread, and by CreateTopics
 (`validate_topic_config`) on any thread.
 """
 
@@ -13,24 +13,29 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from barnabas.broker.config.listeners import PLAINTEXT, Listener, check_listeners, with_protocols
-from barnabas.broker.config.settings import ALIASES, KNOWN_NAMES, ROWS, BrokerConfig
-from barnabas.broker.config.sources import parse_key_values, read_environment, read_properties_file
-from barnabas.broker.config.stored import topic_names, topic_row
-from barnabas.broker.config.table import DERIVED, REQUIRED, Integer, Row, SettingValue
+from barnabas.broker.config.listeners import PLAINTEXT, check_listeners, with_protocols
+from barnabas.broker.config.settings import (
+    ALIASES,
+    KNOWN_NAMES,
+    SETTINGS,
+    BrokerConfig,
+    SettingValue,
+    topic_setting,
+    topic_setting_names,
+)
+from barnabas.broker.config.sources import read_environment, read_properties_file
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import parse_endpoints
+from barnabas.protocol.settings import (
+    DERIVED,
+    REQUIRED,
+    Integer,
+    Kind,
+    Setting,
+    parse_key_values,
+    problem,
+)
 from barnabas.protocol.suggestions import did_you_mean
-
-__all__ = [
-    "BrokerConfig",
-    "Listener",
-    "config_from",
-    "load_config",
-    "parse_setting",
-    "usable_topic_config",
-    "validate_topic_config",
-]
 
 
 def config_from(settings: Mapping[str, str]) -> BrokerConfig:
@@ -59,52 +64,49 @@ def load_config(
         settings |= source
     config = _build(settings, problems)
     if config is None or problems:
-        raise InvalidConfiguration(_report(problems))
+        noun = "problem" if len(problems) == 1 else "problems"
+        lines = "".join(f"\n  {text}" for text in problems)
+        raise InvalidConfiguration(f"{len(problems)} {noun} in the broker's settings:{lines}")
     return config
 
 
 def validate_topic_config(config: Mapping[str, str | None]) -> dict[str, SettingValue]:
-    """Check the overrides of a topic and give them typed; None for a value means "not overridden".
+    """The overrides of a topic, typed; None for a value means "not overridden".
 
     Raises INVALID_CONFIG naming every unknown name and invalid value.
     """
-    found, problems = usable_topic_config(config)
+    values, problems = usable_topic_config(config)
     if problems:
         raise api_error(ErrorCode.INVALID_CONFIG, "; ".join(problems))
-    return found
+    return values
 
 
 def usable_topic_config(config: Mapping[str, str | None]) -> tuple[dict[str, SettingValue], list[str]]:
-    """The overrides of a topic that can be used, typed, and what is wrong with the others."""
+    """The usable overrides of a topic, typed, and the problems of the others."""
     problems: list[str] = []
-    found: dict[str, SettingValue] = {}
+    values: dict[str, SettingValue] = {}
     for name, text in config.items():
-        row = topic_row(name)
-        if row is None:
-            problems.append(f"unknown topic setting {name}={text!r}{did_you_mean(name, topic_names())}")
+        declared = topic_setting(name)
+        if declared is None:
+            hint = did_you_mean(name, topic_setting_names())
+            problems.append(f"unknown topic setting {name}={text!r}{hint}")
         elif text is not None:
-            value = parse_setting(name, row, text, problems)
+            value = parse_setting(name, declared.kind, text, problems)
             if value is not None:
-                found[name] = value
-    return found, problems
+                values[name] = value
+    return values, problems
 
 
-def _report(problems: list[str]) -> str:
-    noun = "problem" if len(problems) == 1 else "problems"
-    return f"{len(problems)} {noun} in the broker's settings:" + "".join(f"\n  {text}" for text in problems)
-
-
-def parse_setting(name: str, row: Row, text: str, problems: list[str]) -> Any:
-    """The typed value; None, with a sentence added to the problems, for what is not valid."""
-    try:
-        return row.kind.parse(text)
-    except ValueError:
-        problems.append(f"{name}={text!r}: expected {row.kind.expected}")
-        return None
+def parse_setting(name: str, kind: Kind, text: str, problems: list[str]) -> Any:
+    """The typed value; None, with a sentence added to the problems, if it is invalid."""
+    value, refusal = problem(name, text, kind, kind.parse)
+    if refusal is not None:
+        problems.append(refusal)
+    return value
 
 
 def _build(settings: dict[str, str], problems: list[str]) -> BrokerConfig | None:
-    """Values, then what follows from them, then the rules that bind several; None when incomplete."""
+    """Values, then those derived from them, then the rules about several; None if incomplete."""
     for name in sorted(settings.keys() - KNOWN_NAMES):
         problems.append(f"unknown setting {name}={settings[name]!r}{did_you_mean(name, KNOWN_NAMES)}")
     given = dict(settings)
@@ -112,10 +114,10 @@ def _build(settings: dict[str, str], problems: list[str]) -> BrokerConfig | None
         if alias in settings:
             settings.setdefault(name, settings[alias])
     values: dict[str, Any] = {}
-    for name, (attribute, row) in ROWS.items():
-        found = _value(name, row, settings, problems)
-        if found is not None:
-            values[attribute] = found
+    for name, (attribute, declared) in SETTINGS.items():
+        value = _value(name, declared, settings, problems)
+        if value is not None:
+            values[attribute] = value
     if any(name not in values for name in ("broker_id", "log_dirs", "zookeeper_connect", "listeners")):
         return None
     _derive(values, problems)
@@ -123,18 +125,18 @@ def _build(settings: dict[str, str], problems: list[str]) -> BrokerConfig | None
     return None if problems else BrokerConfig(**values, given=MappingProxyType(given))
 
 
-def _value(name: str, row: Row, settings: Mapping[str, str], problems: list[str]) -> Any:
-    """The value of a row by its own name, else by a coarser one, else the default; None when absent."""
+def _value(name: str, declared: Setting, settings: Mapping[str, str], problems: list[str]) -> Any:
+    """The value of a setting by its own name, else by a coarser one, else the default; None if absent."""
     if name in settings:
-        return parse_setting(name, row, settings[name], problems)
-    for coarse, worth in row.coarser:
+        return parse_setting(name, declared.kind, settings[name], problems)
+    for coarse, worth in declared.coarser:
         if coarse in settings:
-            at_least = -1 if isinstance(row.kind, Integer) and row.kind.at_least < 0 else 1
-            value = parse_setting(coarse, Row(coarse, Integer(at_least), 0, ""), settings[coarse], problems)
+            at_least = -1 if isinstance(declared.kind, Integer) and declared.kind.at_least < 0 else 1
+            value = parse_setting(coarse, Integer(at_least), settings[coarse], problems)
             return value if value is None or value < 0 else value * worth
-    if row.default is REQUIRED:
-        problems.append(f"{name} is not set: expected {row.kind.expected}. {row.documentation}")
-    return None if row.default in (REQUIRED, DERIVED) else row.default
+    if declared.default is REQUIRED:
+        problems.append(f"{name} is not set: expected {declared.kind.expected}. {declared.documentation}")
+    return None if declared.default in (REQUIRED, DERIVED) else declared.default
 
 
 def _derive(values: dict[str, Any], problems: list[str]) -> None:
@@ -163,17 +165,11 @@ def _check_together(values: Mapping[str, Any], problems: list[str]) -> None:
         parse_endpoints(connect.partition("/")[0])
     except ValueError as error:
         problems.append(f"zookeeper.connect={connect!r}: {error}")
-    wait, lag, timeout = (
-        values.get(name)
-        for name in ("replica_fetch_wait_max_ms", "replica_lag_time_max_ms", "replica_socket_timeout_ms")
-    )
-    if wait is not None and lag is not None and wait > lag:
-        problems.append(
-            f"replica.fetch.wait.max.ms={wait}: expected at most replica.lag.time.max.ms={lag}, "
-            "or idle followers fall out of the ISR"
-        )
-    if wait is not None and timeout is not None and wait > timeout:
-        problems.append(
-            f"replica.fetch.wait.max.ms={wait}: expected at most replica.socket.timeout.ms={timeout}, "
-            "or idle fetches time out"
-        )
+    wait = values.get("replica_fetch_wait_max_ms")
+    for name, reason in (
+        ("replica.lag.time.max.ms", "idle followers fall out of the ISR"),
+        ("replica.socket.timeout.ms", "idle fetches time out"),
+    ):
+        limit = values.get(name.replace(".", "_"))
+        if wait is not None and limit is not None and wait > limit:
+            problems.append(f"replica.fetch.wait.max.ms={wait}: expected at most {name}={limit}, or {reason}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "pictures"
 WIDTH = 104
 FAILOVER_STEPS = ("3/8", "4/8")
 """The first step of the demo that the picture shows, and the first that it does not."""

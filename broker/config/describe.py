@@ -1,4 +1,4 @@
-"""Describing and altering settings: what DescribeConfigs shows and what the alter requests may do. Pure.
+"""Describing and altering settings: the answers of DescribeConfigs, the checks of the alter requests. Pure.
 
 Source: KIP-133, KIP-226, KIP-339, KIP-569, and what Apache Kafka 3.9 answers in ZooKeeper mode.
 """
@@ -9,18 +9,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from barnabas.broker.config.broker_config import parse_setting, usable_topic_config
-from barnabas.broker.config.layers import DYNAMIC_NAMES, ConfigLayers, Layer, setting_text
-from barnabas.broker.config.settings import KNOWN_NAMES, ROWS, TOPIC_ROWS
-from barnabas.broker.config.stored import STORED_TOPIC_ROWS, topic_names, topic_row
-from barnabas.broker.config.table import (
-    Boolean,
-    ChoiceList,
-    Integer,
-    Kind,
-    Ratio,
+from barnabas.broker.config.dynamic import DYNAMIC_NAMES, ConfigLayers, Layer
+from barnabas.broker.config.load import parse_setting, usable_topic_config
+from barnabas.broker.config.settings import (
+    KNOWN_NAMES,
+    SETTINGS,
+    STORED_TOPIC_SETTINGS,
+    TOPIC_SETTINGS,
     ReplicaList,
-    Row,
+    topic_setting,
+    topic_setting_names,
 )
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.messages.configs import (
@@ -31,10 +29,19 @@ from barnabas.protocol.messages.configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsSynonym,
 )
+from barnabas.protocol.settings import (
+    INT_MAX,
+    Boolean,
+    Integer,
+    Kind,
+    Ratio,
+    Setting,
+    TextList,
+    setting_text,
+)
 from barnabas.protocol.suggestions import did_you_mean
 
 _SHORT_MAX: Final = 2**15 - 1
-_INT_MAX: Final = 2**31 - 1
 
 
 class Alteration(NamedTuple):
@@ -51,21 +58,21 @@ def describe_topic(
     """All settings of a topic, or those named; names that do not exist are passed over."""
     usable, _ = usable_topic_config(overrides)
     found = []
-    for name, (_, row) in TOPIC_ROWS.items():
+    for name, (_, declared) in TOPIC_SETTINGS.items():
         if names is not None and name not in names:
             continue
-        sources = layers.layers(row.name)
+        sources = layers.layers(declared.name)
         if name in usable:
             sources.insert(0, Layer(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
-        value = usable.get(name, layers.value(row.name))
-        found.append(_described(name, row, setting_text(value), sources, read_only=False))
-    for name, row in STORED_TOPIC_ROWS.items():
+        value = usable.get(name, layers.value(declared.name))
+        found.append(_described(name, declared, setting_text(value), sources, read_only=False))
+    for name, declared in STORED_TOPIC_SETTINGS.items():
         if names is None or name in names:
-            sources = [Layer(name, setting_text(row.default), ConfigSource.DEFAULT_CONFIG)]
+            sources = [Layer(name, setting_text(declared.default), ConfigSource.DEFAULT_CONFIG)]
             if name in usable:
                 sources.insert(0, Layer(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
-            value = usable.get(name, row.default)
-            found.append(_described(name, row, setting_text(value), sources, read_only=False))
+            value = usable.get(name, declared.default)
+            found.append(_described(name, declared, setting_text(value), sources, read_only=False))
     return found
 
 
@@ -76,12 +83,12 @@ def describe_broker(
     return [
         _described(
             name,
-            row,
+            declared,
             setting_text(layers.value(name)),
             layers.layers(name),
             read_only=name not in DYNAMIC_NAMES,
         )
-        for name, (_, row) in ROWS.items()
+        for name, (_, declared) in SETTINGS.items()
         if names is None or name in names
     ]
 
@@ -93,7 +100,7 @@ def describe_all_brokers(
     return [
         _described(
             name,
-            ROWS[name][1],
+            SETTINGS[name][1],
             text,
             [Layer(name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)],
             read_only=False,
@@ -117,7 +124,7 @@ def trimmed(
 
 
 def _described(
-    name: str, row: Row, value: str, layers: Sequence[Layer], *, read_only: bool
+    name: str, declared: Setting, value: str, layers: Sequence[Layer], *, read_only: bool
 ) -> DescribeConfigsResourceResult:
     return DescribeConfigsResourceResult(
         name=name,
@@ -127,9 +134,14 @@ def _described(
         synonyms=[
             DescribeConfigsSynonym(name=layer.name, value=layer.text, source=layer.source) for layer in layers
         ],
-        config_type=_type_of(row.kind),
-        documentation=f"{row.documentation} Expected: {row.kind.expected}.",
+        config_type=_type_of(declared.kind),
+        documentation=f"{declared.documentation} Expected: {declared.kind.expected}.",
     )
+
+
+def _is_list(kind: Kind) -> bool:
+    """Whether Kafka calls the setting a list, which can be appended to; ``log.dirs`` is a text there."""
+    return isinstance(kind, ReplicaList) or (isinstance(kind, TextList) and bool(kind.choices))
 
 
 def _type_of(kind: Kind) -> ConfigType:
@@ -137,12 +149,12 @@ def _type_of(kind: Kind) -> ConfigType:
         return ConfigType.BOOLEAN
     if isinstance(kind, Ratio):
         return ConfigType.DOUBLE
-    if isinstance(kind, ChoiceList | ReplicaList):
+    if _is_list(kind):
         return ConfigType.LIST
     if isinstance(kind, Integer):
         if kind.at_most == _SHORT_MAX:
             return ConfigType.SHORT
-        return ConfigType.INT if kind.at_most <= _INT_MAX else ConfigType.LONG
+        return ConfigType.INT if kind.at_most <= INT_MAX else ConfigType.LONG
     return ConfigType.STRING
 
 
@@ -193,16 +205,16 @@ def check(kind: ConfigResourceType, settings: Mapping[str, str]) -> None:
     """Raises INVALID_CONFIG for values out of range; names that are not known here are passed over."""
     problems: list[str] = []
     for name, text in settings.items():
-        if (row := _row(kind, name)) is not None:
-            parse_setting(name, row, text, problems)
+        if (declared := _declared(kind, name)) is not None:
+            parse_setting(name, declared.kind, text, problems)
     if problems:
         raise api_error(ErrorCode.INVALID_CONFIG, "; ".join(problems))
 
 
-def _row(kind: ConfigResourceType, name: str) -> Row | None:
+def _declared(kind: ConfigResourceType, name: str) -> Setting | None:
     if kind is ConfigResourceType.TOPIC:
-        return topic_row(name)
-    return ROWS[name][1] if name in ROWS else None
+        return topic_setting(name)
+    return SETTINGS[name][1] if name in SETTINGS else None
 
 
 def _check_request(alterations: Sequence[Alteration]) -> None:
@@ -231,15 +243,15 @@ def _check_name(kind: ConfigResourceType, name: str, current: Mapping[str, str])
     if name in current:
         return
     if kind is ConfigResourceType.TOPIC:
-        if topic_row(name) is None:
+        if topic_setting(name) is None:
             raise api_error(
                 ErrorCode.INVALID_CONFIG,
-                f"unknown topic setting {name!r}{did_you_mean(name, topic_names())}",
+                f"unknown topic setting {name!r}{did_you_mean(name, topic_setting_names())}",
             )
         return
     if name not in KNOWN_NAMES:
         raise api_error(
-            ErrorCode.INVALID_CONFIG, f"unknown broker setting {name!r}{did_you_mean(name, ROWS)}"
+            ErrorCode.INVALID_CONFIG, f"unknown broker setting {name!r}{did_you_mean(name, SETTINGS)}"
         )
     if name not in DYNAMIC_NAMES:
         raise api_error(
@@ -256,17 +268,17 @@ def _changed_list(
     current: Mapping[str, str],
     layers: ConfigLayers,
 ) -> str:
-    row = _row(kind, name)
-    if row is None:
+    declared = _declared(kind, name)
+    if declared is None:
         raise api_error(
             ErrorCode.INVALID_CONFIG, f"{operation.name} of {name}, which this broker does not know"
         )
-    if not isinstance(row.kind, ChoiceList | ReplicaList):
+    if not _is_list(declared.kind):
         raise api_error(
             ErrorCode.INVALID_CONFIG,
             f"{operation.name} is only for settings that are lists, and {name} is none",
         )
-    default = layers.value(row.name) if row.name in ROWS else row.default
+    default = layers.value(declared.name) if declared.name in SETTINGS else declared.default
     before = current[name] if name in current else setting_text(default)
     words = [word.strip() for word in before.split(",") if word.strip()]
     given = [word.strip() for word in text.split(",")]

@@ -1,0 +1,91 @@
+"""Makes docs/settings.md from the declarations of the settings: `make settings`.
+
+A test compares the page with the declarations, so a setting cannot be added without its line here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+from barnabas.broker.config.dynamic import DYNAMIC_NAMES
+from barnabas.broker.config.settings import SETTINGS, STORED_TOPIC_SETTINGS
+from barnabas.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
+from barnabas.protocol.settings import INT_MAX, LONG_MAX, NoDefault, Setting, setting_text, settings_of
+from barnabas.spark_connector.options import SourceOptions
+
+PAGE = Path(__file__).parent / "settings.md"
+UNITS = ("ms", "bytes", "minutes")
+IN_BYTES = ("batch_size", "buffer_memory", "max_request_size")
+"""Settings with a name of Kafka's that has no unit."""
+COLUMNS = ("setting", "default", "unit", "accepted", "meaning")
+
+INTRODUCTION = """# Settings
+
+Made from the declarations in the code (`make settings`). Names and defaults are Kafka's, except where the
+meaning says otherwise. An unknown setting or an invalid value is refused by name, with the accepted values.
+
+A broker reads its settings from a `.properties` file, then from `BARNABAS_…` variables (`log.retention.ms` is
+`BARNABAS_LOG_RETENTION_MS`), then from `--set`; later sources override earlier ones. Settings marked with *
+can be changed while a broker runs, by `barnabas configs alter`.
+"""
+
+
+def _default(declared: Setting) -> str:
+    if isinstance(declared.default, NoDefault):
+        return declared.default.value
+    if declared.default is None:
+        return ""
+    if declared.default in (INT_MAX, LONG_MAX):
+        return "no limit"
+    return f"`{setting_text(declared.default)}`" if setting_text(declared.default) else ""
+
+
+def _unit(name: str) -> str:
+    last = name.replace("_", ".").rpartition(".")[2]
+    return last if last in UNITS else "bytes" if name in IN_BYTES else ""
+
+
+def _row(name: str, declared: Setting) -> tuple[str, ...]:
+    mark = " *" if name in DYNAMIC_NAMES else ""
+    topic = f" Topics: `{declared.topic_name}`." if declared.topic_name else ""
+    coarser = "".join(f" Also `{name}`." for name, _ in declared.coarser)
+    meaning = f"{declared.documentation}{topic}{coarser}"
+    return f"`{name}`{mark}", _default(declared), _unit(name), declared.kind.expected, meaning
+
+
+def _table(title: str, rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [
+        " | ".join(cell.replace("|", "\\|") for cell in row)
+        for row in [COLUMNS, ("---",) * len(COLUMNS), *rows]
+    ]
+    return f"## {title}\n\n" + "".join(f"| {line} |\n" for line in lines)
+
+
+def _client(title: str, config: type[ClientConfig]) -> str:
+    common = {item.name for item in dataclasses.fields(ClientConfig)} if config is not ClientConfig else set()
+    declared = {name: item for name, item in settings_of(config).items() if name not in common}
+    return _table(title, (_row(name, item) for name, item in declared.items()))
+
+
+def render() -> str:
+    return "\n".join(
+        [
+            INTRODUCTION,
+            _table("Brokers", (_row(name, declared) for name, (_, declared) in SETTINGS.items())),
+            _table(
+                "Topics: accepted without effect", (_row(*item) for item in STORED_TOPIC_SETTINGS.items())
+            ),
+            _client("All clients", ClientConfig),
+            _client("Producer", ProducerConfig),
+            _client("Consumer", ConsumerConfig),
+            _client("Admin", AdminConfig),
+            _table("Spark source", (_row(item.name, item) for item in settings_of(SourceOptions).values())),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")
+    print(f"{PAGE.name}: {render().count(chr(10))} lines")

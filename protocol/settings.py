@@ -1,0 +1,291 @@
+"""The settings kit of brokers, clients, the command and the Spark source: each setting is declared once.
+
+A setting is a dataclass field made by `setting(...)`: a kind that reads and checks values, a default, a
+sentence. The type checker sees a plain attribute; messages, DescribeConfigs and docs/settings.md are made
+from the same declaration. The name is the attribute's, with dots or underscores as its users write it; a unit
+is its last word. Pure, for any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from barnabas.protocol.errors import InvalidConfiguration
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+_SETTING: Final = "setting"
+
+
+class Refused(ValueError):
+    """An invalid value, with a closer description of the accepted ones than the kind's."""
+
+
+class Kind:
+    """How a value is read and checked."""
+
+    expected: str
+    """A valid value, to complete "expected …"."""
+
+    def parse(self, text: str) -> Any:
+        """The value of a text, as in a properties file. Raises ValueError."""
+        return self.check(text.strip())
+
+    def check(self, value: Any) -> Any:
+        """The value that a Python program gave, in its canonical form. Raises ValueError."""
+        raise NotImplementedError
+
+
+class Integer(Kind):
+    """A whole number within an inclusive range; `because` is the reason if only one is accepted."""
+
+    def __init__(
+        self, at_least: int = 0, at_most: int = INT_MAX, *, because: str = "", but: int | None = None
+    ) -> None:
+        self.at_least = at_least
+        self.at_most = at_most
+        self.because = because
+        self.but = but
+        """A number within the range that is not accepted."""
+        if because:
+            self.expected = f"{at_least}, as {because}"
+        elif at_most in (INT_MAX, LONG_MAX):
+            self.expected = f"a whole number, at least {at_least} ({32 if at_most == INT_MAX else 64} bit)"
+        else:
+            exception = "" if but is None else f", but not {but}"
+            self.expected = f"a whole number from {at_least} to {at_most}{exception}"
+
+    def parse(self, text: str) -> int:
+        digits = text.strip()
+        # int() alone would also take "1_000" and the digits of other scripts.
+        if not (digits.isascii() and digits.removeprefix("-").isdecimal()):
+            raise ValueError(text)
+        return self.check(int(digits))
+
+    def check(self, value: Any) -> int:
+        if type(value) is not int or not self.at_least <= value <= self.at_most or value == self.but:
+            raise ValueError(value)
+        return value
+
+
+class Ratio(Kind):
+    expected = "a number from 0 to 1"
+
+    def parse(self, text: str) -> float:
+        return self.check(float(text))
+
+    def check(self, value: Any) -> float:
+        if not 0 <= value <= 1:
+            raise ValueError(value)
+        return float(value)
+
+
+class Boolean(Kind):
+    """True or false, as text in any case."""
+
+    expected = "true or false"
+
+    def parse(self, text: str) -> bool:
+        return self.check({"true": True, "false": False}.get(text.strip().lower()))
+
+    def check(self, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError(value)
+        return value
+
+
+class AlwaysFalse(Boolean):
+    """A switch that can only be off."""
+
+    def __init__(self, because: str) -> None:
+        self.expected = f"false, as {because}"
+
+    def check(self, value: Any) -> bool:
+        if value is not False:
+            raise ValueError(value)
+        return False
+
+
+class Text(Kind):
+    """A text that is not blank, and, if there is a pattern, matches it as a whole."""
+
+    def __init__(self, expected: str = "a text that is not empty", pattern: str = "") -> None:
+        self.expected = expected
+        self._pattern = re.compile(pattern) if pattern else None
+
+    def check(self, value: Any) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(value)
+        if self._pattern is not None and not self._pattern.fullmatch(value):
+            raise ValueError(value)
+        return value
+
+
+class Choice(Kind):
+    """One of a few words."""
+
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
+        self.expected = "one of " + ", ".join(choices)
+
+    def check(self, value: Any) -> str:
+        if value not in self.choices:
+            raise ValueError(value)
+        return str(value)
+
+
+class TextList(Kind):
+    """Distinct texts, at least one; separated by commas in a text. `choices` are the accepted ones, if only
+    some are.
+    """
+
+    def __init__(
+        self,
+        expected: str = "a comma separated list without empty or repeated entries",
+        choices: tuple[str, ...] = (),
+    ) -> None:
+        self.choices = choices
+        self.expected = f"a comma separated list of {', '.join(choices)}" if choices else expected
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        return self.check([part.strip() for part in text.split(",")])
+
+    def check(self, value: Any) -> tuple[str, ...]:
+        words = (value,) if isinstance(value, str) else tuple(value)
+        if not words or not all(words) or len(set(words)) != len(words):
+            raise ValueError(value)
+        if self.choices and not set(words) <= set(self.choices):
+            raise ValueError(value)
+        return words
+
+
+class Optional(Kind):
+    """A value of another kind, or None."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.expected = f"{kind.expected}, or None"
+        self._kind = kind
+
+    def parse(self, text: str) -> Any:
+        return self._kind.parse(text)
+
+    def check(self, value: Any) -> Any:
+        return None if value is None else self._kind.check(value)
+
+
+class NoDefault(Enum):
+    """Why a setting has no default of its own."""
+
+    REQUIRED = "required"
+    DERIVED = "derived from other settings"
+
+
+REQUIRED: Final = NoDefault.REQUIRED
+DERIVED: Final = NoDefault.DERIVED
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The declaration of one setting.
+
+    `topic_name` is the name under which a topic may override it, if it may. `coarser` are names in coarser
+    units, from fine to coarse, each with the worth of one unit (``log.retention.hours`` → 3,600,000 ms); they
+    count only if no finer one is given. `is_dynamic`: a change takes effect while the broker runs.
+    """
+
+    kind: Kind
+    default: Any
+    documentation: str
+    name: str = ""
+    topic_name: str | None = None
+    coarser: tuple[tuple[str, int], ...] = ()
+    is_dynamic: bool = False
+
+
+def setting(
+    kind: Kind,
+    default: Any,
+    documentation: str,
+    *,
+    name: str = "",
+    topic_name: str | None = None,
+    coarser: tuple[tuple[str, int], ...] = (),
+    is_dynamic: bool = False,
+) -> Any:
+    """A dataclass field for a setting. What topics can override is dynamic.
+
+    Typed Any, so that the attribute keeps its own annotation.
+    """
+    declared = Setting(
+        kind, default, documentation, name, topic_name, coarser, is_dynamic or topic_name is not None
+    )
+    if isinstance(default, NoDefault):
+        return field(metadata={_SETTING: declared})
+    return field(default=default, metadata={_SETTING: declared})
+
+
+def settings_of(owner: type, name_of: Callable[[str], str] = str) -> dict[str, Setting]:
+    """Attribute → setting, in the order of declaration; `name_of` makes the name from the attribute."""
+    declared = {
+        item.name: item.metadata[_SETTING] for item in dataclasses.fields(owner) if _SETTING in item.metadata
+    }
+    return {
+        attribute: item if item.name else dataclasses.replace(item, name=name_of(attribute))
+        for attribute, item in declared.items()
+    }
+
+
+def problem(name: str, value: object, kind: Kind, read: Callable[[Any], Any]) -> tuple[Any, str | None]:
+    """(the value that `read` makes, None), or (None, the sentence that refuses it)."""
+    try:
+        return read(value), None
+    except Refused as refusal:
+        return None, f"{name}={value!r}: expected {refusal}"
+    except (ValueError, TypeError):
+        return None, f"{name}={value!r}: expected {kind.expected}"
+
+
+def parsed(name: str, text: str, kind: Kind) -> Any:
+    """The value of a text. Raises InvalidConfiguration."""
+    return _or_raise(problem(name, text, kind, kind.parse))
+
+
+def checked(name: str, value: object, kind: Kind) -> Any:
+    """The value that a program gave. Raises InvalidConfiguration."""
+    return _or_raise(problem(name, value, kind, kind.check))
+
+
+def _or_raise(outcome: tuple[Any, str | None]) -> Any:
+    value, refusal = outcome
+    if refusal is not None:
+        raise InvalidConfiguration(refusal)
+    return value
+
+
+def parse_key_values(texts: Any, problems: list[str], option: str = "--set") -> dict[str, str]:
+    """The ``key=value`` texts of an option; the last value of a repeated key counts."""
+    settings: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            problems.append(f"{option} {text!r}: expected key=value")
+        else:
+            settings[name.strip()] = value.strip()
+    return settings
+
+
+def setting_text(value: Any) -> str:
+    """A value as the text that gives it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}:{what}" for name, what in value.items())
+    # A listener is a named tuple, which writes itself.
+    if type(value) is tuple:
+        return ",".join(str(part) for part in value)
+    return str(value)
