@@ -11,10 +11,10 @@ controller names it in a newer epoch.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from barnabas.broker.request_order import RequestOrder
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -37,6 +37,8 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
 )
 
+_MAX_ANSWERS: Final = 16
+"""An answer may take megabytes."""
 _NOTHING: Final[Mapping[int, UpdateMetadataPartition]] = MappingProxyType({})
 
 
@@ -79,12 +81,38 @@ class ClusterMetadata:
         return BrokerEpoch(broker.broker_epoch) if broker is not None else None
 
 
+class MetadataAnswers:
+    """Metadata answers with many partitions, valid until the metadata changes. Any thread.
+
+    When a leader dies, a thousand clients send the same request, and an answer with 2,000 partitions takes
+    milliseconds to build. It is built once for the same topics, listener, version and flags; two threads at
+    the same time may both build it. ``version`` is `MetadataCache.version`, read before it was built.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[int, dict[Hashable, Any]] = (-1, {})
+
+    def find(self, version: int, question: Hashable) -> Any:
+        """The answer to this question at this version, or None."""
+        kept_version, answers = self._kept
+        return answers.get(question) if kept_version == version else None
+
+    def keep(self, version: int, question: Hashable, answer: Any) -> None:
+        kept_version, answers = self._kept
+        if kept_version != version or len(answers) >= _MAX_ANSWERS:
+            self._kept = (version, {question: answer})
+        else:
+            answers[question] = answer
+
+
 class MetadataCache:
     """The current `ClusterMetadata`, replaced as a whole; see the module."""
 
     def __init__(self) -> None:
+        self.answers = MetadataAnswers()
         self._lock = threading.Lock()
         self._current = ClusterMetadata()
+        self._moving: tuple[int, frozenset[str]] = (-1, frozenset())
         self._order = RequestOrder()
         self._suspects: frozenset[BrokerId] = frozenset()
         self._version = 0
@@ -254,6 +282,27 @@ class MetadataCache:
         if leader not in self._current.brokers or leader in self._suspects:
             leader = NO_BROKER
         return leader, LeaderEpoch(partition.leader_epoch)
+
+    def moving_topics(self) -> frozenset[str]:
+        """The topics with a partition whose leader is dead or suspect and not yet replaced.
+
+        Requests do not wait for a partition that the controller reports as leaderless: that may last.
+        """
+        version, current = self._version, self._current
+        found_version, moving = self._moving
+        if found_version != version:
+            alive = current.brokers.keys() - self._suspects
+            moving = frozenset(
+                name
+                for name, topic in current.topics.items()
+                if any(
+                    partition.leader >= 0 and BrokerId(partition.leader) not in alive
+                    for partition in topic.partitions.values()
+                )
+            )
+            if self._version == version:
+                self._moving = (version, moving)
+        return moving
 
     def _forget_suspicions(self, before: ClusterMetadata, trusted: set[int]) -> None:
         """One that the controller dropped, saw registered anew or newly elected is no matter of suspicion."""

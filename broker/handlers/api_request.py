@@ -1,12 +1,15 @@
-"""A decoded request on its way through a handler, and its one answer."""
+"""A decoded request on its way through a handler, and its one answer, now or later."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, ParamSpec
 
+from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.network.request import Request
+from barnabas.broker.purgatory import DelayedOperation, Purgatory
+from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.errors import MessageTooComplex, Unencodable
 from barnabas.protocol.invariants import InvariantViolation
@@ -52,8 +55,8 @@ class ApiRequest:
     def respond(self, body: Any) -> None:
         """Answer with an instance of the API's response class, in the codec of the request.
 
-        An answer that cannot be encoded, such as another member's name that is too long for this version,
-        closes the connection: the thread that answers many requests must not fail at one of them.
+        If it cannot be encoded (another member's name may be too long for this version), the connection is
+        closed: a thread that answers many requests must not fail at one of them.
         """
         buffers = self.encoded(body)
         if buffers is not None:
@@ -95,6 +98,59 @@ class ApiRequest:
         logger.critical("%s cannot be answered", self, exc_info=error)
         self.raw.fail(f"its answer failed: {error!r}")
 
+    def answer_when(
+        self,
+        is_due: Callable[[], bool],
+        answer: Callable[[], None],
+        *,
+        purgatory: Purgatory,
+        keys: Iterable[str],
+        wait_ms: int,
+        on_deadline: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Answer as soon as a condition holds. It is checked at events on the keys of the purgatory.
+
+        At the deadline ``on_deadline`` runs first, then the answer.
+        """
+        delayed = DelayedAnswer(wait_ms, is_due, self.answering(answer), on_deadline)
+        purgatory.try_complete_else_watch(delayed, keys)
+
+    def run_slowly(self, slow_work: SlowWork, work: Callable[[], None]) -> None:
+        """Do work that blocks on the slow-work thread; if it fails, the connection is closed."""
+
+        def failed(error: Exception) -> None:
+            self.raw.fail(f"{self} failed: {error!r}")
+
+        try:
+            slow_work.submit(failed, work)
+        except SlowWorkRefused as error:
+            self.raw.close_connection(str(error))
+
     def respond_with(self, buffers: list[Buffer]) -> None:
         """Answer with the result of `encoded` for another request of the same Kafka protocol version."""
         self.raw.respond(codec_kafka.for_another_request(buffers, self.correlation_id))
+
+
+class DelayedAnswer(DelayedOperation):
+    """An answer that waits for a condition, or for so long at most."""
+
+    def __init__(
+        self,
+        wait_ms: int,
+        is_due: Callable[[], bool],
+        answer: Callable[[], None],
+        on_deadline: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(int(monotonic_ms()) + max(0, wait_ms))
+        self._is_due = is_due
+        self._answer = answer
+        self._on_deadline = on_deadline
+
+    def try_complete(self) -> bool:
+        return self._is_due()
+
+    def on_expiration(self) -> None:
+        self._on_deadline()
+
+    def on_complete(self) -> None:
+        self._answer()

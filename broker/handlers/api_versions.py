@@ -1,7 +1,4 @@
-"""ApiVersions: the APIs that this broker serves (KIP-35, KIP-511).
-
-They come from the registry of handlers, with the versions of the declared messages.
-"""
+"""ApiVersions: the APIs of the registry, with the versions of the declared messages (KIP-35, KIP-511)."""
 
 from __future__ import annotations
 
@@ -42,9 +39,9 @@ def handler(served: Iterable[ApiKey]) -> Callable[[Services, ApiRequest], None]:
 
 
 def unsupported(served_from: int, served_to: int) -> ApiVersionsResponse:
-    """What a client learns whose ApiVersions request is newer than we know: in which version to ask again.
+    """The answer to an ApiVersions request in an unknown version: the versions to ask again in.
 
-    It is sent in version 0, which everybody reads (KIP-511).
+    It is sent in version 0, which any client reads (KIP-511).
     """
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,

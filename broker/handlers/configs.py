@@ -1,9 +1,9 @@
 """DescribeConfigs, AlterConfigs and IncrementalAlterConfigs, for the settings in ZooKeeper.
 
-Reading and writing them blocks, so it runs on the slow-work thread. Describe returns the settings that are in
-ZooKeeper at that moment; each broker applies a change by itself, some milliseconds later. A broker describes
-and alters only its own settings, as in Apache Kafka; topics and the defaults of all brokers are served by any
-broker.
+Reading and writing them blocks, so it runs on the slow-work thread. DescribeConfigs returns the settings that
+are in ZooKeeper at that moment; each broker applies a change some milliseconds later. As in Apache Kafka, a
+broker describes and alters no other broker's settings; topics and the defaults of all brokers are served by
+any broker.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from barnabas.broker.config import describe as config_rules
 from barnabas.broker.config.describe import Alteration
 from barnabas.broker.config.dynamic import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.handlers.slow import submit
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.messages.configs import (
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
     ConfigResourceType,
@@ -31,6 +30,7 @@ from barnabas.protocol.messages.configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
 )
 from barnabas.protocol.topic_names import validate_topic_name
@@ -40,65 +40,47 @@ logger = logging.getLogger(__name__)
 
 Settings = Mapping[str, str]
 Edit = Callable[[ConfigResourceType, Settings, ConfigLayers], Settings]
-"""From the settings that a resource has to those that it is to have; raises ApiError."""
+"""Makes a resource's new settings from its current ones; raises ApiError."""
 
 
 def handle_describe(services: Services, request: ApiRequest) -> None:
-    submit(services, request, _describe, services, request)
+    request.run_slowly(services.slow_work, lambda: _describe(services, request))
 
 
 def handle_alter(services: Services, request: ApiRequest) -> None:
     body: AlterConfigsRequest = request.body
-    edits: list[tuple[int, str, Edit]] = [
-        (
-            one.resource_type,
-            one.resource_name,
-            partial(_replaced, [(entry.name, entry.value) for entry in one.configs]),
-        )
-        for one in body.resources
+    edits = [
+        (resource.resource_type, resource.resource_name, _replace(resource)) for resource in body.resources
     ]
 
     def work() -> None:
         responses = _change_all(services, edits, validate_only=body.validate_only)
         request.respond(AlterConfigsResponse(responses=responses))
 
-    submit(services, request, work)
+    request.run_slowly(services.slow_work, work)
 
 
 def handle_incremental_alter(services: Services, request: ApiRequest) -> None:
     body: IncrementalAlterConfigsRequest = request.body
-    edits: list[tuple[int, str, Edit]] = [
-        (
-            one.resource_type,
-            one.resource_name,
-            partial(
-                _altered,
-                [Alteration(entry.name, entry.config_operation, entry.value) for entry in one.configs],
-            ),
-        )
-        for one in body.resources
+    edits = [
+        (resource.resource_type, resource.resource_name, _alter(resource)) for resource in body.resources
     ]
 
     def work() -> None:
         responses = _change_all(services, edits, validate_only=body.validate_only)
         request.respond(IncrementalAlterConfigsResponse(responses=responses))
 
-    submit(services, request, work)
+    request.run_slowly(services.slow_work, work)
 
 
-def _replaced(
-    entries: Sequence[tuple[str, str | None]],
-    kind: ConfigResourceType,
-    current: Settings,
-    layers: ConfigLayers,
-) -> Settings:
-    return config_rules.replacing(kind, entries, current)
+def _replace(resource: AlterConfigsResource) -> Edit:
+    entries = [(entry.name, entry.value) for entry in resource.configs]
+    return lambda kind, current, layers: config_rules.replacing(kind, entries, current)
 
 
-def _altered(
-    alterations: Sequence[Alteration], kind: ConfigResourceType, current: Settings, layers: ConfigLayers
-) -> Settings:
-    return config_rules.altered(kind, current, alterations, layers)
+def _alter(resource: IncrementalAlterConfigsResource) -> Edit:
+    changes = [Alteration(entry.name, entry.config_operation, entry.value) for entry in resource.configs]
+    return lambda kind, current, layers: config_rules.altered(kind, current, changes, layers)
 
 
 # Which resource
@@ -122,8 +104,8 @@ def _entity(services: Services, kind: int, name: str) -> Entity:
     return Entity.broker(services.config.broker_id) if name else ALL_BROKERS
 
 
-def _layers(services: Services, found: Mapping[Entity, Settings]) -> ConfigLayers:
-    layers, problems = ConfigLayers.of(services.config, found[_own(services)], found[ALL_BROKERS])
+def _layers(services: Services, stored: Mapping[Entity, Settings]) -> ConfigLayers:
+    layers, problems = ConfigLayers.of(services.config, stored[_own(services)], stored[ALL_BROKERS])
     if problems:
         logger.error("dynamic settings that are not usable: %s", "; ".join(problems))
     return layers
@@ -138,31 +120,31 @@ def _own(services: Services) -> Entity:
 
 def _describe(services: Services, request: ApiRequest) -> None:
     body: DescribeConfigsRequest = request.body
-    # Each once, by what is asked of it last, or few bytes could ask for gigabytes.
-    body.resources = list({(one.resource_type, one.resource_name): one for one in body.resources}.values())
-    entities: list[Entity | ApiError] = []
-    for asked in body.resources:
+    # Each resource once, as named last: otherwise few bytes could request gigabytes.
+    resources = {(resource.resource_type, resource.resource_name): resource for resource in body.resources}
+    entities: dict[tuple[int, str], Entity | ApiError] = {}
+    for kind, name in resources:
         try:
-            entities.append(_entity(services, asked.resource_type, asked.resource_name))
+            entities[kind, name] = _entity(services, kind, name)
         except ApiError as error:
-            entities.append(error)
-    named = {entity for entity in entities if isinstance(entity, Entity)}
-    found: Mapping[Entity, Settings] | ApiError
+            entities[kind, name] = error
+    named = {entity for entity in entities.values() if isinstance(entity, Entity)}
+    stored: Mapping[Entity, Settings] | ApiError
     try:
-        found = services.configs.values(named | {_own(services), ALL_BROKERS})
+        stored = services.configs.values(named | {_own(services), ALL_BROKERS})
     except ApiError as error:
-        found = error
+        stored = error
     results = []
-    for asked, entity in zip(body.resources, entities, strict=True):
-        result = DescribeConfigsResult(
-            error_code=ErrorCode.NONE, resource_type=asked.resource_type, resource_name=asked.resource_name
-        )
-        problem = next((one for one in (entity, found) if isinstance(one, ApiError)), None)
-        if problem is not None:
-            result.error_code, result.error_message = problem.code, problem.text
-        elif isinstance(entity, Entity) and not isinstance(found, ApiError):
+    for (kind, name), resource in resources.items():
+        result = DescribeConfigsResult(error_code=ErrorCode.NONE, resource_type=kind, resource_name=name)
+        entity = entities[kind, name]
+        if isinstance(entity, ApiError):
+            result.error_code, result.error_message = entity.code, entity.text
+        elif isinstance(stored, ApiError):
+            result.error_code, result.error_message = stored.code, stored.text
+        else:
             result.configs = config_rules.trimmed(
-                _described(services, asked, entity, found),
+                _described(services, resource, entity, stored),
                 synonyms=body.include_synonyms,
                 documentation=body.include_documentation,
             )
@@ -171,16 +153,13 @@ def _describe(services: Services, request: ApiRequest) -> None:
 
 
 def _described(
-    services: Services,
-    asked: DescribeConfigsResource,
-    entity: Entity,
-    found: Mapping[Entity, Settings],
+    services: Services, resource: DescribeConfigsResource, entity: Entity, stored: Mapping[Entity, Settings]
 ) -> list[DescribeConfigsResourceResult]:
-    # An empty list of names asks for all, as Kafka's older clients mean it.
-    names = asked.configuration_keys or None
-    layers = _layers(services, found)
+    # An empty list of names requests all, as Kafka's older clients mean it.
+    names = resource.configuration_keys or None
+    layers = _layers(services, stored)
     if entity.kind is EntityKind.TOPIC:
-        return config_rules.describe_topic(found[entity], layers, names)
+        return config_rules.describe_topic(stored[entity], layers, names)
     if entity == ALL_BROKERS:
         return config_rules.describe_all_brokers(layers, names)
     return config_rules.describe_broker(layers, names)
@@ -212,10 +191,10 @@ def _change_all(
 def _change(
     services: Services, kind: ConfigResourceType, entity: Entity, edit: Edit, validate_only: bool
 ) -> None:
-    found = services.configs.values({entity, _own(services), ALL_BROKERS})
-    layers = _layers(services, found)
+    stored = services.configs.values({entity, _own(services), ALL_BROKERS})
+    layers = _layers(services, stored)
     if validate_only:
-        edit(kind, found[entity], layers)
+        edit(kind, stored[entity], layers)
         return
     services.configs.change(entity, lambda current: edit(kind, current, layers))
     logger.info("settings of %s were changed", entity.path)

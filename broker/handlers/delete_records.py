@@ -1,4 +1,4 @@
-"""DeleteRecords: drop the records below an offset, on every replica."""
+"""DeleteRecords: delete the records below an offset on every replica."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from barnabas.protocol.messages.delete_records import (
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: DeleteRecordsRequest = request.body
-    wanted = [
+    offsets = [
         (TopicPartition(topic.name, partition.partition_index), partition.offset)
         for topic in body.topics
         for partition in topic.partitions
     ]
     answer = request.answering(lambda outcomes: request.respond(_response(outcomes)))
-    services.replicas.deletions.delete(max(0, body.timeout_ms), wanted, answer)
+    services.replicas.deletions.delete(max(0, body.timeout_ms), offsets, answer)
 
 
 def _response(outcomes: list[DeletionOutcome]) -> DeleteRecordsResponse:
@@ -36,5 +36,7 @@ def _response(outcomes: list[DeletionOutcome]) -> DeleteRecordsResponse:
             )
         )
     return DeleteRecordsResponse(
-        topics=[DeleteRecordsTopicResult(name=name, partitions=found) for name, found in topics.items()]
+        topics=[
+            DeleteRecordsTopicResult(name=name, partitions=partitions) for name, partitions in topics.items()
+        ]
     )

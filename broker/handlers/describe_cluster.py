@@ -20,13 +20,13 @@ from barnabas.protocol.messages.describe_cluster import (
 def handle(services: Services, request: ApiRequest) -> None:
     body: DescribeClusterRequest = request.body
     if body.endpoint_type != BROKER_ENDPOINTS:
-        is_controllers = body.endpoint_type == CONTROLLER_ENDPOINTS
+        code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        if body.endpoint_type == CONTROLLER_ENDPOINTS:
+            code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
         request.respond(
             DescribeClusterResponse(
-                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
-                if is_controllers
-                else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-                error_message=f"endpoint type {body.endpoint_type}; a broker knows 1 (brokers) alone",
+                error_code=code,
+                error_message=f"endpoint type {body.endpoint_type}; expected 1 (brokers)",
                 cluster_id=services.cluster_id,
                 brokers=[],
             )

@@ -21,7 +21,7 @@ def handle(services: Services, request: ApiRequest) -> None:
     body: DescribeReplicasRequest = request.body
     topics: dict[str, list[ReplicaDescription]] = {}
     failures = services.replicas.failed.reasons()
-    for partition in sorted(services.replicas.partitions(), key=lambda one: one.partition):
+    for partition in sorted(services.replicas.partitions(), key=lambda replica: replica.partition):
         if body.topics is None or partition.partition.topic in body.topics:
             described = _describe(partition, failures.pop(partition.partition, ""))
             topics.setdefault(partition.partition.topic, []).append(described)
@@ -36,7 +36,7 @@ def handle(services: Services, request: ApiRequest) -> None:
         DescribeReplicasResponse(
             error_code=0,
             broker_id=services.config.broker_id,
-            topics=[TopicReplicas(topic_name=name, replicas=found) for name, found in topics.items()],
+            topics=[TopicReplicas(topic_name=name, replicas=replicas) for name, replicas in topics.items()],
             strays=[str(stray.folder) for stray in services.replicas.logs.strays.all()],
         )
     )
@@ -62,7 +62,7 @@ def _describe(partition: Partition, failure: str) -> ReplicaDescription:
 
 
 def _describe_offline(name: TopicPartition, log_dir: Path | None, failure: str) -> ReplicaDescription:
-    """A replica whose disk failed: nothing but where it lay is known any more."""
+    """A replica whose disk failed, or that could not be created; at most its log dir is known."""
     return ReplicaDescription(
         partition_index=name.partition,
         leader_id=NO_BROKER,

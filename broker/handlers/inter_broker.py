@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 def handle_leader_and_isr(services: Services, request: ApiRequest) -> None:
     body: LeaderAndIsrRequest = request.body
     if body.broker_epoch >= services.replicas.broker_epoch:
-        # First: a leader that is deposed sends its clients away, and they ask here for the new one.
+        # First, because a deposed leader refuses its clients, and they ask here for the new leader.
         try:
             services.metadata.learn(body)
         except Exception:
-            # Not needed: the UpdateMetadata that follows has the same leaders.
+            # The UpdateMetadata that follows has the same leaders.
             logger.critical("the leaders of a LeaderAndIsr were not added to the metadata", exc_info=True)
     try:
         errors = services.replicas.become_leader_or_follower(body)
@@ -67,7 +67,7 @@ def handle_update_metadata(services: Services, request: ApiRequest) -> None:
         request.respond(UpdateMetadataResponse(error_code=int(error.code)))
         return
     except Exception:
-        # If the connection were closed, the controller would resend only this request, for ever.
+        # If the connection were closed, the controller would resend this request without end, and no other.
         count = len(body.topic_states)
         logger.critical("an UpdateMetadata of %d topics was not applied", count, exc_info=True)
         request.respond(UpdateMetadataResponse(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR)))

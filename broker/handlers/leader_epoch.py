@@ -30,12 +30,13 @@ def handle(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _answer(services: Services, topic: str, asked: OffsetForLeaderPartition) -> LeaderEpochEndOffset:
+def _answer(services: Services, topic: str, requested: OffsetForLeaderPartition) -> LeaderEpochEndOffset:
+    index = requested.partition
     try:
-        partition = services.replicas.partition(TopicPartition(topic, asked.partition))
-        found = partition.epoch_end(asked.current_leader_epoch, LeaderEpoch(asked.leader_epoch))
+        partition = services.replicas.partition(TopicPartition(topic, index))
+        end = partition.epoch_end(requested.current_leader_epoch, LeaderEpoch(requested.leader_epoch))
     except ApiError as error:
-        return LeaderEpochEndOffset(error_code=int(error.code), partition=asked.partition)
+        return LeaderEpochEndOffset(error_code=int(error.code), partition=index)
     return LeaderEpochEndOffset(
-        error_code=0, partition=asked.partition, leader_epoch=found.epoch, end_offset=found.end_offset
+        error_code=0, partition=index, leader_epoch=end.epoch, end_offset=end.end_offset
     )

@@ -25,14 +25,14 @@ from barnabas.protocol.messages.list_offsets import (
 logger = logging.getLogger(__name__)
 
 _WITHOUT_NOT_AVAILABLE: Final = range(1, 5)
-"""The versions whose clients do not know OFFSET_NOT_AVAILABLE."""
+"""The versions that do not have OFFSET_NOT_AVAILABLE."""
 _SINCE: Final = {
     LATEST_TIMESTAMP: 0,
     EARLIEST_TIMESTAMP: 0,
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL_TIMESTAMP: 8,
 }
-"""The version from which on each of the special timestamps means something."""
+"""The first version of each special timestamp."""
 
 
 def handle(services: Services, request: ApiRequest) -> None:
@@ -42,17 +42,17 @@ def handle(services: Services, request: ApiRequest) -> None:
         (topic.name, partition.partition_index) for topic in body.topics for partition in topic.partitions
     )
 
-    def answer(topic: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-        name = TopicPartition(topic, asked.partition_index)
+    def answer(topic: str, requested: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        name = TopicPartition(topic, requested.partition_index)
         try:
             if counts[name] > 1:
-                raise api_error(ErrorCode.INVALID_REQUEST, f"{name} is asked for {counts[name]} times")
-            if not _is_known(asked.timestamp, version):
+                raise api_error(ErrorCode.INVALID_REQUEST, f"{name} is named {counts[name]} times")
+            if not _has_meaning(requested.timestamp, version):
                 raise api_error(
                     ErrorCode.UNSUPPORTED_VERSION,
-                    f"timestamp {asked.timestamp} has no meaning in this version",
+                    f"timestamp {requested.timestamp} has no meaning in this version",
                 )
-            timestamp, offset, epoch = _look_up(services, name, asked, body.replica_id >= 0)
+            timestamp, offset, epoch = _look_up(services, name, requested, body.replica_id >= 0)
         except ApiError as error:
             services.replicas.note_error(error)
             logger.debug("offsets of %s: %s", name, error)
@@ -72,7 +72,8 @@ def handle(services: Services, request: ApiRequest) -> None:
         ListOffsetsResponse(
             topics=[
                 ListOffsetsTopicResponse(
-                    name=topic.name, partitions=[answer(topic.name, asked) for asked in topic.partitions]
+                    name=topic.name,
+                    partitions=[answer(topic.name, requested) for requested in topic.partitions],
                 )
                 for topic in body.topics
             ]
@@ -80,7 +81,7 @@ def handle(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _is_known(timestamp: int, version: int | None) -> bool:
+def _has_meaning(timestamp: int, version: int | None) -> bool:
     if timestamp >= 0:
         return True
     since = _SINCE.get(timestamp)
@@ -88,30 +89,30 @@ def _is_known(timestamp: int, version: int | None) -> bool:
 
 
 def _look_up(
-    services: Services, name: TopicPartition, asked: ListOffsetsPartition, for_follower: bool
+    services: Services, name: TopicPartition, requested: ListOffsetsPartition, for_follower: bool
 ) -> tuple[int, int, int]:
-    """Timestamp, offset and leader epoch of what was asked for; -1 each where there is no such record.
+    """Timestamp, offset and leader epoch of the requested position; -1 each if there is no such record.
 
-    A consumer is told of nothing at or beyond the high watermark, and OFFSET_NOT_AVAILABLE where that matters
-    while a new leader does not know it for sure (KIP-207).
+    A consumer gets nothing at or beyond the high watermark. If the answer depends on the high watermark and a
+    new leader does not know it yet, raises OFFSET_NOT_AVAILABLE (KIP-207).
     """
     partition = services.replicas.partition(name)
-    partition.check_leading(asked.current_leader_epoch)
+    partition.check_leading(requested.current_leader_epoch)
     log, epoch = partition.log, partition.leader_epoch
-    if asked.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+    if requested.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         return -1, log.log_start_offset, max(log.epoch_cache.epoch_at(log.log_start_offset), -1)
-    if asked.timestamp == LATEST_TIMESTAMP:
+    if requested.timestamp == LATEST_TIMESTAMP:
         if for_follower:
             return -1, partition.log_end_offset, epoch
-        return -1, partition.latest_offset(asked.current_leader_epoch), epoch
-    if asked.timestamp == MAX_TIMESTAMP:
+        return -1, partition.latest_offset(requested.current_leader_epoch), epoch
+    if requested.timestamp == MAX_TIMESTAMP:
         found = log.max_timestamp_offset()
     else:
-        found = log.offset_for_timestamp(asked.timestamp)
+        found = log.offset_for_timestamp(requested.timestamp)
     end = partition.log_end_offset if for_follower else partition.high_watermark
     if found is None or found.offset >= end:
         if not for_follower:
-            # What was found may be committed after all.
-            partition.latest_offset(asked.current_leader_epoch)
+            # The record may be committed after all.
+            partition.latest_offset(requested.current_leader_epoch)
         return -1, -1, -1
     return found.timestamp_ms, found.offset, found.leader_epoch

@@ -26,13 +26,13 @@ _UNKNOWN_LAG = -1
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: DescribeLogDirsRequest = request.body
-    wanted = None
+    names = None
     if body.topics is not None:
-        wanted = {(topic.topic, index) for topic in body.topics for index in topic.partitions}
+        names = {(topic.topic, index) for topic in body.topics for index in topic.partitions}
     by_dir: dict[Path, dict[str, list[DescribeLogDirsPartition]]] = {}
-    for log in sorted(services.replicas.logs.all_logs(), key=lambda one: one.topic_partition):
+    for log in sorted(services.replicas.logs.all_logs(), key=lambda log: log.topic_partition):
         name = log.topic_partition
-        if wanted is None or name in wanted:
+        if names is None or name in names:
             topics = by_dir.setdefault(log.folder.parent, {})
             topics.setdefault(name.topic, []).append(_describe(services, log))
     request.respond(
@@ -50,7 +50,7 @@ def _describe(services: Services, log: Log) -> DescribeLogDirsPartition:
         high_watermark = services.replicas.partition(log.topic_partition).high_watermark
         lag = max(0, high_watermark - log.log_end_offset)
     except ApiError:
-        # A log that the controller has given no role yet.
+        # The controller has not given it a role yet.
         lag = _UNKNOWN_LAG
     return DescribeLogDirsPartition(
         partition_index=log.topic_partition.partition, partition_size=log.size_bytes, offset_lag=lag
@@ -68,12 +68,14 @@ def _result(
     try:
         total_bytes, _, usable_bytes = shutil.disk_usage(path)
     except OSError as error:
-        # What is left to be said of the dir is right all the same; an append or a pass will find the fault.
-        logger.warning("the volume of %s cannot be asked for its size: %s", path, error)
+        # The other fields are right, and an append or the next check finds the fault.
+        logger.warning("the size of the volume of %s cannot be read: %s", path, error)
     return DescribeLogDirsResult(
         error_code=ErrorCode.NONE,
         log_dir=str(path.absolute()),
-        topics=[DescribeLogDirsTopic(name=name, partitions=found) for name, found in topics.items()],
+        topics=[
+            DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()
+        ],
         total_bytes=total_bytes,
         usable_bytes=usable_bytes,
     )

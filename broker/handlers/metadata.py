@@ -1,4 +1,4 @@
-"""Metadata: the brokers, the controller and the leaders, as far as this broker knows.
+"""Metadata: the brokers, the controller and the leaders that this broker knows.
 
 A request for an unknown topic may create it; see `barnabas.broker.auto_topics`. Versions below 4 have no
 field to refuse that, so they always may.
@@ -6,15 +6,13 @@ field to refuse that, so they always may.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Final
 
-from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.metadata_cache import ClusterMetadata, MetadataCache
-from barnabas.broker.purgatory import DelayedOperation
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerId, TopicId
 from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition
@@ -31,33 +29,38 @@ from barnabas.protocol.topic_names import INTERNAL_TOPICS, validate_topic_name
 
 _NULL_NAME_SINCE: Final = 12
 _LEADERS_WAIT_MS: Final = 1_000
-"""As long as librdkafka takes to ask again by itself."""
+"""librdkafka asks again by itself after this time."""
 _NEWS_WAIT_MS: Final = 20
-"""As long as a busy broker may take to notice that its own connection to a peer was reset."""
+"""A busy broker may take this long to notice that its own connection to a peer was reset."""
 _SETTLED_AFTER_MS: Final = 1_000
 _WORTH_KEEPING: Final = 50
 """An answer with fewer partitions is built for each request."""
 
 
 def handle(services: Services, request: ApiRequest) -> None:
-    """Answer; to a Kafka client not before this broker can know what made it ask.
+    """Answer; a Kafka client not before this broker can know what made the client ask.
 
     A client asks once when a connection breaks, and at once: often before the brokers have noticed that their
-    own connections to that peer broke too. Told of no leader, or of the dead one, librdkafka asks again only
-    by its timer, a second later. So one that asks on a connection of some age waits for a moment, and then,
-    if a leader is dead or suspected, for the new one. Who has just connected is answered at once.
+    own connections to that peer broke too. If the answer names no leader, or the dead one, librdkafka asks
+    again only by its timer, a second later. So a request on a connection of some age waits for a moment, and
+    then, if a leader is dead or suspected, for the new one. On a new connection it is answered at once.
     """
     body: MetadataRequest = request.body
     if body.topics is not None:
-        body.topics = _each_once(body.topics)
+        # As in Apache Kafka, each once: otherwise an answer could be many times as long as its request.
+        body.topics = list({(topic.topic_id, topic.name): topic for topic in body.topics}.values())
     if request.api_version is None:
         _answer(services, request)
     elif request.raw.connection_age_ms < _SETTLED_AFTER_MS:
         _answer_when_settled(services, request)
     else:
-        answer = request.answering(lambda: _answer_when_settled(services, request))
-        news = Delayed(_NEWS_WAIT_MS, _never, answer)
-        services.topic_purgatory.try_complete_else_watch(news, ())
+        request.answer_when(
+            lambda: False,
+            lambda: _answer_when_settled(services, request),
+            purgatory=services.topic_purgatory,
+            keys=(),
+            wait_ms=_NEWS_WAIT_MS,
+        )
 
 
 def _answer_when_settled(services: Services, request: ApiRequest) -> None:
@@ -65,59 +68,41 @@ def _answer_when_settled(services: Services, request: ApiRequest) -> None:
     if not moving:
         _answer(services, request)
         return
-    settled = Delayed(
-        _LEADERS_WAIT_MS,
+    request.answer_when(
         lambda: not _moving(services, request.body),
-        request.answering(lambda: _answer(services, request)),
+        lambda: _answer(services, request),
+        purgatory=services.topic_purgatory,
+        keys=moving,
+        wait_ms=_LEADERS_WAIT_MS,
     )
-    services.topic_purgatory.try_complete_else_watch(settled, moving)
-
-
-class Delayed(DelayedOperation):
-    """An answer that waits for a condition, or for so long at most; then what is known is the answer."""
-
-    def __init__(self, wait_ms: int, is_due: Callable[[], bool], answer: Callable[[], None]) -> None:
-        super().__init__(int(monotonic_ms()) + wait_ms)
-        self._is_due = is_due
-        self._answer = answer
-
-    def try_complete(self) -> bool:
-        return self._is_due()
-
-    def on_complete(self) -> None:
-        self._answer()
-
-
-def _never() -> bool:
-    return False
 
 
 def _moving(services: Services, body: MetadataRequest) -> list[str]:
     """The requested topics that have a partition whose leader is gone and not yet replaced."""
-    moving = services.metadata_answers.moving(services.metadata)
+    moving = services.metadata.moving_topics()
     if not moving or body.topics is None:
         return list(moving)
     return [topic.name for topic in body.topics if topic.name in moving]
 
 
 def _answer(services: Services, request: ApiRequest) -> None:
-    version = services.metadata.version
-    question = _question(request)
-    found = services.metadata_answers.find(version, question)
-    if found is None:
-        answer = _build(services, request)
-        is_large = sum(len(topic.partitions) for topic in answer.topics) >= _WORTH_KEEPING
-        # An answer with an error may have a side effect, such as the creation of a topic.
-        keeps = is_large and all(topic.error_code == ErrorCode.NONE for topic in answer.topics)
-        found = answer if request.api_version is None else request.encoded(answer)
-        if found is None:
+    cache = services.metadata
+    version, question = cache.version, _question(request)
+    answer = cache.answers.find(version, question)
+    if answer is None:
+        response = _build(services, request)
+        answer = response if request.api_version is None else request.encoded(response)
+        if answer is None:
             return
-        if keeps and services.metadata.version == version:
-            services.metadata_answers.keep(version, question, found)
+        is_large = sum(len(topic.partitions) for topic in response.topics) >= _WORTH_KEEPING
+        # An answer with an error may have a side effect, such as the creation of a topic.
+        has_errors = any(topic.error_code != ErrorCode.NONE for topic in response.topics)
+        if is_large and not has_errors and cache.version == version:
+            cache.answers.keep(version, question, answer)
     if request.api_version is None:
-        request.respond(found)
+        request.respond(answer)
     else:
-        request.respond_with(found)
+        request.respond_with(answer)
 
 
 def _question(request: ApiRequest) -> Hashable:
@@ -139,7 +124,7 @@ def _build(services: Services, request: ApiRequest) -> MetadataResponse:
     if body.topics is None or (request.api_version == 0 and not body.topics):
         topics = [_topic(cache, current, name) for name in current.topics]
     else:
-        topics = _asked(services, current, body.topics, may_create=body.allow_auto_topic_creation)
+        topics = _requested(services, current, body.topics, may_create=body.allow_auto_topic_creation)
     if request.api_version is not None and request.api_version < _NULL_NAME_SINCE:
         for topic in topics:
             topic.name = topic.name or ""
@@ -158,7 +143,7 @@ def _build(services: Services, request: ApiRequest) -> MetadataResponse:
 
 
 def live_brokers(cache: MetadataCache, current: ClusterMetadata, listener_name: str) -> list[MetadataBroker]:
-    """The brokers that live and have this listener, without those that are thought dead."""
+    """The live brokers that have this listener, without suspects."""
     suspects = cache.suspects
     return [
         MetadataBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
@@ -169,38 +154,36 @@ def live_brokers(cache: MetadataCache, current: ClusterMetadata, listener_name: 
 
 def named_controller(cache: MetadataCache, current: ClusterMetadata) -> BrokerId:
     """The controller to name: -1 while it is gone or suspected."""
-    known = current.controller_id in current.brokers and current.controller_id not in cache.suspects
-    return current.controller_id if known else NO_BROKER
+    is_alive = current.controller_id in current.brokers and current.controller_id not in cache.suspects
+    return current.controller_id if is_alive else NO_BROKER
 
 
-def _asked(
-    services: Services, current: ClusterMetadata, asked: list[MetadataRequestTopic], *, may_create: bool
+def _requested(
+    services: Services, current: ClusterMetadata, topics: list[MetadataRequestTopic], *, may_create: bool
 ) -> list[MetadataTopic]:
-    """Each topic by name, or by id where that is given: a topic id wins over the name."""
-    found = [_find(services.metadata, current, one) for one in asked]
+    """Each topic by its id if the request has one, else by its name."""
+    answers = [_find(services.metadata, current, topic) for topic in topics]
     if may_create and services.auto_topics.is_enabled:
-        unknown = [topic for topic in found if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        unknown = [topic for topic in answers if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         if unknown:
-            answers = services.auto_topics.ask({topic.name or "" for topic in unknown})
+            codes = services.auto_topics.ask({topic.name or "" for topic in unknown})
             for topic in unknown:
-                topic.error_code = answers[topic.name or ""]
-    return found
+                topic.error_code = codes[topic.name or ""]
+    return answers
 
 
-def _each_once(topics: list[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
-    """As in Apache Kafka: an answer may not be so many times as long as its request."""
-    return list({(topic.topic_id, topic.name): topic for topic in topics}.values())
-
-
-def _find(cache: MetadataCache, current: ClusterMetadata, asked: MetadataRequestTopic) -> MetadataTopic:
-    if asked.topic_id != NO_TOPIC_ID:
-        name = current.topic_names.get(TopicId(asked.topic_id))
-        if name is not None:
-            return _topic(cache, current, name)
-        return MetadataTopic(
-            error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=asked.name, topic_id=asked.topic_id, partitions=[]
-        )
-    name = asked.name or ""
+def _find(cache: MetadataCache, current: ClusterMetadata, requested: MetadataRequestTopic) -> MetadataTopic:
+    name = requested.name or ""
+    if requested.topic_id != NO_TOPIC_ID:
+        name_of_id = current.topic_names.get(TopicId(requested.topic_id))
+        if name_of_id is None:
+            return MetadataTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                name=requested.name,
+                topic_id=requested.topic_id,
+                partitions=[],
+            )
+        name = name_of_id
     if name in current.topics:
         return _topic(cache, current, name)
     return MetadataTopic(error_code=_why_unknown(name), name=name, partitions=[])
@@ -215,14 +198,14 @@ def _why_unknown(name: str) -> ErrorCode:
 
 
 def _topic(cache: MetadataCache, current: ClusterMetadata, name: str) -> MetadataTopic:
-    found = current.topics[name]
+    topic = current.topics[name]
     return MetadataTopic(
         error_code=ErrorCode.NONE,
         name=name,
-        topic_id=found.topic_id,
+        topic_id=topic.topic_id,
         is_internal=name in INTERNAL_TOPICS,
         partitions=[
-            _partition(cache, current, found.partitions[index]) for index in sorted(found.partitions)
+            _partition(cache, current, topic.partitions[index]) for index in sorted(topic.partitions)
         ],
     )
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
-from barnabas.broker.handlers.metadata import Delayed
+from barnabas.broker.handlers.api_request import DelayedAnswer
 from barnabas.broker.handlers.services import Services
 
 _WAIT_MS: Final = 3_000
@@ -40,5 +40,5 @@ def _when(services: Services, is_due: Callable[[], bool], answer: Callable[[], N
     if is_due():
         answer()
     else:
-        waiting = Delayed(_WAIT_MS, is_due, answer)
+        waiting = DelayedAnswer(_WAIT_MS, is_due, answer)
         services.topic_purgatory.try_complete_else_watch(waiting, [OFFSETS_TOPIC])

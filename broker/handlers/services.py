@@ -6,14 +6,13 @@ The controller appears only as protocols, because the handlers do not import it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from barnabas.broker.auto_topics import AutoTopicCreation
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.handlers.fetch_session import FetchSessionCache
-from barnabas.broker.handlers.metadata_answers import MetadataAnswers
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
@@ -50,7 +49,7 @@ class TopicWork(Protocol):
 
 
 class ControllerFace(Protocol):
-    """What the handlers ask of the controller in this process, whether or not it is the active one."""
+    """The controller in this process, active or not."""
 
     @property
     def is_active(self) -> bool: ...
@@ -77,4 +76,3 @@ class Services:
     producer_ids: ProducerIds
     fetch_sessions: FetchSessionCache
     groups: GroupCoordinator
-    metadata_answers: MetadataAnswers = field(default_factory=MetadataAnswers)

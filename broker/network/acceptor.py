@@ -1,9 +1,9 @@
-"""The acceptor: one thread that accepts on every listener and deals connections out in turn.
+"""The acceptor: one thread that accepts connections on every listener.
 
 It closes a connection above `max.connections` or `max.connections.per.ip`, or one that takes a descriptor
 that logs need, at once and with a logged reason. The protected listener is the brokers' own: only the limit
-per address applies to it, so that clients cannot block connections between brokers. When the process is out
-of descriptors the acceptor waits a moment instead of spinning. A dying acceptor calls `on_fatal`.
+per address applies to it, so that clients cannot block connections between brokers. If the process is out of
+descriptors, the acceptor waits a moment instead of spinning. A dying acceptor calls `on_fatal`.
 """
 
 from __future__ import annotations
@@ -57,18 +57,19 @@ class ConnectionQuota:
 
     @property
     def total(self) -> int:
+        """The connections that are open now."""
         return self._total
 
     def set_limits(self, max_connections: int, max_connections_per_ip: int) -> None:
-        """Have other limits from now on; connections that are open stay."""
+        """Change the limits; open connections stay."""
         with self._lock:
             self._max_connections = max_connections
             self._max_connections_per_ip = max_connections_per_ip
 
     def enter(self, host: str, *, is_protected: bool = False) -> str:
-        """Count one more; if there may not be one more, say why and count nothing.
+        """Count a connection; if a limit refuses it, return the reason and count nothing.
 
-        A protected connection is counted, but not refused for the number of all.
+        A protected connection is counted, but the limits on all connections do not refuse it.
         """
         with self._lock:
             if self._total >= self._max_connections and not is_protected:
@@ -82,7 +83,6 @@ class ConnectionQuota:
             return ""
 
     def leave(self, host: str) -> None:
-        """Count one less."""
         with self._lock:
             self._total -= 1
             self._by_host[host] -= 1
@@ -93,7 +93,7 @@ class ConnectionQuota:
 class Acceptor:
     """Owns the listening sockets from `start` on.
 
-    What it accepts goes to ``hand_over(sock, host, port, listener_name)``, which may raise OSError.
+    Accepted sockets go to ``hand_over(sock, host, port, listener_name)``, which may raise OSError.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Acceptor:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Close the listeners and wait for the end; whether it came."""
+        """Close the listeners and wait for the end; returns whether it came."""
         os.eventfd_write(self._stop_fd, 1)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -149,7 +149,7 @@ class Acceptor:
                             pause.select(_PAUSE_S)
 
     def _accept(self, listening: socket.socket, listener_name: str) -> bool:
-        """Accept one connection; False when there is reason to wait before the next try."""
+        """Accept one connection; returns False if the next try should wait."""
         try:
             sock, address = listening.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -9,8 +9,7 @@ import pytest
 from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.handlers import metadata as handler
 from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
-from barnabas.broker.handlers.metadata_answers import MetadataAnswers
-from barnabas.broker.metadata_cache import ClusterMetadata, MetadataCache
+from barnabas.broker.metadata_cache import ClusterMetadata, MetadataAnswers, MetadataCache
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.describe_cluster import DescribeClusterRequest

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.handlers import delete_records, fetch, groups, offsets, produce, topics
+from barnabas.broker.handlers import delete_records, fetch, groups, offsets, produce
+from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.replication import replica_manager
 from barnabas.broker.replication.fetching import FetchResult
 from barnabas.broker.replication.partition import Partition
@@ -112,13 +113,13 @@ def test_appended_records_are_not_acknowledged_by_a_deadline_that_fails(
 def test_slow_work_that_fails_after_its_answer_is_answered_once(
     leading: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer_when = topics._answer_when
+    answer_when = ApiRequest.answer_when
 
-    def buggy(*arguments: Any) -> None:
-        answer_when(*arguments)
+    def buggy(*arguments: Any, **others: Any) -> None:
+        answer_when(*arguments, **others)
         raise OSError("a bug")
 
-    monkeypatch.setattr(topics, "_answer_when", buggy)
+    monkeypatch.setattr(ApiRequest, "answer_when", buggy)
     connection = leading.send(DeleteTopicsRequest(topics=[], timeout_ms=1_000))
     assert connection.response.responses == []
 
