@@ -22,8 +22,7 @@ from typing import Any, Final, TypeVar
 import uvloop
 
 from barnabas.broker.coordinators.coordinator_log import last_records
-from barnabas.broker.coordinators.group_log import OffsetAndMetadata, OffsetRecord
-from barnabas.broker.coordinators.group_records import to_bytes
+from barnabas.broker.coordinators.group_records import OffsetAndMetadata, OffsetRecord, to_bytes
 from barnabas.broker.coordinators.group_shard import groups_of
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log

@@ -40,7 +40,7 @@ from barnabas.broker.coordinators.group_effects import (
     Token,
     generation_error,
 )
-from barnabas.broker.coordinators.group_log import GroupRecord, Record, StoredGroup
+from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, Record
 from barnabas.broker.coordinators.members import Member, MemberProtocol, Members
 from barnabas.broker.coordinators.offsets import GroupOffsets, LoadedOffset
 from barnabas.broker.coordinators.rebalance import GroupState, Rebalance, join_refused
@@ -110,7 +110,7 @@ class Group:
     def load(
         cls,
         group_id: str,
-        stored: StoredGroup | None,
+        stored: GroupMetadataValue | None,
         offsets: Iterable[LoadedOffset],
         coordinator_epoch: int,
         limits: GroupLimits,

@@ -18,8 +18,7 @@ from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecord
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Effects, GroupLimits, Moment
-from barnabas.broker.coordinators.group_log import Record
-from barnabas.broker.coordinators.group_records import to_bytes
+from barnabas.broker.coordinators.group_records import Record, to_bytes
 from barnabas.broker.coordinators.group_shard import GroupShard, groups_of
 from barnabas.broker.coordinators.internal_topic import InternalTopic, new_offsets_topic
 from barnabas.broker.coordinators.led_shards import LedShards, ShardState

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from barnabas.broker.coordinators.group_log import OffsetAndMetadata, Record
+from barnabas.broker.coordinators.group_records import OffsetAndMetadata, Record
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant

@@ -1,33 +1,32 @@
-"""The records of ``__consumer_offsets``: keys and values in Kafka's own schemas, byte for byte.
+"""The records of ``__consumer_offsets``, with keys and values in Kafka's own schemas, byte for byte.
 
-Each begins with two bytes of version, and a key's version also says what kind of record it is: 0 and 1 are an
-offset that a group has committed, 2 a group itself. A null value is a tombstone. Keys are written in the
-highest version, groups in the one that Kafka 3.9 writes, offsets in the flexible one (4) of KIP-915, which
-Kafka reads from 3.5 on: a tagged field, which it skips, has the topic's id. All versions of values are read.
+A group is the last `GroupRecord` of its id; its offsets are the last `OffsetRecord` of each partition. A
+record without a value is a tombstone: it removes the former one.
 
-Pure functions; any thread. Source: ``OffsetCommitKey.json`` and its like in Apache Kafka's group coordinator.
+Keys and values begin with two bytes of version. A key's version also says what kind of record it is: 0 and 1
+are a committed offset, 2 a group. Keys are written in the highest version, groups in the one that Kafka 3.9
+writes, offsets in the flexible one (4) of KIP-915, which Kafka reads from 3.5 on: it skips the tagged field
+with the topic id. All versions of values are read.
+
+Pure functions; any thread. Source: ``OffsetCommitKey.json`` and others in Apache Kafka's group coordinator.
 """
 
 from __future__ import annotations
 
 import struct
 import uuid
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from barnabas.broker.coordinators.group_log import (
-    GroupRecord,
-    OffsetAndMetadata,
-    OffsetRecord,
-    Record,
-    StoredGroup,
-    StoredMember,
-)
 from barnabas.protocol.codec_kafka import VersionedCodec
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_TOPIC_ID, LeaderEpoch, TopicId, TopicPartition
 from barnabas.protocol.schema import array, int32, int64, message, opaque, string, topic_uuid
 
+NO_TIMESTAMP: Final = -1
+"""The ``current_state_timestamp_ms`` of a group in an old schema."""
+_NO_TIMEOUT: Final = -1
 _NEVER: Final = -1
 """As ``expire_timestamp_ms``: the offset lives as long as ``offsets.retention.minutes`` says."""
 _VERSION: Final = struct.Struct(">h")
@@ -39,7 +38,7 @@ _FLEXIBLE_SINCE: Final = 4
 _OFFSET_VALUE_WRITTEN: Final = 3
 _OFFSET_VALUE_WITH_TOPIC_ID: Final = 4
 _OFFSET_VALUE_WITH_EXPIRY: Final = 1
-"""The only version that can say when an offset expires; the leader epoch is lost in it, as in Kafka."""
+"""The only version with an expiry; it has no leader epoch, as in Kafka."""
 _GROUP_VALUE_WRITTEN: Final = 3
 _COMMON_OFFSET: Final = struct.Struct(">hqih")
 """Of version 3: version, offset, leader epoch and the length of the metadata."""
@@ -54,8 +53,6 @@ _LONGEST_SHORT: Final = 0x7F
 
 @message
 class OffsetCommitKey:
-    """Whose offset of which partition a record tells."""
-
     group: str = string()
     topic: str = string()
     partition: int = int32()
@@ -63,7 +60,7 @@ class OffsetCommitKey:
 
 @message
 class OffsetCommitValue:
-    """A committed offset. ``leader_epoch`` is -1 when it is not known; times are of the wall clock."""
+    """``leader_epoch`` is -1 if it is unknown; times are of the wall clock."""
 
     offset: int = int64()
     leader_epoch: int = int32(since=3, default=NO_LEADER_EPOCH)
@@ -75,20 +72,18 @@ class OffsetCommitValue:
 
 @message
 class GroupMetadataKey:
-    """Which group a record tells of."""
-
     group: str = string()
 
 
 @message
 class GroupMetadataMember:
-    """A member as it was when its generation became stable. ``rebalance_timeout_ms`` is -1 in old records."""
+    """A member of a stored generation; ``subscription`` is its metadata for the chosen protocol."""
 
     member_id: str = string()
     group_instance_id: str | None = string(since=3, nullable_since=3, default=None)
     client_id: str = string()
     client_host: str = string()
-    rebalance_timeout_ms: int = int32(since=1, default=-1)
+    rebalance_timeout_ms: int = int32(since=1, default=_NO_TIMEOUT)
     session_timeout_ms: int = int32()
     subscription: bytes = opaque()
     assignment: bytes = opaque()
@@ -96,15 +91,46 @@ class GroupMetadataMember:
 
 @message
 class GroupMetadataValue:
-    """A generation of a group; protocol and leader are None while nobody is in it."""
+    """A generation of a group; protocol and leader are None without members."""
 
     protocol_type: str = string()
     generation: int = int32()
     protocol: str | None = string(nullable_since=0, default=None)
     leader: str | None = string(nullable_since=0, default=None)
-    current_state_timestamp_ms: int = int64(since=2, default=-1)
+    current_state_timestamp_ms: int = int64(since=2, default=NO_TIMESTAMP)
     members: list[GroupMetadataMember] = array(GroupMetadataMember, default_factory=list)
 
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """A committed offset: ``committed_offset`` is the next one to read.
+
+    ``expire_timestamp_ms`` is None unless the client set the retention, as old versions could. ``topic_id``
+    is the topic's id at the commit, None if the record has none; comparisons ignore it.
+    """
+
+    committed_offset: int
+    commit_timestamp_ms: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str = ""
+    expire_timestamp_ms: int | None = None
+    topic_id: TopicId | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    group_id: str
+    value: GroupMetadataValue | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRecord:
+    group_id: str
+    partition: TopicPartition
+    value: OffsetAndMetadata | None
+
+
+Record = GroupRecord | OffsetRecord
 
 _OFFSET_KEY: Final = VersionedCodec(OffsetCommitKey, _OFFSET_KEY_VERSIONS)
 _GROUP_KEY: Final = VersionedCodec(GroupMetadataKey, range(_GROUP_KEY_VERSION, _GROUP_KEY_VERSION + 1))
@@ -116,55 +142,30 @@ def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
     """The key and the value of a record; the value of a tombstone is None. Raises Unencodable."""
     if isinstance(record, OffsetRecord):
         name = record.partition
-        key = OffsetCommitKey(group=record.group_id, topic=name.topic, partition=name.partition)
-        found = record.value
-        return _OFFSET_KEY.encode(key, _OFFSET_KEY_VERSIONS[-1]), None if found is None else _offset(found)
-    stored = record.value
-    group_key = _GROUP_KEY.encode(GroupMetadataKey(group=record.group_id), _GROUP_KEY_VERSION)
-    return group_key, None if stored is None else _group(stored)
+        offset_key = OffsetCommitKey(group=record.group_id, topic=name.topic, partition=name.partition)
+        key = _OFFSET_KEY.encode(offset_key, _OFFSET_KEY_VERSIONS[-1])
+        return key, None if record.value is None else _offset(record.value)
+    key = _GROUP_KEY.encode(GroupMetadataKey(group=record.group_id), _GROUP_KEY_VERSION)
+    return key, None if record.value is None else _GROUP_VALUE.encode(record.value, _GROUP_VALUE_WRITTEN)
 
 
-def _offset(found: OffsetAndMetadata) -> bytes:
+def _offset(committed: OffsetAndMetadata) -> bytes:
     """Encode as version 4, as 3 without a topic id, or as 1 if the client set the expiry."""
-    expires = found.expire_timestamp_ms
-    version = _OFFSET_VALUE_WRITTEN if found.topic_id is None else _OFFSET_VALUE_WITH_TOPIC_ID
+    expires_ms = committed.expire_timestamp_ms
+    version = _OFFSET_VALUE_WRITTEN if committed.topic_id is None else _OFFSET_VALUE_WITH_TOPIC_ID
     value = OffsetCommitValue(
-        offset=found.committed_offset,
-        leader_epoch=found.leader_epoch,
-        metadata=found.metadata,
-        commit_timestamp_ms=found.commit_timestamp_ms,
-        expire_timestamp_ms=_NEVER if expires is None else expires,
-        topic_id=NO_TOPIC_ID if found.topic_id is None else found.topic_id,
+        offset=committed.committed_offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp_ms=committed.commit_timestamp_ms,
+        expire_timestamp_ms=_NEVER if expires_ms is None else expires_ms,
+        topic_id=NO_TOPIC_ID if committed.topic_id is None else committed.topic_id,
     )
-    return _OFFSET_VALUE.encode(value, version if expires is None else _OFFSET_VALUE_WITH_EXPIRY)
-
-
-def _group(stored: StoredGroup) -> bytes:
-    value = GroupMetadataValue(
-        protocol_type=stored.protocol_type,
-        generation=stored.generation_id,
-        protocol=stored.protocol_name,
-        leader=stored.leader_id,
-        current_state_timestamp_ms=-1 if stored.state_since_ms is None else stored.state_since_ms,
-        members=[
-            GroupMetadataMember(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                rebalance_timeout_ms=member.rebalance_timeout_ms,
-                session_timeout_ms=member.session_timeout_ms,
-                subscription=member.subscription,
-                assignment=member.assignment,
-            )
-            for member in stored.members
-        ],
-    )
-    return _GROUP_VALUE.encode(value, _GROUP_VALUE_WRITTEN)
+    return _OFFSET_VALUE.encode(value, version if expires_ms is None else _OFFSET_VALUE_WITH_EXPIRY)
 
 
 def from_bytes(key: bytes, value: bytes | None) -> Record:
-    """The record that was written so. Raises MalformedFrame, also for kinds that are not known here."""
+    """The record of a key and a value. Raises MalformedFrame, also for other kinds of records."""
     version = _OFFSET_KEY.version_of(key)
     if version in _OFFSET_KEY_VERSIONS:
         group_id, name = read_offset_key(key)
@@ -180,22 +181,22 @@ def is_offset_key(key: bytes) -> bool:
 
 
 def read_offset_key(key: bytes) -> tuple[str, TopicPartition]:
-    """The group and the partition; raises MalformedFrame. For loading, where there are millions of them."""
+    """The group and the partition. Raises MalformedFrame. It is fast, because loading reads millions."""
     group_id, topic = _group_and_topic(key[:-4])
     return group_id, TopicPartition(topic, int.from_bytes(key[-4:], "big", signed=True))
 
 
 @lru_cache(maxsize=1024)
 def _group_and_topic(start: bytes) -> tuple[str, str]:
-    """Of a key without its partition, in which those of one group and topic do not differ."""
-    found: OffsetCommitKey = _OFFSET_KEY.decode(start + bytes(4))
-    if len(_OFFSET_KEY.encode(found, _OFFSET_KEY.version_of(start))) != len(start) + 4:
-        raise MalformedFrame(f"an offset key of {len(start) + 4} bytes has some that do not belong to it")
-    return found.group, found.topic
+    """Decode a key without its partition, which is the same for all keys of one group and topic."""
+    key: OffsetCommitKey = _OFFSET_KEY.decode(start + bytes(4))
+    if len(_OFFSET_KEY.encode(key, _OFFSET_KEY.version_of(start))) != len(start) + 4:
+        raise MalformedFrame(f"an offset key of {len(start) + 4} bytes has surplus bytes")
+    return key.group, key.topic
 
 
 def read_offset_value(data: bytes) -> OffsetAndMetadata:
-    """Raises MalformedFrame. The common versions are decoded without the codec, which is faster."""
+    """Raises MalformedFrame. The common versions are decoded without the codec, because it is slower."""
     if len(data) >= _TAGGED_OFFSET_BYTES:
         version, offset, leader_epoch, length = _TAGGED_OFFSET.unpack_from(data)
         end = _TAGGED_OFFSET.size + length - 1
@@ -232,40 +233,19 @@ def _text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise MalformedFrame(f"the metadata of an offset is no text: {error}") from error
+        raise MalformedFrame(f"the metadata of an offset is not UTF-8: {error}") from error
 
 
 @lru_cache(maxsize=1024)
 def _topic_id(data: bytes) -> TopicId | None:
-    found = uuid.UUID(bytes=data)
-    return None if found == NO_TOPIC_ID else TopicId(found)
+    topic_id = uuid.UUID(bytes=data)
+    return None if topic_id == NO_TOPIC_ID else TopicId(topic_id)
 
 
-def _read_group(data: bytes) -> StoredGroup:
+def _read_group(data: bytes) -> GroupMetadataValue:
+    """In the oldest records the session timeout is also the rebalance timeout."""
     value: GroupMetadataValue = _GROUP_VALUE.decode(data)
-    since = value.current_state_timestamp_ms
-    return StoredGroup(
-        protocol_type=value.protocol_type,
-        generation_id=value.generation,
-        protocol_name=value.protocol,
-        leader_id=value.leader,
-        state_since_ms=None if since == -1 else since,
-        members=tuple(_read_member(member) for member in value.members),
-    )
-
-
-def _read_member(member: GroupMetadataMember) -> StoredMember:
-    """In the oldest records the session timeout stands for the rebalance timeout too."""
-    rebalance_timeout_ms = member.rebalance_timeout_ms
-    return StoredMember(
-        member_id=member.member_id,
-        instance_id=member.group_instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        rebalance_timeout_ms=member.session_timeout_ms
-        if rebalance_timeout_ms == -1
-        else rebalance_timeout_ms,
-        session_timeout_ms=member.session_timeout_ms,
-        subscription=member.subscription,
-        assignment=member.assignment,
-    )
+    for member in value.members:
+        if member.rebalance_timeout_ms == _NO_TIMEOUT:
+            member.rebalance_timeout_ms = member.session_timeout_ms
+    return value

@@ -26,8 +26,10 @@ from typing import Final, TypeVar
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, LastRecord, Removed
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Append, Effects, GroupLimits, Moment
-from barnabas.broker.coordinators.group_log import GroupRecord, Record, StoredGroup
 from barnabas.broker.coordinators.group_records import (
+    GroupMetadataValue,
+    GroupRecord,
+    Record,
     from_bytes,
     is_offset_key,
     read_offset_key,
@@ -58,7 +60,7 @@ Event = Callable[[Group, Moment], Effects]
 class LoadedGroup:
     """The records of one group; ``stored`` is None if the log only has offsets."""
 
-    stored: StoredGroup | None = None
+    stored: GroupMetadataValue | None = None
     offsets: list[LoadedOffset] = field(default_factory=list)
 
 

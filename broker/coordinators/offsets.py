@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from barnabas.broker.coordinators.group_effects import CommitResponse, Moment, Outbox, Token, commit_error
-from barnabas.broker.coordinators.group_log import OffsetAndMetadata, OffsetRecord, Record
+from barnabas.broker.coordinators.group_records import OffsetAndMetadata, OffsetRecord, Record
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.messages.offsets import OffsetFetchResponsePartition

@@ -31,7 +31,12 @@ from barnabas.broker.coordinators.group_effects import (
     Token,
     generation_error,
 )
-from barnabas.broker.coordinators.group_log import GroupRecord, StoredGroup, StoredMember
+from barnabas.broker.coordinators.group_records import (
+    NO_TIMESTAMP,
+    GroupMetadataMember,
+    GroupMetadataValue,
+    GroupRecord,
+)
 from barnabas.broker.coordinators.members import Member, MemberProtocol, Members
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from barnabas.protocol.errors import ErrorCode
@@ -131,29 +136,30 @@ class Rebalance:
         """How much longer the first rebalance of an Empty group may wait; None in any other rebalance."""
         self._has_latecomer = False
 
-    def load(self, stored: StoredGroup, coordinator_epoch: int, now: Moment) -> None:
+    def load(self, stored: GroupMetadataValue, coordinator_epoch: int, now: Moment) -> None:
         """Continue with the last generation in the log; all sessions restart."""
-        self.generation_id = stored.generation_id
+        self.generation_id = stored.generation
         self.protocol_type = stored.protocol_type or None
-        self.protocol_name = stored.protocol_name
+        self.protocol_name = stored.protocol
         if stored.members:
             self.state = GroupState.STABLE
             self._step += coordinator_epoch % _GENERATION_DISTANCE * _GENERATION_DISTANCE
         for saved in stored.members:
             member = Member(
                 member_id=saved.member_id,
-                instance_id=saved.instance_id,
+                instance_id=saved.group_instance_id,
                 client=Client(saved.client_id, saved.client_host),
-                protocols=(MemberProtocol(stored.protocol_name or "", saved.subscription),),
+                protocols=(MemberProtocol(stored.protocol or "", saved.subscription),),
                 session_timeout_ms=saved.session_timeout_ms,
                 rebalance_timeout_ms=saved.rebalance_timeout_ms,
                 assignment=saved.assignment,
             )
             self._members.add(member)
             self.keep_alive(member, now)
-        if stored.leader_id is not None and stored.leader_id in self._members:
-            self._members.leader_id = stored.leader_id
-        self.state_since_ms = stored.state_since_ms
+        if stored.leader is not None and stored.leader in self._members:
+            self._members.leader_id = stored.leader
+        since_ms = stored.current_state_timestamp_ms
+        self.state_since_ms = None if since_ms == NO_TIMESTAMP else since_ms
         self._find_subscribed_topics()
         if len(self._members) > self._limits.max_size:
             self._prepare(f"it was loaded with more than {self._limits.max_size} members", now)
@@ -397,10 +403,10 @@ class Rebalance:
     def store(self, assignment: Mapping[str, bytes], settled: Settled) -> None:
         """Append this generation with an assignment for each member."""
         protocol_name = self.protocol_name
-        members = tuple(
-            StoredMember(
+        members = [
+            GroupMetadataMember(
                 member_id=member.member_id,
-                instance_id=member.instance_id,
+                group_instance_id=member.instance_id,
                 client_id=member.client.client_id,
                 client_host=member.client.client_host,
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
@@ -409,13 +415,13 @@ class Rebalance:
                 assignment=assignment[member.member_id],
             )
             for member in self._members
-        )
-        group = StoredGroup(
+        ]
+        group = GroupMetadataValue(
             protocol_type=self.protocol_type or "",
-            generation_id=self.generation_id,
-            protocol_name=protocol_name,
-            leader_id=self._members.leader_id,
-            state_since_ms=self.state_since_ms,
+            generation=self.generation_id,
+            protocol=protocol_name,
+            leader=self._members.leader_id,
+            current_state_timestamp_ms=NO_TIMESTAMP if self.state_since_ms is None else self.state_since_ms,
             members=members,
         )
         self._outbox.append([GroupRecord(self._group_id, group)], settled)

@@ -11,7 +11,7 @@ from typing import Final
 
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Commit, CommitResponse, Effects, Moment, removal_error
-from barnabas.broker.coordinators.group_log import OffsetAndMetadata
+from barnabas.broker.coordinators.group_records import OffsetAndMetadata
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.groups import shard_of
 from barnabas.broker.handlers.offsets_topic_wait import when_there

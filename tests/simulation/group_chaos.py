@@ -10,7 +10,7 @@ import random
 import struct
 from typing import Any
 
-from barnabas.broker.coordinators.group_log import GroupRecord, OffsetRecord, StoredGroup
+from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, OffsetRecord
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
@@ -324,7 +324,7 @@ class Judge:
                 record.value
                 for record in reversed(self.world.committed_records() + inherited)
                 if isinstance(record, GroupRecord) and record.value is not None
-                if record.value.generation_id == generation_id
+                if record.value.generation == generation_id
             ),
             None,
         )
@@ -372,7 +372,7 @@ class Judge:
 
     def check_log(self) -> None:
         """The log has no commit after the end of its generation, and one assignment for each generation."""
-        current: StoredGroup | None = None
+        current: GroupMetadataValue | None = None
         shares: dict[int, dict[str, bytes]] = {}
         for record in self.world.committed_records():
             if isinstance(record, OffsetRecord):
@@ -382,15 +382,15 @@ class Judge:
             current = record.value
             for member in () if current is None else current.members:
                 assert current is not None
-                owner = member.instance_id or member.member_id
-                known = shares.setdefault(current.generation_id, {}).setdefault(owner, member.assignment)
-                assert known == member.assignment, f"generation {current.generation_id} has two assignments"
+                owner = member.group_instance_id or member.member_id
+                known = shares.setdefault(current.generation, {}).setdefault(owner, member.assignment)
+                assert known == member.assignment, f"generation {current.generation} has two assignments"
 
-    def _check_commit(self, name: TopicPartition, says: str, current: StoredGroup | None) -> None:
+    def _check_commit(self, name: TopicPartition, says: str, current: GroupMetadataValue | None) -> None:
         owner, generation, _ = says.split()
         assert current is not None, f"{says} committed without a generation"
-        assert int(generation) == current.generation_id, f"{says} committed in {current.generation_id}"
-        owned = {m.instance_id or m.member_id: partitions_of(m.assignment) for m in current.members}
+        assert int(generation) == current.generation, f"{says} committed in {current.generation}"
+        owned = {m.group_instance_id or m.member_id: partitions_of(m.assignment) for m in current.members}
         assert name in owned[owner], f"{owner} commits for a partition that it does not own"
 
 

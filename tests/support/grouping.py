@@ -16,7 +16,7 @@ from barnabas.broker.coordinators.group_effects import (
     JoinOptions,
     Moment,
 )
-from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadata, StoredGroup
+from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, OffsetAndMetadata
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -160,7 +160,7 @@ class Rig:
             self.do(self.group.tick(self.moment()))
         self.now_ms = end_ms
 
-    def stored(self) -> StoredGroup:
+    def stored(self) -> GroupMetadataValue:
         """The generation that the last append has."""
         (record,) = self.appends[-1].records
         assert isinstance(record, GroupRecord)

@@ -9,8 +9,14 @@ from typing import Any, cast
 import pytest
 
 from barnabas.broker.coordinators.coordinator_log import MAX_WAITING, CoordinatorLog, Settled
-from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
-from barnabas.broker.coordinators.group_records import from_bytes, to_bytes
+from barnabas.broker.coordinators.group_records import (
+    GroupRecord,
+    OffsetAndMetadata,
+    OffsetRecord,
+    Record,
+    from_bytes,
+    to_bytes,
+)
 from barnabas.broker.log.appending import ProducedBatches
 from barnabas.broker.replication.appending import AppendOutcome
 from barnabas.broker.replication.replica_manager import ReplicaManager

@@ -167,8 +167,8 @@ def test_members_wait_for_the_leaders_assignment_and_for_its_being_stored() -> N
         (rig.ids["n"], b"2"),
         (rig.ids["s"], b"3"),
     ]
-    assert (stored.protocol_type, stored.protocol_name) == ("consumer", "range")
-    assert (stored.generation_id, stored.leader_id) == (rig.group.generation_id, rig.ids["m"])
+    assert (stored.protocol_type, stored.protocol) == ("consumer", "range")
+    assert (stored.generation, stored.leader) == (rig.group.generation_id, rig.ids["m"])
     rig.settle()
     assert rig.state is S.STABLE
     for name, share in (("m", b"1"), ("n", b"2")):
@@ -361,7 +361,7 @@ def test_static_members_alone_that_do_not_come_are_waited_for_until_their_sessio
     assert (rig.state, rig.group.member_count) == (S.PREPARING_REBALANCE, 1)
     rig.pass_time(20_000)
     assert (rig.state, rig.group.member_count) == (S.EMPTY, 0)
-    assert rig.stored().members == ()
+    assert rig.stored().members == []
 
 
 def test_a_tick_before_its_time_does_nothing() -> None:
@@ -402,8 +402,8 @@ def test_when_all_have_left_the_group_is_empty_and_stored_so(state: GroupState) 
     assert rig.leave("m", "n", "s") == [E.NONE] * 3
     assert rig.state is S.EMPTY
     stored = rig.stored()
-    assert (stored.members, stored.protocol_name, stored.leader_id) == ((), None, None)
-    assert stored.generation_id == rig.group.generation_id > before
+    assert (stored.members, stored.protocol, stored.leader) == ([], None, None)
+    assert stored.generation == rig.group.generation_id > before
     rig.settle(E.NOT_ENOUGH_REPLICAS)
     assert rig.state is S.EMPTY
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.coordinators.coordinator_log import last_records, without_collection
-from barnabas.broker.coordinators.group_log import (
+from barnabas.broker.coordinators.group_records import (
+    GroupMetadataValue,
     GroupRecord,
     OffsetAndMetadata,
     OffsetRecord,
     Record,
-    StoredGroup,
+    to_bytes,
 )
-from barnabas.broker.coordinators.group_records import to_bytes
 from barnabas.broker.coordinators.group_shard import MAX_REPORTED, LoadedGroup, groups_of
 from barnabas.broker.coordinators.offsets import LoadedOffset
 from barnabas.broker.log.log import Log
@@ -29,7 +29,7 @@ from tests.support.logs import append_batches
 
 PARTITION = TopicPartition("__consumer_offsets", 0)
 TOPIC = TopicPartition("topic", 0)
-STORED = StoredGroup("consumer", 3, None, None, 5, ())
+STORED = GroupMetadataValue(protocol_type="consumer", generation=3, current_state_timestamp_ms=5)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
+from barnabas.broker.coordinators.group_records import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
 from barnabas.broker.coordinators.offsets import LoadedOffset
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
@@ -301,7 +301,7 @@ def test_a_group_of_an_old_schema_without_times_expires_from_its_commits() -> No
     record: Record = rig.appends[-1].records[0]
     assert isinstance(record, GroupRecord)
     assert record.value is not None
-    stored = replace(record.value, state_since_ms=None)
+    stored = replace(record.value, current_state_timestamp_ms=-1)
     rig.appends.clear()
     offsets = [LoadedOffset(T0, rig.offset(1), 10)]
     rig.now_ms += RETENTION_MS - 1

@@ -7,14 +7,16 @@ import uuid
 
 import pytest
 
-from barnabas.broker.coordinators.group_log import (
+from barnabas.broker.coordinators.group_records import (
+    NO_TIMESTAMP,
+    GroupMetadataMember,
+    GroupMetadataValue,
     GroupRecord,
     OffsetAndMetadata,
     OffsetRecord,
-    StoredGroup,
-    StoredMember,
+    from_bytes,
+    to_bytes,
 )
-from barnabas.broker.coordinators.group_records import from_bytes, to_bytes
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
 
@@ -32,9 +34,9 @@ def blob(value: bytes) -> bytes:
 
 OFFSET_KEY = b"\x00\x01" + text("g") + text("topic") + struct.pack(">i", 7)
 GROUP_KEY = b"\x00\x02" + text("g")
-MEMBER = StoredMember(
+MEMBER = GroupMetadataMember(
     member_id="m-1",
-    instance_id="i-1",
+    group_instance_id="i-1",
     client_id="client",
     client_host="/127.0.0.1",
     rebalance_timeout_ms=300_000,
@@ -42,13 +44,13 @@ MEMBER = StoredMember(
     subscription=b"\x00\x01sub",
     assignment=b"\x00\x01ass",
 )
-GROUP = StoredGroup(
+GROUP = GroupMetadataValue(
     protocol_type="consumer",
-    generation_id=3,
-    protocol_name="range",
-    leader_id="m-1",
-    state_since_ms=5,
-    members=(MEMBER,),
+    generation=3,
+    protocol="range",
+    leader="m-1",
+    current_state_timestamp_ms=5,
+    members=[MEMBER],
 )
 
 
@@ -101,7 +103,9 @@ def test_a_group_is_written_as_kafka_3_9_writes_it() -> None:
 
 
 def test_an_empty_group_has_null_protocol_and_leader() -> None:
-    record = GroupRecord("g", StoredGroup("", 0, None, None, 5, ()))
+    record = GroupRecord(
+        "g", GroupMetadataValue(protocol_type="", generation=0, current_state_timestamp_ms=5)
+    )
     null = b"\xff\xff"
     data = b"\x00\x03" + text("") + bytes(4) + null + null + struct.pack(">qi", 5, 0)
     assert to_bytes(record) == (GROUP_KEY, data)
@@ -140,12 +144,25 @@ def test_groups_of_older_versions_are_read(version: int) -> None:
         + (struct.pack(">i", 1) + text("m") + text("c") + text("/h") + rebalance + struct.pack(">i", 9))
         + (blob(b"s") + blob(b"a"))
     )
-    # Where the rebalance timeout is not told, the session timeout stands for it.
-    member = StoredMember("m", None, "c", "/h", 60 if version >= 1 else 9, 9, b"s", b"a")
-    since = 8 if version >= 2 else None
-    assert from_bytes(GROUP_KEY, data) == GroupRecord(
-        "g", StoredGroup("consumer", 3, "range", "m", since, (member,))
+    member = GroupMetadataMember(
+        member_id="m",
+        client_id="c",
+        client_host="/h",
+        # The oldest version has only the session timeout.
+        rebalance_timeout_ms=60 if version >= 1 else 9,
+        session_timeout_ms=9,
+        subscription=b"s",
+        assignment=b"a",
     )
+    value = GroupMetadataValue(
+        protocol_type="consumer",
+        generation=3,
+        protocol="range",
+        leader="m",
+        current_state_timestamp_ms=8 if version >= 2 else NO_TIMESTAMP,
+        members=[member],
+    )
+    assert from_bytes(GROUP_KEY, data) == GroupRecord("g", value)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x03\x00\x01g", b"\x7f\xff", b"\xff\xff\x00\x00"])

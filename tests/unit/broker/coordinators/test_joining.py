@@ -316,7 +316,7 @@ def test_a_static_member_comes_back_without_a_rebalance(leader: str, options: Jo
     old_id, generation_id = rig.ids["s"], rig.group.generation_id
     rig.join("s", options, member_id="", **STATIC)
     assert rig.answer("s") is None, "before its new id is stored"
-    assert rig.stored().generation_id == generation_id
+    assert rig.stored().generation == generation_id
     rig.settle()
     response = rig.answer("s")
     assert (response.error_code, response.generation_id) == (E.NONE, generation_id)

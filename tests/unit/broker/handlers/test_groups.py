@@ -12,8 +12,14 @@ import pytest
 from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.coordinators import group_coordinator
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_log import GroupRecord, OffsetAndMetadata, OffsetRecord, Record
-from barnabas.broker.coordinators.group_records import from_bytes, to_bytes
+from barnabas.broker.coordinators.group_records import (
+    GroupRecord,
+    OffsetAndMetadata,
+    OffsetRecord,
+    Record,
+    from_bytes,
+    to_bytes,
+)
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
 from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
@@ -384,7 +390,7 @@ def test_a_group_of_one_becomes_stable_and_its_generation_is_in_the_log(hosting:
     (stored,) = records(hosting)
     assert isinstance(stored, GroupRecord)
     assert stored.value is not None
-    assert (stored.group_id, stored.value.generation_id) == ("g", joined.generation_id)
+    assert (stored.group_id, stored.value.generation) == ("g", joined.generation_id)
     (member,) = stored.value.members
     assert (member.client_id, member.client_host, member.assignment) == ("test", "/127.0.0.1", b"all")
     beat = HeartbeatRequest(group_id="g", generation_id=joined.generation_id, member_id=joined.member_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from barnabas.broker.coordinators.group_log import OffsetAndMetadata
+from barnabas.broker.coordinators.group_records import OffsetAndMetadata
 from barnabas.broker.metrics.group_lag import Ends
 from barnabas.broker.metrics.serving import GroupCollector, snapshot_of
 from barnabas.protocol.ids import Offset, TopicPartition
