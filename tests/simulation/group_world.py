@@ -271,8 +271,7 @@ class GroupWorld(World):
             if not self.chance(0.03):
                 self.at(self.delay(), lambda: heard(response))
 
-        request: Any = SimRequest(what, respond)
-        request.api_version, request.client_id, request.peer_host = api_version, "c", "h"
+        request: Any = SimRequest(what, respond, api_version)
         _HANDLERS[type(what)](self._services(broker), request)
         self.judge.check(broker)
         self._turn_soon(broker)

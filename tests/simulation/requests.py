@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, ParamSpec
 
+from barnabas.broker.network.request import Peer
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.fetch import FetchResponse
 from barnabas.protocol.messages.inter_broker import UpdateMetadataResponse
@@ -15,11 +17,13 @@ LISTENER = "INTERNAL"
 
 
 class SimRequest:
-    listener_name = LISTENER
-    api_version = None
+    client_id = "c"
+    peer = Peer("1", "h", LISTENER, 0)
+    raw = SimpleNamespace(release_frame=lambda: None)
 
-    def __init__(self, body: Any, respond: Callable[[Any], None]) -> None:
+    def __init__(self, body: Any, respond: Callable[[Any], None], api_version: int | None = None) -> None:
         self.body = body
+        self.api_version = api_version
         self._respond = respond
 
     def respond(self, response: Any) -> None:
@@ -30,9 +34,6 @@ class SimRequest:
     def answering(self, answer: Callable[P, None]) -> Callable[P, None]:
         """In a simulation a bug ends the history."""
         return answer
-
-    def release_frame(self) -> None:
-        return
 
 
 def _error_codes(response: Any) -> list[int]:
