@@ -46,6 +46,14 @@ _EPILOG: Final = (
 )
 
 
+_EXTRAS: Final = {
+    **dict.fromkeys(("kazoo", "prometheus_client", "uvloop"), "broker"),
+    **dict.fromkeys(("rich", "shtab"), "cli"),
+    "psutil": "local",
+}
+"""Package → the extra that installs it."""
+
+
 def build_parser(*chosen: str | None) -> argparse.ArgumentParser:
     """The parser, complete for the chosen subcommands and with a line of help for the others."""
     parser = argparse.ArgumentParser(
@@ -70,6 +78,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code (argparse itself exits with 2 for wrong usage)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     chosen = next((word for word in words if not word.startswith("-")), None)
+    try:
+        return _run(words, chosen)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        print(
+            f"barnabas {chosen}: needs the package {package}, which is not installed: "
+            f"pip install 'barnabas[{_EXTRAS[package]}]'",
+            file=sys.stderr,
+        )
+        return exit_codes.FAILED
+
+
+def _run(words: list[str], chosen: str | None) -> int:
     parser = build_parser(chosen)
     options = parser.parse_args(words)
     if options.version:

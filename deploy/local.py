@@ -15,6 +15,7 @@ Any one thread at a time; calls block and are bounded (from a loop: ``asyncio.to
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,9 @@ from barnabas.deploy.zookeeper import (
 from barnabas.protocol.ids import BrokerId
 
 _HOST: Final = "127.0.0.1"
+_PACKAGES: Final = ("kazoo", "psutil", "uvloop")
+"""Packages of the extra ``local``, which a client alone does not need."""
+
 _OFFSETS_REPLICAS: Final = 3
 """The default of ``offsets.topic.replication.factor``."""
 
@@ -72,6 +76,7 @@ class LocalCluster(RunningCluster):
         Raises DeployError when another program runs a cluster in the directory, for a setting that the
         cluster decides itself, and for a `zookeeper` that is none; ValueError when `brokers` is below 1.
         """
+        _check_packages()
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: expected at least 1")
         self._broker_settings = {id: dict(own) for id, own in (broker_settings or {}).items()}
@@ -177,6 +182,15 @@ class LocalCluster(RunningCluster):
             self.launch_broker(broker_id)
         self.zookeeper.wait_ready(max(0.0, deadline - time.monotonic()))
         self.wait_ready(max(0.0, deadline - time.monotonic()), must_run=self.broker_ids)
+
+
+def _check_packages() -> None:
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise DeployError(
+            f"a local cluster needs packages that are not installed, {', '.join(missing)}: "
+            "pip install 'barnabas[local]'"
+        )
 
 
 def _earlier_record(directory: Path) -> ClusterRecord | None:

