@@ -18,9 +18,9 @@ from barnabas.client.consumer.assignors import (
     Assignments,
     Member,
     is_cooperative,
+    sticky_user_data,
     subscription_for,
 )
-from barnabas.client.consumer.sticky_assignor import sticky_user_data
 from barnabas.protocol.consumer_protocol import Subscription
 from barnabas.protocol.ids import TopicPartition
 
