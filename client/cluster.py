@@ -1,7 +1,7 @@
 """A client's view of the cluster: metadata that is kept fresh, and one connection per broker made on demand.
 
 Metadata requests use a connection of their own (first to a bootstrap server, then to any broker), so that
-neither a produce request that waits for replicas nor a long-polled fetch delays the news of an election.
+neither a produce request that waits for replicas nor a long-polled fetch delays them.
 Refreshes are coalesced and no more frequent than ``retry_backoff_ms``, but the first sign of a change (a lost
 connection, NOT_LEADER_OR_FOLLOWER) triggers one at once. If a broker does not answer, the next one is asked
 as well. If no known broker answers, the bootstrap servers are asked again.
@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 
 MAIN_LANE: Final = "main"
 FETCH_LANE: Final = "fetch"
-"""Long-polled fetches have a connection of their own, or every other request would wait behind them."""
+"""Long-polled fetches have a connection of their own, or every other request would wait for them."""
 GROUP_LANE: Final = "group"
-"""So have joins of a group, which are answered when all members have joined."""
+"""Joins have one too, because they are answered when all members have joined."""
 
 MAX_HEDGE_S: Final = 5.0
 _HEDGE_FACTOR: Final = 2.0
@@ -81,13 +81,13 @@ class Cluster:
         self._pool = BufferPool()
         self._channels: dict[tuple[BrokerId, str], Channel] = {}
         self._control: dict[Endpoint, Channel] = {}
-        self._silent: dict[Channel, int] = {}
-        self._doubted: Endpoint | None = None
+        self._silent_rounds: dict[Channel, int] = {}
+        self._stale_endpoint: Endpoint | None = None
         self._listeners: list[Callable[[], None]] = []
-        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._next_refresh: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done after the next refresh."""
         self._refreshing: asyncio.Task[None] | None = None
-        self._hurry = asyncio.Event()
+        self._refresh_now = asyncio.Event()
         self._last_refresh = float("-inf")
         self._age_timer: asyncio.TimerHandle | None = None
         self._watch_timer: asyncio.TimerHandle | None = None
@@ -117,7 +117,7 @@ class Cluster:
         """Call this after every refresh, successful or not."""
         self._listeners.append(listener)
 
-    # What is known
+    # Metadata
 
     @property
     def nodes(self) -> dict[BrokerId, Node]:
@@ -164,17 +164,17 @@ class Cluster:
         or at once if waiting cannot help (an invalid name).
         """
         with self.asking_about([name]):
-            found = await self._topic(name, timeout_ms)
+            info = await self._topic(name, timeout_ms)
             if watches:
                 # Within the block, because a topic that is not watched is forgotten at its end.
                 self.watch_topics(name)
-            return found
+            return info
 
     async def _topic(self, name: str, timeout_ms: int) -> TopicInfo:
         deadline = time.monotonic() + timeout_ms / 1000
         # Refresh immediately for a topic that was not requested before.
         is_new = name not in self.cache.topic_errors
-        while (found := self.cache.topics.get(name)) is None:
+        while (info := self.cache.topics.get(name)) is None:
             last_error: BarnabasError | None = None
             try:
                 async with asyncio.timeout(max(0.001, deadline - time.monotonic())):
@@ -194,7 +194,7 @@ class Cluster:
                     code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     f"topic {name!r} is not known to the cluster (asked for {timeout_ms} ms)",
                 )
-        return found
+        return info
 
     async def leader(self, tp: TopicPartition, timeout_ms: int) -> Leader:
         """The leader of a partition, waiting for one. Raises as `topic`, and LEADER_NOT_AVAILABLE."""
@@ -205,7 +205,7 @@ class Cluster:
         deadline = time.monotonic() + timeout_ms / 1000
         info = await self.topic(tp.topic, timeout_ms)
         while (leader := self.leader_for(tp)) is None:
-            if not any(found.partition == tp.partition for found in info.partitions):
+            if not any(partition.partition == tp.partition for partition in info.partitions):
                 raise api_error(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     f"topic {tp.topic!r} has {len(info.partitions)} partitions, there is no {tp.partition}",
@@ -226,13 +226,13 @@ class Cluster:
         node = self.cache.nodes.get(node_id)
         if node is None:
             raise ConnectionClosed(f"broker {node_id} is not among the live brokers")
-        known = self._channels.get((node_id, lane))
-        if known is not None and known.endpoint == node.endpoint and not known.is_closed:
-            return known
-        if known is not None:
-            known.close(f"broker {node_id} moved to {node.endpoint}")
-        made = self._channels[node_id, lane] = self._make_channel(node.endpoint)
-        return made
+        channel = self._channels.get((node_id, lane))
+        if channel is not None and channel.endpoint == node.endpoint and not channel.is_closed:
+            return channel
+        if channel is not None:
+            channel.close(f"broker {node_id} moved to {node.endpoint}")
+        channel = self._channels[node_id, lane] = self._make_channel(node.endpoint)
+        return channel
 
     async def request(
         self,
@@ -259,7 +259,7 @@ class Cluster:
         try:
             channel = self.channel(node_id, lane)
             answer = await channel.request_frame(message, timeout_ms=timeout_ms)
-            self._silent.pop(channel, None)
+            self._silent_rounds.pop(channel, None)
             return answer
         except (ConnectionClosed, RequestTimedOutLocally):
             self.node_failed(node_id)
@@ -272,7 +272,7 @@ class Cluster:
         asking = asyncio.create_task(self.request_frame(leader.node_id, message, lane=lane))
         try:
             while not asking.done():
-                await asyncio.wait((asking, self._news), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((asking, self._next_refresh), return_when=asyncio.FIRST_COMPLETED)
                 named = self.leader_for(tp)
                 if not asking.done() and named is not None and named != leader:
                     return None
@@ -337,7 +337,7 @@ class Cluster:
         """
         self._check_open()
         refreshing = self.request_refresh(at_once=at_once)
-        # A cancelled caller leaves it to the others, and `close`, which cancels it, cancels no caller.
+        # Not awaited directly, because a cancelled caller must not cancel it for the others.
         await asyncio.wait((refreshing,))
         self._check_open()
         refreshing.result()
@@ -359,27 +359,27 @@ class Cluster:
     def request_refresh(self, *, at_once: bool = False) -> asyncio.Task[None]:
         """Start a refresh unless one is under way; ``at_once`` skips the pause since the last one."""
         if self._refreshing is None or self._refreshing.done():
-            self._hurry.clear()
+            self._refresh_now.clear()
             self._refreshing = asyncio.create_task(self._refresh())
             self._refreshing.add_done_callback(self._refreshed)
         if at_once:
-            self._hurry.set()
+            self._refresh_now.set()
         return self._refreshing
 
     async def _refresh(self) -> None:
         pause = self._last_refresh + self.config.retry_backoff_ms / 1000 - time.monotonic()
-        if pause > 0 and not self._hurry.is_set():
+        if pause > 0 and not self._refresh_now.is_set():
             try:
                 async with asyncio.timeout(pause):
-                    await self._hurry.wait()
+                    await self._refresh_now.wait()
             except TimeoutError:
                 pass
         self._last_refresh = time.monotonic()
         names = {name for name in self._topics if self._is_in_use(name)} | self._asked.keys()
         response = await self._ask_about(names, creates=False)
-        # Drop topics that are no longer used; otherwise they would stay known, or even be created.
-        wanted = self._topics | self._asked.keys()
-        topics = [topic for topic in response.topics if topic.name in wanted]
+        # Drop topics that are no longer used; otherwise they would stay in the cache, or even be created.
+        in_use = self._topics | self._asked.keys()
+        topics = [topic for topic in response.topics if topic.name in in_use]
         missing = {
             topic.name
             for topic in topics
@@ -395,7 +395,7 @@ class Cluster:
         self.cache.update(response)
         if self.cache.is_stale:
             # A broker without ZooKeeper answers from stale metadata, so others are asked next time.
-            self._doubted = next(iter(self._control), None)
+            self._stale_endpoint = next(iter(self._control), None)
         self._drop_vanished_nodes()
 
     async def _ask_about(self, names: Iterable[str], *, creates: bool) -> MetadataResponse:
@@ -415,8 +415,8 @@ class Cluster:
         self._age_timer = asyncio.get_running_loop().call_later(
             self.config.metadata_max_age_ms / 1000, self.request_refresh
         )
-        news, self._news = self._news, asyncio.get_running_loop().create_future()
-        news.set_result(None)
+        next_refresh, self._next_refresh = self._next_refresh, asyncio.get_running_loop().create_future()
+        next_refresh.set_result(None)
         for listener in self._listeners:
             listener()
 
@@ -453,22 +453,22 @@ class Cluster:
         random.shuffle(known)
         bootstrap = list(self.config.endpoints)
         random.shuffle(bootstrap)
-        found = dict.fromkeys([*connected, *known, *bootstrap])
-        return sorted(found, key=lambda endpoint: endpoint == self._doubted)
+        candidates = dict.fromkeys([*connected, *known, *bootstrap])
+        return sorted(candidates, key=lambda endpoint: endpoint == self._stale_endpoint)
 
     def _control_channel(self, endpoint: Endpoint) -> Channel:
-        found = self._control.get(endpoint)
-        if found is None or found.is_closed:
-            found = self._control[endpoint] = self._make_channel(endpoint)
-        return found
+        channel = self._control.get(endpoint)
+        if channel is None or channel.is_closed:
+            channel = self._control[endpoint] = self._make_channel(endpoint)
+        return channel
 
     def _keep_only(self, endpoint: Endpoint) -> None:
-        """One control connection is enough; the others were tried in vain or are too slow."""
+        """Close the other control connections: one is enough, and these failed or were too slow."""
         for other in [other for other in self._control if other != endpoint]:
             self._control.pop(other).close("another broker answers metadata requests")
 
     def _drop_vanished_nodes(self) -> None:
-        """Give up connections to brokers that the cluster no longer counts as live.
+        """Disconnect from brokers that the cluster no longer counts as live.
 
         Their answers will not come (a stopped process keeps its sockets open), and waiting for them would
         delay partitions that have other leaders by now.
@@ -479,14 +479,14 @@ class Cluster:
                 channel.disconnect(f"broker {node_id} is not among the live brokers")
 
     def _watch(self) -> None:
-        """Request a refresh if a broker owes answers and has been silent for two rounds."""
+        """Request a refresh if a broker has not answered any of its requests for two rounds."""
         # Only channels with requests in flight, so that closed ones are dropped.
-        self._silent = {
-            channel: self._silent.get(channel, 0) + 1
+        self._silent_rounds = {
+            channel: self._silent_rounds.get(channel, 0) + 1
             for channel in self._channels.values()
             if channel.in_flight
         }
-        if any(rounds >= 2 for rounds in self._silent.values()):
+        if any(rounds >= 2 for rounds in self._silent_rounds.values()):
             self.request_refresh()
         self._watch_timer = asyncio.get_running_loop().call_later(_WATCH_INTERVAL_S, self._watch)
 

@@ -58,9 +58,9 @@ class SubscriptionConflict(protocol.LocalError):
 
 
 class LogTruncated(protocol.LocalError):
-    """Records that were read are gone: an unclean election put another history in their place (KIP-320).
+    """Records that were read were truncated: an unclean election replaced their history (KIP-320).
 
-    ``divergent_offset`` is the first offset at which the histories differ, None when no common one is known.
+    ``divergent_offset`` is the first offset at which the histories differ, None if no common offset is known.
     """
 
     def __init__(self, message: str, divergent_offset: int | None) -> None:

@@ -83,26 +83,26 @@ class TopicInfo:
     partitions: tuple[PartitionInfo, ...]
 
 
-def partition_info(topic: str, found: MetadataPartition) -> PartitionInfo:
+def partition_info(topic: str, partition: MetadataPartition) -> PartitionInfo:
     return PartitionInfo(
         topic,
-        found.partition_index,
-        BrokerId(found.leader_id),
-        LeaderEpoch(found.leader_epoch),
-        tuple(map(BrokerId, found.replica_nodes)),
-        tuple(map(BrokerId, found.isr_nodes)),
-        tuple(map(BrokerId, found.offline_replicas)),
-        found.error_code,
+        partition.partition_index,
+        BrokerId(partition.leader_id),
+        LeaderEpoch(partition.leader_epoch),
+        tuple(map(BrokerId, partition.replica_nodes)),
+        tuple(map(BrokerId, partition.isr_nodes)),
+        tuple(map(BrokerId, partition.offline_replicas)),
+        partition.error_code,
     )
 
 
-def topic_info(found: MetadataTopic) -> TopicInfo:
-    name = found.name or ""
-    partitions = sorted(found.partitions, key=lambda partition: partition.partition_index)
+def topic_info(topic: MetadataTopic) -> TopicInfo:
+    name = topic.name or ""
+    partitions = sorted(topic.partitions, key=lambda partition: partition.partition_index)
     return TopicInfo(
         name,
-        TopicId(found.topic_id),
-        found.is_internal,
+        TopicId(topic.topic_id),
+        topic.is_internal,
         tuple(partition_info(name, partition) for partition in partitions),
     )
 
@@ -128,7 +128,7 @@ class MetadataCache:
         """The error codes of requested topics that are not in ``topics``."""
         self._names: dict[TopicId, str] = {}
         self._leaders: dict[TopicPartition, Leader] = {}
-        # The last refuted leader of a partition, to distinguish news from repetition.
+        # The last refuted leader of a partition, to distinguish a new error from a repeated one.
         self._refuted: dict[TopicPartition, Leader] = {}
         # Expected epochs that no answer has named yet, with how many more answers may lack them.
         self._expected: dict[TopicPartition, tuple[LeaderEpoch, int]] = {}
@@ -141,8 +141,8 @@ class MetadataCache:
 
     def topic_id(self, topic: str) -> TopicId:
         """The id of a topic, by which newer fetches name it; all zeros if unknown."""
-        known = self.topics.get(topic)
-        return known.topic_id if known is not None else NO_TOPIC_ID
+        info = self.topics.get(topic)
+        return info.topic_id if info is not None else NO_TOPIC_ID
 
     def topic_name(self, topic_id: TopicId) -> str:
         """The name of a topic; empty if the id is unknown."""
@@ -158,7 +158,7 @@ class MetadataCache:
         return is_news
 
     def invalidate_node(self, node_id: BrokerId) -> bool:
-        """Forget all partitions that this node leads; True if that is news for any of them."""
+        """Forget all partitions that this node leads; True if one of the leaders was not refuted before."""
         led = [tp for tp, leader in self._leaders.items() if leader.node_id == node_id]
         return sum(self.invalidate(tp) for tp in led) > 0
 

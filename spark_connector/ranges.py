@@ -25,7 +25,7 @@ TASKS_PER_CORE: Final = 3
 MIN_TASK_RECORDS: Final = 100_000
 """A task costs 10 to 20 ms, the time to read about this many records. Smaller tasks only on request."""
 FULL_TASK_RECORDS: Final = 2_000_000
-"""Twenty times as many, so the cost of a further task is small beside its reads."""
+"""Twenty times as many, so the cost of a further task is small against that of its reads."""
 
 
 class OffsetRange(NamedTuple):
@@ -117,7 +117,7 @@ def _within(option: str, tp: TopicPartition, offset: int, low: int, high: int, o
     if options.fail_on_data_loss:
         raise data_loss(text)
     nearest = low if offset < low else high
-    logger.warning("%s; going on from %d", text, nearest)
+    logger.warning("%s; continuing at %d", text, nearest)
     return nearest
 
 

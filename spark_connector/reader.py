@@ -35,7 +35,7 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range in batches of `MAX_BATCH_ROWS` rows and about `MAX_BATCH_BYTES` at most.
 
-    Raises OFFSET_OUT_OF_RANGE if records are gone and `fail_on_data_loss` is true, and the errors of the
+    Raises OFFSET_OUT_OF_RANGE if the log lacks records and `fail_on_data_loss` is true, and the errors of the
     client and the decoder.
     """
     builder = ArrowBuilder(schema, wanted.topic, wanted.partition, max_rows=MAX_BATCH_ROWS)

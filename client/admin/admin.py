@@ -1,8 +1,8 @@
 """The admin client: topics, offsets, groups and the state of the cluster.
 
 Requests that change something go to the controller and follow it when it moves. A request whose answer was
-lost is retried; if the change is already made (a topic exists exactly as requested, or is gone), the call
-succeeds.
+lost is retried; if the change is already made (a topic exists exactly as requested, or no longer), the
+call succeeds.
 
 An admin client belongs to the event loop that it was started on.
 """
@@ -203,7 +203,7 @@ class Admin(Client):
         return CreatedTopic(wanted.name, info.topic_id, len(replicas), factor)
 
     async def delete_topics(self, names: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
-        """Delete topics and wait until they are gone from all metadata. Raises as `create_topics`."""
+        """Delete topics and wait until no broker's metadata has them. Raises as `create_topics`."""
         wanted = [names] if isinstance(names, str) else list(names)
         timeout_ms = self._timeout(timeout_ms)
         request = DeleteTopicsRequest(
@@ -271,7 +271,7 @@ class Admin(Client):
                 info = (await self.describe_topics(result.name))[result.name]
                 if len(info.partitions) == wanted[result.name].total_count:
                     continue
-            text = result.error_message or f"topic {result.name!r} got no partitions"
+            text = result.error_message or f"no partitions were added to topic {result.name!r}"
             errors[result.name] = api_error(result.error_code, text)
         grown = {name: more.total_count for name, more in wanted.items() if name not in errors}
         if grown and not validate_only:

@@ -136,7 +136,7 @@ def cooperative_claim(subscription: Subscription) -> tuple[tuple[TopicPartition,
     return subscription.owned_partitions, generation
 
 
-def take_away_first(
+def without_moving(
     claims: Collection[Claim], given: dict[str, list[TopicPartition]]
 ) -> dict[str, list[TopicPartition]]:
     """The first of two rounds: without partitions that another member owns by the newest claim."""
@@ -164,11 +164,11 @@ def assign_stickily(
     could go from its member to one that has at least two fewer; and if all members want the same topics, no
     member loses more partitions than the balance requires.
     """
-    deal = _Deal(claims, partitions_per_topic)
-    deal.honour_claims()
-    deal.hand_out_rest()
-    deal.even_out()
-    return {member_id: sorted(found) for member_id, found in deal.held.items()}
+    assignment = _StickyAssignment(claims, partitions_per_topic)
+    assignment.keep_claimed()
+    assignment.assign_rest()
+    assignment.balance()
+    return {member_id: sorted(found) for member_id, found in assignment.held.items()}
 
 
 def assign_sticky(members: Collection[Member], partitions_per_topic: Mapping[str, int]) -> Assignments:
@@ -192,7 +192,7 @@ def assign_cooperative_sticky(
         )
         for member in in_order(members)
     ]
-    return take_away_first(claims, assign_stickily(claims, partitions_per_topic))
+    return without_moving(claims, assign_stickily(claims, partitions_per_topic))
 
 
 def _no_user_data(owned: Collection[TopicPartition], generation_id: int) -> bytes | None:
@@ -240,7 +240,7 @@ def subscription_for(
     )
 
 
-class _Deal:
+class _StickyAssignment:
     """An assignment in the making."""
 
     def __init__(self, claims: Collection[Claim], partitions_per_topic: Mapping[str, int]) -> None:
@@ -256,7 +256,7 @@ class _Deal:
         self.takers = {topic: found for topic, found in takers.items() if found}
         self.claimed: dict[TopicPartition, str] = {}
 
-    def honour_claims(self) -> None:
+    def keep_claimed(self) -> None:
         newest: dict[TopicPartition, int] = {}
         for claim in self.claims:
             for tp in set(claim.owned):
@@ -271,7 +271,7 @@ class _Deal:
         for tp, member_id in self.claimed.items():
             self.held[member_id].append(tp)
 
-    def hand_out_rest(self) -> None:
+    def assign_rest(self) -> None:
         """Assign each free partition to the member with fewest; those with the fewest candidates first."""
         heaps: dict[tuple[str, ...], list[tuple[int, int, str]]] = {}
         for topic in sorted(self.takers, key=lambda topic: (len(self.takers[topic]), topic)):
@@ -295,7 +295,7 @@ class _Deal:
                 return member_id
             heapq.heapreplace(heap, (present, rank, member_id))
 
-    def even_out(self) -> None:
+    def balance(self) -> None:
         """Move one partition at a time while that makes two members more even.
 
         It ends: each move makes the sum of the squares of all counts smaller.

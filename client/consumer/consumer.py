@@ -95,8 +95,8 @@ class Consumer(Client):
     async def close(self, *, commits: bool = True, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Commit if commits are automatic and ``commits`` is True; leave the group, disconnect.
 
-        After ``timeout_ms`` the rest is given up. A poll in another task raises ClientClosed. Idempotent. An
-        exception of a rebalance listener is raised after the consumer is closed.
+        After ``timeout_ms`` it disconnects without the rest. A poll in another task raises ClientClosed.
+        Idempotent. An exception of a rebalance listener is raised after the consumer is closed.
         """
         if self._group is not None:
             self._group.refuse_within_listener()
@@ -240,7 +240,7 @@ class Consumer(Client):
         return Offset(known) if known >= 0 else None
 
     def lag(self, partition: Partition) -> int | None:
-        """The position's lag behind the high watermark of the last fetch; None before it."""
+        """The distance of the position to the high watermark of the last fetch; None before it."""
         state = self._state(partition)
         if state.high_watermark < 0 or state.position is None:
             return None
@@ -292,7 +292,7 @@ class Consumer(Client):
                 if (group := self._group) is not None:
                     present = time.monotonic()
                     group.member.polled(present)
-                    if group.attention_at <= present or self._is_closing:
+                    if group.upkeep_due_at <= present or self._is_closing:
                         await self._keep_up(group)
                 if (state := assignment.current_state) is not None:
                     if state.generation == assignment.current_generation:
@@ -326,10 +326,10 @@ class Consumer(Client):
         group.refuse_within_listener()
         if deadline is not None and deadline <= time.monotonic():
             return False
-        if group.attention_at <= time.monotonic():
+        if group.upkeep_due_at <= time.monotonic():
             return True
         limit = _NEVER if deadline is None else deadline
-        limit = min(limit, group.attention_at)
+        limit = min(limit, group.upkeep_due_at)
         member = group.member
         member.poll_begins(time.monotonic())
         try:
@@ -444,7 +444,7 @@ class Consumer(Client):
         if self._group is None:
             return False
         self._group.member.polled(time.monotonic())
-        return self._group.attention_at == -_NEVER
+        return self._group.upkeep_due_at == -_NEVER
 
     def _state(self, partition: Partition) -> PartitionState:
         self._parts()

@@ -3,8 +3,8 @@
 It is driven by events: an assignment, a seek, a poll that made room, an answer, fresh metadata or a timer
 schedule one round, and a round sends the fetches that are due. Bounds: a partition is fetched only while it
 has less than `max_partition_fetch_bytes` buffered, and all answers in flight plus all buffered data stay
-within `fetch_max_bytes`. Exceptions are a single batch larger than the limit, and the answers that a hung
-broker still owes, which do not reduce the share of others.
+within `fetch_max_bytes`. Exceptions are a single batch larger than the limit, and the answers of a hung
+broker, which do not reduce the share of others.
 
 If the leader of a partition changes, its part of the fetch in flight is dropped. The consumer first asks the
 new leader whether it still has the records that were read (KIP-320), then fetches from it.
@@ -165,11 +165,11 @@ class Fetcher:
         self._is_scheduled = False
         if self._is_closed:
             return
-        self._give_up_moved()
+        self._drop_moved()
         present = time.monotonic()
         by_node: dict[BrokerId, list[Asked]] = {}
         checks: dict[BrokerId, list[Checked]] = {}
-        crowded: set[BrokerId] = set()
+        full: set[BrokerId] = set()
         sources: set[BrokerId] = set()
         resets: dict[BrokerId, list[Unplaced]] = {}
         next_at = float("inf")
@@ -199,18 +199,18 @@ class Fetcher:
                 )
                 checks.setdefault(leader.node_id, []).append(checked)
             elif state.buffered_bytes >= self._config.max_partition_fetch_bytes:
-                crowded.add(source)
+                full.add(source)
             elif source not in self._fetches:
                 is_of_leader = source == leader.node_id
                 asked = Asked(state, state.generation, state.fetch_offset, leader.epoch, is_of_leader)
                 by_node.setdefault(source, []).append(asked)
         if needs_metadata:
             self._cluster.request_refresh()
-        for node_id, unplaced_here in resets.items():
-            self._ask(node_id, unplaced_here, self._reset)
+        for node_id, resets_here in resets.items():
+            self._ask(node_id, resets_here, self._reset)
         for node_id, checked_here in checks.items():
             self._ask(node_id, checked_here, self._check)
-        self._send(by_node, crowded, len(sources))
+        self._send(by_node, full, len(sources))
         self._arm(next_at - present)
 
     def _must_be_checked(self, state: PartitionState, epoch: LeaderEpoch) -> bool:
@@ -223,8 +223,8 @@ class Fetcher:
             self._cluster.request_refresh()
             return
         log.warning(
-            "%s was read in leader epoch %d, but the cluster knows no younger one than %d: reading goes on "
-            "from offset %s, unchecked",
+            "%s was read in leader epoch %d, but the newest epoch of the cluster is %d: continuing at offset "
+            "%s without a check",
             state.tp,
             state.fetch_epoch,
             leader.epoch,
@@ -233,7 +233,7 @@ class Fetcher:
         state.forget_epoch()
         self.wake()
 
-    def _give_up_moved(self) -> None:
+    def _drop_moved(self) -> None:
         """Drop partitions from requests to brokers that no longer lead them; cancel requests left empty."""
         for flight in [*self._fetches.values(), *self._questions]:
             is_awaited = False
@@ -255,7 +255,7 @@ class Fetcher:
             state.read_replica, leader, self._cluster.nodes, time.monotonic()
         )
 
-    def _send(self, by_node: dict[BrokerId, list[Asked]], crowded: set[BrokerId], sources: int) -> None:
+    def _send(self, by_node: dict[BrokerId, list[Asked]], full: set[BrokerId], sources: int) -> None:
         config = self._config
         # A request may hold more than its share, from when there were fewer brokers; count only the share.
         fair = max(1, config.fetch_max_bytes // max(1, sources))
@@ -278,12 +278,12 @@ class Fetcher:
                 flight.carry(one.state, one.leader_epoch)
                 one.state.checked_epoch = one.leader_epoch
             wait_ms = config.fetch_max_wait_ms
-            if node_id in crowded:
+            if node_id in full:
                 wait_ms = min(wait_ms, _WAIT_WHILE_OTHERS_ARE_FULL_MS)
             flight.task = self._spawn(self._fetch(flight, asked, wait_ms), partial(self._landed, flight))
 
     def _drop_paused(self) -> int:
-        """Release the memory of paused partitions, which may otherwise be held for ever; returns its size."""
+        """Release the memory of paused partitions, or it might never become free; returns its size."""
         freed = 0
         for state in self._states.values():
             if state.is_paused and state.buffered_bytes:
@@ -304,7 +304,7 @@ class Fetcher:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            # A bug of ours: the user's next poll must raise it rather than wait for ever.
+            # A bug of ours: the user's next poll must raise it instead of waiting without end.
             failure = report_bug("fetching failed", error)
             for state in self._states.values():
                 self._fail(state, failure)
@@ -375,11 +375,11 @@ class Fetcher:
                 state.high_watermark = partition.high_watermark
                 state.log_start_offset = partition.log_start_offset
                 if one.is_of_leader:
-                    self._heed(one, Leader(node_id, one.leader_epoch), partition)
+                    self._follow_advice(one, Leader(node_id, one.leader_epoch), partition)
                 self._take(state, partition, frame)
         frame.release_if_unused()
 
-    def _heed(self, asked: Asked, leader: Leader, partition: FetchPartitionResponse) -> None:
+    def _follow_advice(self, asked: Asked, leader: Leader, partition: FetchPartitionResponse) -> None:
         """Follow the leader's choice of a replica."""
         present, lease_s = time.monotonic(), self._config.metadata_max_age_ms / 1000
         named = advised_replica(partition.preferred_read_replica, leader, present, lease_s)
@@ -423,13 +423,13 @@ class Fetcher:
             elif reset is None:
                 self._fail(state, api_error(code, text))
             else:
-                log.warning("%s; going on from the %s offset", text, self._config.auto_offset_reset)
+                log.warning("%s; continuing at the %s offset", text, self._config.auto_offset_reset)
                 state.seek(None, reset)
         elif is_retriable(code):
             log.debug("fetching %s: %s", state.tp, api_error(code))
             self._retry_later(state)
         elif code == ErrorCode.UNKNOWN_SERVER_ERROR:
-            # A fault of the broker, which may be gone at the next attempt or on another broker.
+            # A fault of the broker, which the next attempt or another broker may not have.
             self._warn(api_error(code, f"{state.tp} could not be fetched"))
             self._cluster.invalidate(state.tp)
             self._retry_later(state)
@@ -454,7 +454,7 @@ class Fetcher:
         try:
             answers = await self._epoch_ends(flight.node_id, checked)
         except BarnabasError as error:
-            log.debug("broker %d was asked in vain for the ends of epochs: %s", flight.node_id, error)
+            log.debug("broker %d did not return the ends of epochs: %s", flight.node_id, error)
             if isinstance(error, ApiError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
                 # Brokers before Kafka 2.1 do not have this request.
                 for one in checked:
@@ -527,10 +527,10 @@ class Fetcher:
             state.drop_buffered()
             self._fail(state, LogTruncated(text, None if answer is None else answer.end_offset))
         elif answer is None:
-            log.warning("%s; going on from the %s offset", text, self._config.auto_offset_reset)
+            log.warning("%s; continuing at the %s offset", text, self._config.auto_offset_reset)
             state.seek(None, reset)
         else:
-            log.warning("%s; going on from there", text)
+            log.warning("%s; continuing there", text)
             position = state.taken_offset if state.position is None else state.position
             state.seek(min(position, answer.end_offset), None, answer.leader_epoch)
             state.checked_epoch = checked.leader_epoch
@@ -567,7 +567,7 @@ class Fetcher:
         text = str(error)
         if text not in self._warned:
             self._warned.add(text)
-            log.warning("%s; waiting for it to pass", text)
+            log.warning("%s; retrying", text)
 
 
 def _fetch_request(

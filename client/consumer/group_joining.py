@@ -190,7 +190,7 @@ class GroupJoin:
             return {}
         given = assignor.assign(members, counts)
         log.info(
-            "leading generation %d of group %r: %s deals out %d partitions to %d members",
+            "leading generation %d of group %r: %s assigns %d partitions to %d members",
             response.generation_id,
             self._calls.group_id,
             assignor.name,
@@ -219,7 +219,7 @@ class GroupJoin:
                 if not wanted <= set(self._cluster.cache.topics):
                     await self._cluster.refresh(at_once=True)
             except NoBrokerReachable as error:
-                log.warning("dealing partitions out without fresh metadata: %s", error)
+                log.warning("assigning partitions without fresh metadata: %s", error)
         return self.counts(wanted)
 
     def counts(self, topics: Collection[str]) -> dict[str, int]:
@@ -263,5 +263,5 @@ class GroupJoin:
                 member.want_rejoin(f"the committed offsets are not known: {error}")
                 raise
             # Another rebalance would not help: take over the partitions, which wait for their offsets.
-            log.warning("%s; going on asking", error)
+            log.warning("%s; retrying", error)
         return Joined(sent_as, topics, partitions, offsets)

@@ -31,9 +31,9 @@ class MemberState(Enum):
     SYNCING = "syncing"
     STABLE = "stable"
     FENCED = "fenced"
-    """Another member took the instance id: for good."""
+    """Another member took the instance id. Final."""
     LEFT = "left"
-    """Closed: for good."""
+    """Closed. Final."""
 
 
 _S = MemberState
@@ -61,14 +61,14 @@ class Reaction(Enum):
     """The reaction to an error code in an answer."""
 
     GO_ON = "no error"
-    RETRY = "the same again after a pause"
-    FIND_COORDINATOR = "the same again with the present coordinator"
+    RETRY = "retry after a pause"
+    FIND_COORDINATOR = "retry with the present coordinator"
     TAKE_MEMBER_ID = "join with the member id that was given"
-    REJOIN = "a rebalance is under way: join again, as who we are"
-    FORGET_GENERATION = "our generation is gone, and with it our partitions; the member id is still valid"
-    FORGET_MEMBER = "the group has removed us: join as a new member"
-    FENCED = "another member holds our instance id"
-    FAIL = "only the user can help"
+    REJOIN = "a rebalance is under way: join again, with the same member id"
+    FORGET_GENERATION = "the generation has ended and the partitions are lost; the member id is still valid"
+    FORGET_MEMBER = "the group has removed the member: join as a new one"
+    FENCED = "another member has the instance id"
+    FAIL = "raised to the user"
 
 
 _E, _R = ErrorCode, Reaction
@@ -133,7 +133,7 @@ So the first one of a generation comes after this part of the period, and each g
 
 
 class IllegalMove(Exception):
-    """A bug of ours: an illegal transition. The state is unchanged."""
+    """An illegal transition, which is a bug. The state is unchanged."""
 
 
 class Duty(Enum):
@@ -179,7 +179,7 @@ class Membership:
         self._heartbeat_gap = timing.heartbeat_s
         self._heard_at = float("-inf")
 
-    # What the session asks
+    # For the session
 
     @property
     def identity(self) -> Identity:
@@ -220,7 +220,7 @@ class Membership:
     def _has_session(self) -> bool:
         return self.member_id != NO_MEMBER
 
-    # What happens to it
+    # Events
 
     def poll_begins(self, now: float) -> None:
         self._in_poll += 1
@@ -247,7 +247,7 @@ class Membership:
 
     def joined(self, member_id: str, generation_id: int, protocol: str, now: float) -> None:
         """JoinGroup was answered: a new generation, whose assignment is still to come."""
-        invariant(member_id != NO_MEMBER, "the coordinator gave a generation to no member")
+        invariant(member_id != NO_MEMBER, "the coordinator gave a generation without a member id")
         self._move(MemberState.SYNCING)
         self.member_id, self.generation_id, self.protocol = member_id, generation_id, protocol
         self._heartbeat_gap = self.timing.heartbeat_s / _YOUNG
@@ -262,7 +262,7 @@ class Membership:
         self._heartbeat_due = now + self._heartbeat_gap
 
     def heartbeat_failed(self, now: float, retry_s: float) -> None:
-        """No answer: try again soon; after a session timeout without one, look the coordinator up again."""
+        """Retry soon; after a session timeout without an answer, look the coordinator up again."""
         self._heartbeat_due = min(self._heartbeat_due, now + retry_s)
         if now - self._heard_at >= self.timing.session_s:
             self.coordinator_lost()
@@ -317,7 +317,7 @@ class Membership:
         """The user did not poll in time: we leave the group, and the next poll joins again."""
         self._lose("max_poll_interval_ms passed without a poll", keeps_member_id=False)
 
-    def lost_told(self) -> None:
+    def lost_reported(self) -> None:
         """The listener is called for the lost partitions."""
         self.has_lost_partitions = False
 

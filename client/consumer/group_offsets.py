@@ -159,7 +159,7 @@ class CommittedOffsets:
         if self.is_member or reaction is Reaction.FIND_COORDINATOR:
             self._member.react(Api.COMMIT, reaction, f"a commit was answered {error.code.name}", sent_as)
         if reaction in (Reaction.FORGET_GENERATION, Reaction.FORGET_MEMBER):
-            raise CommitFailed(f"the group has gone on without this member ({error})") from error
+            raise CommitFailed(f"the group has rebalanced without this member ({error})") from error
         if reaction not in _LATER:
             raise error
         return error, {tp for tp in offsets if codes.get(tp) == ErrorCode.NONE}
@@ -198,7 +198,7 @@ class CommittedOffsets:
         for tp in partitions or ():
             topics.setdefault(tp.topic, []).append(tp.partition)
         asked = [
-            OffsetFetchRequestTopic(name=name, partition_indexes=found) for name, found in topics.items()
+            OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in topics.items()
         ]
         request = OffsetFetchRequest(
             groups=[
@@ -210,19 +210,19 @@ class CommittedOffsets:
         )
         response = await self._calls.ask(request, timeout_ms=timeout_ms)
         if not response.groups:
-            raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, "the coordinator did not answer for the group")
+            raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer of the coordinator lacks the group")
         group = response.groups[0]
         self._check_fetched(group.error_code, f"of group {self._calls.group_id!r}")
-        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
+        offsets: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
         for topic in group.topics:
-            for one in topic.partitions:
-                tp = TopicPartition(topic.name, one.partition_index)
-                self._check_fetched(one.error_code, f"of {tp}")
-                if one.committed_offset >= 0 and (partitions is None or tp in found):
-                    found[tp] = OffsetAndMetadata(
-                        one.committed_offset, one.metadata or "", one.committed_leader_epoch
+            for answer in topic.partitions:
+                tp = TopicPartition(topic.name, answer.partition_index)
+                self._check_fetched(answer.error_code, f"of {tp}")
+                if answer.committed_offset >= 0 and (partitions is None or tp in offsets):
+                    offsets[tp] = OffsetAndMetadata(
+                        answer.committed_offset, answer.metadata or "", answer.committed_leader_epoch
                     )
-        return found
+        return offsets
 
     def _check_fetched(self, code: int, of_what: str) -> None:
         if code == ErrorCode.NONE:
@@ -292,14 +292,14 @@ class GroupCommits:
         except BarnabasError as failure:
             error = failure
         except asyncio.CancelledError:
-            self._tell(done, offsets, LocalError("given up before the outcome was known"))
+            self._report(done, offsets, LocalError("cancelled before the outcome was known"))
             raise
         except Exception as bug:  # noqa: BLE001 - a bug of ours, reported here and raised by the next poll
             error = self.failure = report_bug("committing offsets failed", bug)
-        self._tell(done, offsets, error)
+        self._report(done, offsets, error)
         self._noticed()
 
-    def _tell(
+    def _report(
         self,
         done: CommitDone | None,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
@@ -354,7 +354,7 @@ class GroupCommits:
         try:
             await self.commit(offsets, timeout_ms)
         except BarnabasError as error:
-            log.warning("offsets were not committed before partitions go: %s", error)
+            log.warning("offsets were not committed before a revocation: %s", error)
 
     @property
     def _may_commit(self) -> bool:

@@ -69,17 +69,17 @@ class GroupSession:
             config.group_instance_id,
         )
         self._remembered: set[TopicPartition] = set()
-        self._equip()
+        self._make_parts()
         self._is_cooperative = is_cooperative(config.assignors)
         self.selection: TopicSelection | None = None
         self._joining: asyncio.Task[Joined | None] | None = None
         self._background: asyncio.Task[None] | None = None
-        self._stirred = asyncio.Event()
+        self._background_wakeup = asyncio.Event()
         """Set to wake the background before its time."""
         self._searched_at = -_NEVER
         """The time of the last search for the topics of a pattern."""
         self._fault: BarnabasError | None = None
-        self.attention_at = -_NEVER
+        self.upkeep_due_at = -_NEVER
         """The time at which `upkeep` is due; `-inf` is at once."""
         self._turns = asyncio.Lock()
         self._in_turn: asyncio.Task[Any] | None = None
@@ -100,8 +100,8 @@ class GroupSession:
         if before is not None:
             self.member.want_rejoin("the subscription has changed")
         if self._background is None:
-            self._background = self._spawn(self._live())
-        self._attend()
+            self._background = self._spawn(self._run_background())
+        self._request_upkeep()
 
     def wants_created(self, topic: str) -> bool:
         """Whether to create a missing topic: not if only a pattern or another member selected it."""
@@ -111,14 +111,14 @@ class GroupSession:
         return selection.pattern is None and (topic in selection.topics or topic not in self._join.led_topics)
 
     async def unsubscribe(self) -> None:
-        """Give up all partitions and leave the group; then raises the listener's exception, if any."""
+        """Release all partitions and leave the group; then raises the listener's exception, if any."""
         selection = self.selection
         if selection is None:
             return
         self.refuse_within_listener()
         try:
             async with self._turn():
-                await self._give_up_all(selection)
+                await self._release_all(selection)
         finally:
             try:
                 await self._end_membership("the consumer unsubscribed", _LEAVE_S)
@@ -128,12 +128,12 @@ class GroupSession:
                 member = self.member
                 self.member = Membership(member.timing, member.group_instance_id)
                 self.member.coordinator = member.coordinator
-                self._equip()
+                self._make_parts()
 
     async def close(self, *, commits: bool, timeout_s: float) -> None:
         """Commit if automatic, call the listener, leave. ``commits`` is False after a failure.
 
-        Gives up the rest after ``timeout_s``. Raises the listener's exception after the member has left.
+        Leaves without the rest after ``timeout_s``. Raises the listener's exception at the end.
         """
         self.refuse_within_listener()
         leave_s = min(_LEAVE_S, timeout_s / 4)
@@ -143,7 +143,7 @@ class GroupSession:
                 if not commits:
                     self.commits.stop_automatic()
                 if self.selection is not None:
-                    await self._give_up_all(self.selection)
+                    await self._release_all(self.selection)
                 else:
                     await self.commits.automatic_now()
                 await self.commits.finish()
@@ -151,7 +151,7 @@ class GroupSession:
             if not limit.expired():
                 raise
             log.warning(
-                "group %r: closing takes too long: the last positions are not committed", self._group_id
+                "group %r: closing takes too long, so the last positions are not committed", self._group_id
             )
         finally:
             self.commits.give_up()
@@ -166,7 +166,7 @@ class GroupSession:
             raise self._fault.again()
         self.commits.automatic_if_due(present)
         # Later events set it again, for this poll or the next one.
-        self.attention_at = self.commits.due_at
+        self.upkeep_due_at = self.commits.due_at
         self.commits.raise_failure()
         if self.selection is None or not self._has_work():
             return
@@ -176,10 +176,10 @@ class GroupSession:
                 while self.selection is not None and failure is None and self._has_work():
                     failure = await self._work(self.selection)
         except asyncio.CancelledError:
-            self._attend()
+            self._request_upkeep()
             raise
         if failure is not None:
-            self._attend()
+            self._request_upkeep()
             raise failure
 
     async def _work(self, selection: TopicSelection) -> BaseException | None:
@@ -243,8 +243,8 @@ class GroupSession:
         return await self._join.run(lambda: selection.topics, holdings)
 
     def _join_done(self, task: asyncio.Task[Joined | None]) -> None:
-        self._stirred.set()
-        self._attend()
+        self._background_wakeup.set()
+        self._request_upkeep()
 
     async def _take_over(self, selection: TopicSelection) -> BaseException | None:
         """Apply the outcome of a join. Returns its exception, or the listener's."""
@@ -267,10 +267,10 @@ class GroupSession:
     async def _exchange(self, selection: TopicSelection, joined: Joined) -> BaseException | None:
         """Switch to the assignment of the new generation. Returns the listener's exception."""
         assignment, member = self._assignment, self.member
-        gone = assignment.states.keys() - joined.partitions
+        removed = assignment.states.keys() - joined.partitions
         failure: BaseException | None = None
-        if gone:
-            failure = await self._revoke(selection, gone)
+        if removed:
+            failure = await self._revoke(selection, removed)
             if member.has_lost_partitions:
                 return failure
         added = set(joined.partitions - assignment.states.keys())
@@ -284,9 +284,9 @@ class GroupSession:
         self.commits.assigned_now({tp: found for tp, found in (starts or {}).items() if found is not None})
         self._remembered = set()
         self._held_generation = joined.identity.generation_id
-        failure = await self._tell(selection.listener.on_partitions_assigned, added) or failure
-        if gone and self._is_cooperative:
-            member.want_rejoin("partitions were given up that others wait for")
+        failure = await self._call_listener(selection.listener.on_partitions_assigned, added) or failure
+        if removed and self._is_cooperative:
+            member.want_rejoin("the revoked partitions have to be assigned to others")
         elif joined.topics != selection.topics:
             member.want_rejoin("the subscription has changed")
         self._metadata_changed()
@@ -301,7 +301,7 @@ class GroupSession:
         if self.member.has_lost_partitions:
             # The commit found the partitions lost, so there are none to revoke.
             return None
-        failure = await self._tell(selection.listener.on_partitions_revoked, partitions)
+        failure = await self._call_listener(selection.listener.on_partitions_revoked, partitions)
         if remember and not self.member.has_lost_partitions:
             self._remembered = set(partitions)
         # If they are lost meanwhile, the listener is not called again.
@@ -312,10 +312,10 @@ class GroupSession:
         lost = set(self._assignment.states)
         self._assignment.drop(lost)
         self._remembered = set()
-        self.member.lost_told()
-        return await self._tell(selection.listener.on_partitions_lost, lost) if lost else None
+        self.member.lost_reported()
+        return await self._call_listener(selection.listener.on_partitions_lost, lost) if lost else None
 
-    async def _give_up_all(self, selection: TopicSelection) -> None:
+    async def _release_all(self, selection: TopicSelection) -> None:
         """Before leaving, commit while that is possible, and call the listener."""
         await self._stop_joining()
         failure: BaseException | None = None
@@ -328,17 +328,17 @@ class GroupSession:
 
     @property
     def _is_out(self) -> bool:
-        """Whether our partitions belong to others."""
+        """Whether our partitions belong to other members."""
         return self.member.has_lost_partitions or self.member.is_over
 
-    async def _tell(
+    async def _call_listener(
         self,
-        told: Callable[[set[TopicPartition]], Awaitable[None] | None],
+        method: Callable[[set[TopicPartition]], Awaitable[None] | None],
         partitions: set[TopicPartition],
     ) -> BaseException | None:
         """Call the listener; returns its exception, to be raised when the change is complete."""
         try:
-            answer = told(set(partitions))
+            answer = method(set(partitions))
             if inspect.isawaitable(answer):
                 await answer
         except Exception as error:  # noqa: BLE001 - the user's own, raised at the end of the poll
@@ -347,8 +347,8 @@ class GroupSession:
 
     # The background
 
-    async def _live(self) -> None:
-        """Send heartbeats and react to the answers, until cancelled."""
+    async def _run_background(self) -> None:
+        """Send heartbeats, react to the answers, and look for topics, until cancelled."""
         period = self._config.heartbeat_interval_ms / 1000
         while True:
             present = time.monotonic()
@@ -368,14 +368,14 @@ class GroupSession:
                 )
                 member_id = self.member.member_id if self.member.must_leave else NO_MEMBER
                 self.member.went_silent()
-                self._attend()
+                self._request_upkeep()
                 await self._leave(member_id, "max_poll_interval_ms passed without a poll")
                 continue
             await self._watch_topics()
-            self._stirred.clear()
+            self._background_wakeup.clear()
             try:
                 async with asyncio.timeout(max(0.0, min(period, until - time.monotonic()))):
-                    await self._stirred.wait()
+                    await self._background_wakeup.wait()
             except TimeoutError:
                 continue
 
@@ -394,7 +394,7 @@ class GroupSession:
             config.request_timeout_ms, max(config.heartbeat_interval_ms, config.session_timeout_ms // 3)
         )
         try:
-            # Not behind a SyncGroup, which waits on the group's lane until the leader has assigned.
+            # Not on the group's lane, where a SyncGroup waits until the leader has assigned.
             response = await self._calls.ask(request, timeout_ms=timeout_ms)
         except BarnabasError as error:
             log.debug("a heartbeat of group %r failed: %s", self._group_id, error)
@@ -410,7 +410,7 @@ class GroupSession:
         elif reaction in (Reaction.RETRY, Reaction.FIND_COORDINATOR):
             member.heartbeat_failed(time.monotonic(), config.retry_backoff_ms / 1000)
         member.react(Api.HEARTBEAT, reaction, error_text, sent_as)
-        self._attend_if_needed()
+        self._request_upkeep_if_needed()
 
     async def _watch_topics(self) -> None:
         """Look for new topics of the pattern, or for topics of the subscription that do not exist yet."""
@@ -434,7 +434,7 @@ class GroupSession:
         if not has_changed or selection is not self.selection:
             return
         if self.member.want_rejoin("the topics of the pattern have changed"):
-            self._attend()
+            self._request_upkeep()
 
     async def _search_topics(self, selection: TopicSelection) -> bool:
         """Select the topics that match the pattern; whether they have changed. Raises NoBrokerReachable."""
@@ -454,8 +454,8 @@ class GroupSession:
         topics = self._join.led_topics
         if not topics or self._joining is not None or self._join.counts(topics) == self._join.led_counts:
             return
-        if self.member.want_rejoin("topics or partitions have come or gone"):
-            self._attend()
+        if self.member.want_rejoin("topics or partitions were added or removed"):
+            self._request_upkeep()
 
     # Leaving
 
@@ -491,25 +491,27 @@ class GroupSession:
 
     # Tasks
 
-    def _equip(self) -> None:
+    def _make_parts(self) -> None:
         """Make the helpers of a new member."""
         cluster, config, member = self._cluster, self._config, self.member
         self._calls = GroupCalls(cluster, self._group_id, member)
         self.offsets = CommittedOffsets(self._calls, member, config.request_timeout_ms)
-        self.commits = GroupCommits(config, member, self.offsets, self._assignment, self._attend_if_needed)
+        self.commits = GroupCommits(
+            config, member, self.offsets, self._assignment, self._request_upkeep_if_needed
+        )
         self._join = GroupJoin(cluster, config, member, self._calls, self.offsets)
         self._remembered = set()
         self._held_generation = member.generation_id
         """The generation in which our partitions were assigned to us."""
 
-    def _attend(self) -> None:
+    def _request_upkeep(self) -> None:
         """Make the next poll, or the one that waits, run `upkeep`."""
-        self.attention_at = -_NEVER
+        self.upkeep_due_at = -_NEVER
         self._wake()
 
-    def _attend_if_needed(self) -> None:
+    def _request_upkeep_if_needed(self) -> None:
         if self._has_work() or self.commits.failure is not None:
-            self._attend()
+            self._request_upkeep()
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
@@ -521,4 +523,4 @@ class GroupSession:
         if error is not None and not isinstance(error, BarnabasError):
             # A bug of ours, or of a commit's callback: the next poll must raise it.
             self._fault = report_bug("the work for the group failed", error)
-            self._attend()
+            self._request_upkeep()

@@ -56,7 +56,7 @@ def received_records(records: RecordsToSend) -> memoryview:
 
 
 class FetchedFrame:
-    """The frame of one answer, shared by the partitions in it; released when all of them are through."""
+    """The frame of one answer, shared by the partitions in it; released when all of them are decoded."""
 
     __slots__ = ("_frame", "_users")
 
@@ -73,7 +73,7 @@ class FetchedFrame:
             self._frame.release()
 
     def done(self) -> None:
-        invariant(self._users > 0, "a frame is given back more often than it was used")
+        invariant(self._users > 0, "a frame is released more often than it was used")
         self._users -= 1
         if not self._users:
             self._frame.release()
@@ -143,9 +143,9 @@ class Verdict(Enum):
     """The validity of a partition's position on a new leader."""
 
     HOLDS = "holds"
-    FETCHED_AHEAD = "only records fetched ahead are gone"
-    TRUNCATED = "records that were taken are gone"
-    NO_COMMON_HISTORY = "the leader knows no such epoch, nor an earlier one"
+    FETCHED_AHEAD = "only records fetched ahead were truncated"
+    TRUNCATED = "records that were taken were truncated"
+    NO_COMMON_HISTORY = "the leader has neither the epoch nor an earlier one"
 
 
 def judge(fetch_offset: int, taken_offset: int, answer: LeaderEpochEndOffset) -> Verdict:

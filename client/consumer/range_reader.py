@@ -33,7 +33,7 @@ _MAX_WAIT_MS: Final = 500
 
 
 class _Piece(NamedTuple):
-    """Whole batches, and the offset behind the last of them."""
+    """Whole batches, and the offset after the last of them."""
 
     batches: memoryview
     next_offset: int
@@ -52,9 +52,9 @@ async def read_range(
 ) -> AsyncIterator[memoryview]:
     """Yield the batches from ``start_offset`` up to before ``end_offset``, several in one buffer.
 
-    The first batch may begin before the range and the last one end behind it. A buffer stays valid as long as
+    The first batch may begin before the range and the last one end after it. A buffer stays valid as long as
     it is held or, with ``reuse_buffers``, only until the next one is requested.
-    Raises OFFSET_OUT_OF_RANGE if offsets of the range are gone, and RequestTimedOutLocally if no records
+    Raises OFFSET_OUT_OF_RANGE if the log lacks offsets of the range, and RequestTimedOutLocally if no records
     arrive for ``stall_timeout_ms``.
     """
     if not 0 <= start_offset <= end_offset:
@@ -91,7 +91,7 @@ async def _next_piece(
         left_ms = int((deadline - time.monotonic()) * 1000)
         if left_ms <= 0:
             raise RequestTimedOutLocally(
-                f"no records of {tp} at offset {offset} came within {stall_timeout_ms} ms"
+                f"no records of {tp} at offset {offset} arrived within {stall_timeout_ms} ms"
             ) from last_error
         leader = cluster.leader_for(tp) or await cluster.leader(tp, left_ms)
         asked = FetchPartition(
@@ -137,7 +137,7 @@ def _refusal(tp: TopicPartition, offset: int, response: FetchPartitionResponse) 
     if response.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return api_error(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} of {tp} is gone or not there yet; the broker has "
+            f"offset {offset} of {tp} is outside the log; the broker has "
             f"{response.log_start_offset} to {response.high_watermark}",
         )
     return api_error(response.error_code, f"{tp} could not be read at offset {offset}")

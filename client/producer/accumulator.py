@@ -197,7 +197,7 @@ class Accumulator:
         if known is None:
             known = self.topics[info.name] = TopicQueues(info, self._make_queue)
         elif len(info.partitions) > known.partition_count or info.topic_id != known.topic_id:
-            # Fewer partitions of the same topic are old news: partitions are never taken away.
+            # Fewer partitions of the same topic are stale metadata: partitions are never removed.
             known.take(info, self._make_queue)
         return known
 
@@ -286,7 +286,7 @@ class Accumulator:
         headers: Headers | None,
         timestamp_ms: int,
     ) -> int | None:
-        """Append beyond `batch_size` to a batch behind others; None if it may not grow."""
+        """Append beyond `batch_size` to a batch that waits for earlier ones; None if it may not grow."""
         builder = batch.builder
         if queue.pipeline.is_idle or queue.batches[0] is not batch or builder is None:
             return None
@@ -370,7 +370,7 @@ class Accumulator:
                 self.give_back(size)
             elif isinstance(error, TimeoutError):
                 raise BufferExhausted(
-                    f"no {size} bytes of buffer_memory ({self.config.buffer_memory}) came free within "
+                    f"no {size} bytes of buffer_memory ({self.config.buffer_memory}) became free within "
                     f"max_block_ms ({self.config.max_block_ms})"
                 ) from None
             raise
@@ -420,7 +420,7 @@ class Accumulator:
         return batch
 
     def put_back(self, queue: PartitionQueue, batch: ProducerBatch, retry_at: float) -> None:
-        """Let a batch that was in flight wait for its next attempt; later batches wait behind it."""
+        """Let a batch that was in flight wait for its next attempt; later batches wait for it."""
         queue.pipeline.put_back(batch)
         queue.retry_at = max(queue.retry_at, retry_at)
 
@@ -440,7 +440,7 @@ class Accumulator:
                 queue.let_go()
         batch.fail(error)
         if was_sent:
-            queue.pipeline.gave_up(batch, may_be_written=may_be_written)
+            queue.pipeline.failed(batch, may_be_written=may_be_written)
         self._finished(queue, batch)
 
     def abandon(self, queue: PartitionQueue, error: BarnabasError) -> None:

@@ -5,7 +5,7 @@ record of a topic or when `buffer_memory` is full. Guarantees are those of `barn
 of different threads have no order among them.
 
 A producer that was not closed does not lose its buffer, because it is closed, with a ResourceWarning, when it
-is garbage-collected or the program ends. The delivery may then take up to `_LAST_CLOSE_MS`.
+is garbage-collected or the program ends. The delivery may then take up to `_UNCLOSED_CLOSE_MS`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 Headers = Iterable[tuple[str, bytes | None]]
 
 _NOTHING_GRANTED: Final = nullcontext()
-_LAST_CLOSE_MS: Final = 30_000
+_UNCLOSED_CLOSE_MS: Final = 30_000
 """The time limit to deliver an unclosed producer's records; without brokers a program must still end."""
 
 
@@ -86,16 +86,16 @@ class Producer(BlockingClient[_producer.Producer]):
         self._lock = accumulator.lock
         self._topics = accumulator.topics
         self._is_sticky = self._client._is_sticky
-        self._last_will = _LastWill(self._client, self._thread)
+        self._unclosed = _UnclosedProducer(self._client, self._thread)
 
     def __del__(self) -> None:
-        # A producer whose constructor failed has no `_last_will`.
-        last_will: _LastWill | None = getattr(self, "_last_will", None)
-        if last_will is not None and last_will.is_needed:
+        # A producer whose constructor failed has no `_unclosed`.
+        unclosed: _UnclosedProducer | None = getattr(self, "_unclosed", None)
+        if unclosed is not None and unclosed.is_needed:
             text = "unclosed barnabas.client.blocking.Producer"
             warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
             # A finalizer must not block, so a thread delivers; the interpreter waits for it at exit.
-            threading.Thread(target=last_will.execute, name="barnabas-producer-close").start()
+            threading.Thread(target=unclosed.execute, name="barnabas-producer-close").start()
 
     def send(
         self,
@@ -206,13 +206,13 @@ class Producer(BlockingClient[_producer.Producer]):
             raise
 
 
-class _LastWill:
+class _UnclosedProducer:
     """The parts that close a producer after the garbage collection of its facade, or at exit."""
 
     def __init__(self, producer: _producer.Producer, thread: LoopThread) -> None:
         self._producer = producer
         self._thread = thread
-        _last_wills.add(self)
+        _unclosed_producers.add(self)
 
     @property
     def is_needed(self) -> bool:
@@ -230,7 +230,7 @@ class _LastWill:
         if accumulator is not None and accumulator.incomplete:
             log.warning("a producer was not closed; delivering its remaining records")
         try:
-            return self._thread.begin(lambda: self._producer.close(_LAST_CLOSE_MS))
+            return self._thread.begin(lambda: self._producer.close(_UNCLOSED_CLOSE_MS))
         except ClientClosed:
             return None
 
@@ -243,15 +243,15 @@ class _LastWill:
             self._thread.stop("the producer is closed")
 
 
-_last_wills: weakref.WeakSet[_LastWill] = weakref.WeakSet()
+_unclosed_producers: weakref.WeakSet[_UnclosedProducer] = weakref.WeakSet()
 
 
-def _execute_last_wills() -> None:
+def _close_unclosed_producers() -> None:
     # Begin all before waiting for the first, so that together they take no longer than one.
-    begun = [(last_will, last_will.begin()) for last_will in list(_last_wills) if last_will.is_needed]
-    for last_will, closing in begun:
+    begun = [(unclosed, unclosed.begin()) for unclosed in list(_unclosed_producers) if unclosed.is_needed]
+    for unclosed, closing in begun:
         if closing is not None:
-            last_will.finish(closing)
+            unclosed.finish(closing)
 
 
-atexit.register(_execute_last_wills)
+atexit.register(_close_unclosed_producers)

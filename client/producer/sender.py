@@ -89,9 +89,9 @@ class IdentitySource:
         self._changed = changed
         self._asking: asyncio.Task[None] | None = None
 
-    def ask(self, worn_out: int | None = None) -> ProducerIdentity | None:
+    def ask(self, exhausted_id: int | None = None) -> ProducerIdentity | None:
         """The id, a new one if its epochs are used up; None while it is requested."""
-        if self.current is not None and self.current.producer_id == worn_out:
+        if self.current is not None and self.current.producer_id == exhausted_id:
             self.current = None
         if self.current is None and self._asking is None:
             self.failure = None
@@ -140,7 +140,7 @@ class _Sent(NamedTuple):
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the batch was not given up or sent again since."""
+        """Whether the batch has neither failed nor been sent again since."""
         return self.batch.flight == self.flight and self.batch.state is BatchState.IN_FLIGHT
 
 
@@ -281,7 +281,7 @@ class Sender:
         batch = queue.batches[0]
         if not lingers or batch is not queue.open or (batch.is_full and pipeline.is_idle):
             return batch, queue.retry_at
-        # Behind others a full batch grows on, up to the size at which the next one is begun.
+        # A full batch that waits for others grows, up to the size at which the next one begins.
         linger_s = self._config.linger_ms / 1000
         wait_s = linger_s if pipeline.is_idle else max(linger_s, _GATHER_S)
         return batch, max(queue.retry_at, batch.created_at + wait_s)
@@ -293,7 +293,7 @@ class Sender:
             while (batch := queue.oldest) is not None:
                 self._fail(queue, batch, failure, may_be_written=batch.may_be_written)
             return False
-        identity = self.identities.ask(queue.pipeline.worn_out)
+        identity = self.identities.ask(queue.pipeline.exhausted_id)
         if identity is None:
             return False
         queue.pipeline.identify(identity)
@@ -395,7 +395,7 @@ class Sender:
         queue, batch = one.queue, one.batch
         answer = answers.get(queue.tp)
         if not one.is_awaited:
-            if batch in queue.pipeline.ghosts and answer and answer.error_code == ErrorCode.NONE:
+            if batch in queue.pipeline.doubtful and answer and answer.error_code == ErrorCode.NONE:
                 queue.pipeline.acknowledged(batch, answer.base_offset)
         elif answer is None:
             text = f"broker {node_id} did not answer for {queue.tp}"
@@ -439,7 +439,7 @@ class Sender:
         """The broker lacks an earlier batch, which is still to be sent again, or there is a gap.
 
         For the oldest batch there is a gap: the broker has lost an acknowledged batch, or an earlier one was
-        given up and never written. The numbering restarts (KIP-360).
+        failed and was never written. The numbering restarts (KIP-360).
         """
         if batch.is_written:
             # The broker has only later batches, so this one is written; its offset is unknown.
@@ -496,7 +496,7 @@ class Sender:
             for queue in list(self._accumulator.active.values()):
                 self._abandon(queue, error)
 
-    def _gave_up(self, error: BarnabasError, one: _Sent) -> None:
+    def _failed_by_bug(self, error: BarnabasError, one: _Sent) -> None:
         if one.is_awaited:
             self._fail(one.queue, one.batch, error, may_be_written=True)
 
@@ -507,7 +507,7 @@ class Sender:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             failure = report_bug(_BUG, error)
-            self._settle(sent, partial(self._gave_up, failure))
+            self._settle(sent, partial(self._failed_by_bug, failure))
         self.wake()
 
 

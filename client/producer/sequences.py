@@ -7,7 +7,7 @@ The rules of the idempotent producer (KIP-98, KIP-360), as data and functions wi
 - A batch is retried only when it is the oldest of them; no new batch overtakes it.
 - Until a numbering has been acknowledged once, one batch is sent at a time: a broker that does not know a
   producer accepts any number, so a second batch could overtake a first one that was refused.
-- After the producer gave up a batch that may have been written, it numbers no new batch until the answer to a
+- After a batch failed that may have been written, no new batch is numbered until the answer to a
   later batch shows whether it was. If there is no later batch, or a gap is certain, the numbering restarts
   when no request is in flight: with 0 in the next epoch, unacknowledged batches first.
 - It also restarts if an offset is not above an earlier one. That is another log, as of a recreated topic,
@@ -44,8 +44,8 @@ class Phase(Enum):
 
     UNPROVEN = "no number was acknowledged yet"
     STEADY = "batches are numbered"
-    IN_DOUBT = "a batch was given up that may have been written"
-    RESTARTING = "there is a gap: nothing is sent until all requests have ended"
+    IN_DOUBT = "a batch failed that may have been written"
+    RESTARTING = "there is a gap: no batch is sent until all requests have ended"
 
 
 _NEXT: Final = {
@@ -67,14 +67,14 @@ class Pipeline:
     __slots__ = (
         "_limit",
         "batches",
-        "ghosts",
+        "doubtful",
+        "exhausted_id",
         "identity",
         "is_numbered",
         "is_other_log",
         "last_offset",
         "next_sequence",
         "phase",
-        "worn_out",
     )
 
     def __init__(self, limit: int, *, is_numbered: bool) -> None:
@@ -86,24 +86,24 @@ class Pipeline:
         self.next_sequence = 0
         self.phase = Phase.UNPROVEN
         self.batches: list[ProducerBatch] = []
-        """In flight, or closed and to be sent again; includes ghosts."""
-        self.ghosts: set[ProducerBatch] = set()
-        """Batches that were given up and may have been written: only IN_DOUBT or RESTARTING has some."""
+        """In flight, or closed and to be sent again; includes the doubtful ones."""
+        self.doubtful: set[ProducerBatch] = set()
+        """Failed batches that may have been written; empty unless IN_DOUBT or RESTARTING."""
         self.last_offset = -1
         """The base offset of the last acknowledged batch."""
         self.is_other_log = False
-        """Whether the numbers belong to a log that is gone; RESTARTING until there are new ones."""
-        self.worn_out: int | None = None
+        """Whether the numbers belong to a deleted log; RESTARTING until there are new ones."""
+        self.exhausted_id: int | None = None
         """A producer id whose epochs are used up, so that another one is needed."""
 
     @property
     def is_idle(self) -> bool:
         """Whether no batch with waiters is in flight."""
-        return len(self.batches) == len(self.ghosts)
+        return len(self.batches) == len(self.doubtful)
 
     @property
     def oldest(self) -> ProducerBatch | None:
-        return next((batch for batch in self.batches if batch not in self.ghosts), None)
+        return next((batch for batch in self.batches if batch not in self.doubtful), None)
 
     @property
     def retry(self) -> ProducerBatch | None:
@@ -117,7 +117,7 @@ class Pipeline:
 
     @property
     def takes_new(self) -> bool:
-        """Whether a new batch may be sent behind those in flight."""
+        """Whether a new batch may be sent after those in flight."""
         if not self.is_numbered:
             return not self.batches
         if self.phase is Phase.UNPROVEN:
@@ -134,13 +134,13 @@ class Pipeline:
         for earlier in self.batches:
             if earlier is batch:
                 return True
-            if earlier not in self.ghosts and earlier.state is not BatchState.IN_FLIGHT:
+            if earlier not in self.doubtful and earlier.state is not BatchState.IN_FLIGHT:
                 return False
         return False
 
     def add(self, batch: ProducerBatch) -> None:
         """Add a new batch; the caller has checked `takes_new`, and that there is an identity."""
-        invariant(self.takes_new, "%s: no batch may follow now", batch.tp)
+        invariant(self.takes_new, "%s: no further batch may be sent now", batch.tp)
         if self.is_numbered:
             self._number(batch)
         self.batches.append(batch)
@@ -159,7 +159,7 @@ class Pipeline:
         self._restart_if_landed()
 
     def acknowledged(self, batch: ProducerBatch, base_offset: int) -> None:
-        """Remove a batch, or ghost, that was written; so were those before it.
+        """Remove a batch, doubtful or not, that was written, as the batches before it were.
 
         ``base_offset`` is -1 if unknown.
         """
@@ -172,22 +172,22 @@ class Pipeline:
             self.restart()
             return
         position = self.batches.index(batch)
-        decided = [ghost for ghost in self.batches[: position + 1] if ghost in self.ghosts]
+        decided = [doubted for doubted in self.batches[: position + 1] if doubted in self.doubtful]
         for earlier in self.batches[:position]:
             earlier.is_written = self.is_numbered
         self.batches.remove(batch)
-        for ghost in decided:
-            self._forget(ghost)
-        if self.phase is Phase.UNPROVEN or (self.phase is Phase.IN_DOUBT and not self.ghosts):
+        for doubted in decided:
+            self._forget(doubted)
+        if self.phase is Phase.UNPROVEN or (self.phase is Phase.IN_DOUBT and not self.doubtful):
             self._move(Phase.STEADY)
         self._restart_if_landed()
 
-    def gave_up(self, batch: ProducerBatch, *, may_be_written: bool) -> None:
-        """Remove a batch that failed permanently, while or before it was in flight."""
+    def failed(self, batch: ProducerBatch, *, may_be_written: bool) -> None:
+        """A batch has failed, while or before it was in flight."""
         if not self.is_numbered:
             self.batches.remove(batch)
         elif may_be_written:
-            self.ghosts.add(batch)
+            self.doubtful.add(batch)
             if self.phase is not Phase.RESTARTING:
                 self._move(Phase.IN_DOUBT)
         else:
@@ -218,9 +218,9 @@ class Pipeline:
             self._restart_if_landed()
 
     def successor(self) -> Pipeline:
-        """An empty pipeline after this one was given up; a new epoch fences its requests in flight."""
+        """An empty pipeline in place of this one; a new epoch fences its requests in flight."""
         following = Pipeline(self._limit, is_numbered=self.is_numbered)
-        following.identity, following.worn_out = self.identity, self.worn_out
+        following.identity, following.exhausted_id = self.identity, self.exhausted_id
         if self.is_numbered:
             following.restart()
         return following
@@ -230,20 +230,20 @@ class Pipeline:
             self._move(Phase.RESTARTING)
         if self.phase is not Phase.RESTARTING:
             return
-        live = [batch for batch in self.batches if batch not in self.ghosts]
+        live = [batch for batch in self.batches if batch not in self.doubtful]
         if any(batch.state is BatchState.IN_FLIGHT for batch in live) or self.identity is None:
             return
         if any(batch.is_written for batch in live):
             # Under a new number it would be written again, so wait for its answer under the old one.
             return
-        self.ghosts.clear()
+        self.doubtful.clear()
         self.is_other_log = False
         self.batches = live
         producer_id, epoch = self.identity
         self.next_sequence = 0
         if epoch == MAX_EPOCH:
             # Numbered when another id has come; until then `retry` returns None.
-            self.identity, self.worn_out = None, producer_id
+            self.identity, self.exhausted_id = None, producer_id
             return
         self.identity = ProducerIdentity(producer_id, epoch + 1)
         for batch in live:
@@ -257,7 +257,7 @@ class Pipeline:
             self.next_sequence = sequence_after(self.next_sequence, batch.record_count)
 
     def _forget(self, batch: ProducerBatch) -> None:
-        self.ghosts.discard(batch)
+        self.doubtful.discard(batch)
         if batch in self.batches:
             self.batches.remove(batch)
 

@@ -1,7 +1,7 @@
 """The bulk decoder's fast engine: prepares the tables for the compiled loops and calls them.
 
 Their machine code is cached on disk, so that only the first process compiles it (1 to 2 s; loading takes
-0.1 s). numba keeps it beside the source file, else in the user's cache directory. If neither can be written
+0.1 s). numba keeps it next to the source file, else in the user's cache directory. If neither can be written
 (a read-only image without a home), it is a private directory under the temporary one.
 
 Any thread; the loops run without the interpreter lock.

@@ -209,7 +209,7 @@ class AnyLife(RuleBasedStateMachine):
 
     @rule()
     def tells_the_user(self) -> None:
-        self.member.lost_told()
+        self.member.lost_reported()
 
     @precondition(lambda self: self.member.state is MemberState.UNJOINED)
     @rule()

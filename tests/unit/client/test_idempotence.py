@@ -512,7 +512,7 @@ def finish(pipeline: Pipeline, batch: Any) -> None:
 
 def give_up(pipeline: Pipeline, batch: Any) -> None:
     batch.fail(DeliveryTimedOut("over"))
-    pipeline.gave_up(batch, may_be_written=True)
+    pipeline.failed(batch, may_be_written=True)
 
 
 def test_nothing_follows_while_one_that_was_written_lacks_its_answer() -> None:

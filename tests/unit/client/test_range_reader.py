@@ -75,7 +75,7 @@ async def test_offsets_that_are_gone_are_an_error_that_names_them() -> None:
         fill(fake.partition("t"), 0, 50)
         fake.partition("t").log_start_offset = 20
         cluster = await started(fake)
-        with pytest.raises(ApiError, match=r"offset 5 of t-0 is gone .* the broker has 20 to 50"):
+        with pytest.raises(ApiError, match=r"offset 5 of t-0 is outside the log; the broker has 20 to 50"):
             await ranges(cluster, 5, 50)
         cluster.close()
 
@@ -86,7 +86,7 @@ async def test_a_range_that_is_not_there_yet_ends_with_the_stall_timeout() -> No
         fill(fake.partition("t"), 0, 20)
         cluster = await started(fake)
         assert len(await ranges(cluster, 0, 20)) == 2
-        with pytest.raises(RequestTimedOutLocally, match="no records of t-0 at offset 20 came within 60 ms"):
+        with pytest.raises(RequestTimedOutLocally, match="no records of t-0 at offset 20 arrived within"):
             await ranges(cluster, 20, 30, stall_timeout_ms=60)
         cluster.close()
 

@@ -83,7 +83,7 @@ def test_offsets_outside_the_log_fail_or_are_moved(
         resolve(5, 20, **given)
     assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert resolve(5, 20, fail_on_data_loss=False, **given) == clamped
-    assert "going on from" in caplog.text
+    assert "continuing at" in caplog.text
 
 
 def test_a_start_beyond_its_end_is_refused() -> None:
