@@ -1,13 +1,20 @@
 """FindCoordinator: which broker coordinates a group (several at once from version 4 on).
 
-The first request has the offsets topic created, and is answered when it exists, or with a retriable error if
-that takes too long. There is no transaction coordinator; requests for one get COORDINATOR_NOT_AVAILABLE.
+The first request creates the offsets topic, which takes a while. librdkafka's admin client asks three times
+within 300 ms, and then its caller waits for the full time-out. It also returns the error of a coordinator
+that does not know the topic yet. So answers wait until this broker knows the topic, and descriptions of
+groups wait until the groups are loaded. After `_WAIT_MS` the answer is a retriable error.
+
+There is no transaction coordinator; requests for one get COORDINATOR_NOT_AVAILABLE. The answers are sent on
+the workers or on the purgatory's reaper.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from typing import Final
+
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.offsets_topic_wait import is_there, when_there
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.messages.find_coordinator import (
@@ -17,7 +24,29 @@ from barnabas.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 
-_SEVERAL_SINCE = 4
+_SEVERAL_SINCE: Final = 4
+_WAIT_MS: Final = 3_000
+"""Shorter than the request time-outs of clients, which retry after a refusal."""
+
+
+def when_topic_known(services: Services, request: ApiRequest, answer: Callable[[], None]) -> None:
+    """Answer when this broker knows the offsets topic, or after the longest wait."""
+    _when(services, request, lambda: services.groups.topic.is_known, answer)
+
+
+def when_loaded(
+    services: Services, request: ApiRequest, group_ids: Collection[str], answer: Callable[[], None]
+) -> None:
+    """Answer when, in addition, none of the groups is being loaded here."""
+    groups = services.groups
+    _when(services, request, lambda: groups.topic.is_known and not groups.are_loading(group_ids), answer)
+
+
+def _when(
+    services: Services, request: ApiRequest, is_due: Callable[[], bool], answer: Callable[[], None]
+) -> None:
+    keys = [services.groups.topic.name]
+    request.answer_when(is_due, answer, purgatory=services.topic_purgatory, keys=keys, wait_ms=_WAIT_MS)
 
 
 def handle(services: Services, request: ApiRequest) -> None:
@@ -25,25 +54,25 @@ def handle(services: Services, request: ApiRequest) -> None:
     if body.key_type != CoordinatorType.GROUP:
         _answer(services, request)
         return
-    if not is_there(services):
+    if not services.groups.topic.is_known:
         services.groups.topic.create()
-    when_there(services, request.answering(lambda: _answer(services, request)))
+    when_topic_known(services, request, lambda: _answer(services, request))
 
 
 def _answer(services: Services, request: ApiRequest) -> None:
     body: FindCoordinatorRequest = request.body
     if request.api_version is None or request.api_version >= _SEVERAL_SINCE:
-        found = [_find(services, request, body.key_type, key) for key in body.coordinator_keys]
-        request.respond(FindCoordinatorResponse(coordinators=found))
+        coordinators = [_find(services, request, body.key_type, key) for key in body.coordinator_keys]
+        request.respond(FindCoordinatorResponse(coordinators=coordinators))
         return
-    one = _find(services, request, body.key_type, body.key)
+    coordinator = _find(services, request, body.key_type, body.key)
     request.respond(
         FindCoordinatorResponse(
-            error_code=one.error_code,
-            error_message=one.error_message,
-            node_id=one.node_id,
-            host=one.host,
-            port=one.port,
+            error_code=coordinator.error_code,
+            error_message=coordinator.error_message,
+            node_id=coordinator.node_id,
+            host=coordinator.host,
+            port=coordinator.port,
         )
     )
 
@@ -52,7 +81,7 @@ def _find(services: Services, request: ApiRequest, key_type: int, key: str) -> C
     if key_type == CoordinatorType.TRANSACTION:
         return _not_found(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "there is no transaction coordinator")
     if key_type != CoordinatorType.GROUP:
-        message = f"coordinators of type {key_type} are not known; expected 0 (group) or 1 (transaction)"
+        message = f"coordinators of type {key_type} are unknown; expected 0 (group) or 1 (transaction)"
         return _not_found(key, ErrorCode.INVALID_REQUEST, message)
     try:
         broker_id, endpoint = services.groups.topic.coordinator_of(key, request.peer.listener_name)

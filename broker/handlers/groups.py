@@ -1,12 +1,15 @@
-"""The requests of groups' members, and the operators' requests about groups.
+"""The requests of group members, and of operators about groups.
 
-The rules are the coordinator's; the handlers turn requests into events of a group, and effects into answers.
-While groups are loaded, a heartbeat succeeds and a SyncGroup gets REBALANCE_IN_PROGRESS, as in Kafka: clients
-expect nothing else there.
+The rules are in `coordinators.group`; a handler turns a request into an event of a group. While groups are
+loaded, a heartbeat succeeds and a SyncGroup gets REBALANCE_IN_PROGRESS, as in Kafka: clients expect no other
+error there.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from barnabas.broker.coordinators.group import Group
@@ -14,8 +17,7 @@ from barnabas.broker.coordinators.group_effects import Client, Effects, JoinOpti
 from barnabas.broker.coordinators.group_shard import GroupShard
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
-from barnabas.broker.handlers.offsets_topic_wait import when_loaded
-from barnabas.broker.handlers.removals import AllOf
+from barnabas.broker.handlers.find_coordinator import when_loaded
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.messages.groups import (
@@ -58,7 +60,7 @@ def shard_of(services: Services, group_id: str) -> GroupShard:
     return services.groups.shard_of(group_id)
 
 
-# Members
+# ---- members
 
 
 def handle_join(services: Services, request: ApiRequest) -> None:
@@ -129,17 +131,16 @@ def handle_leave(services: Services, request: ApiRequest) -> None:
         request.respond(LeaveGroupResponse(error_code=error.code))
 
 
-# Operators
+# ---- operators
 
 
 def handle_describe(services: Services, request: ApiRequest) -> None:
-    answer = request.answering(lambda: _answer_describe(services, request))
-    when_loaded(services, request.body.groups, answer)
+    when_loaded(services, request, request.body.groups, lambda: _answer_describe(services, request))
 
 
 def _answer_describe(services: Services, request: ApiRequest) -> None:
     body: DescribeGroupsRequest = request.body
-    # Each once, or few bytes could ask for gigabytes.
+    # Each group once: a short request could ask for gigabytes otherwise.
     groups = [_describe(services, group_id) for group_id in dict.fromkeys(body.groups)]
     if body.include_authorized_operations:
         for group in groups:
@@ -150,10 +151,10 @@ def _answer_describe(services: Services, request: ApiRequest) -> None:
 
 def _describe(services: Services, group_id: str) -> DescribedGroup:
     try:
-        found = services.groups.shard_of(group_id).read(group_id, lambda group, now: group.describe())
+        described = services.groups.shard_of(group_id).read(group_id, lambda group, now: group.describe())
     except ApiError as error:
         return DescribedGroup(error_code=error.code, group_id=group_id)
-    return DescribedGroup(group_id=group_id, group_state=_DEAD) if found is None else found
+    return described or DescribedGroup(group_id=group_id, group_state=_DEAD)
 
 
 def handle_list(services: Services, request: ApiRequest) -> None:
@@ -164,7 +165,7 @@ def handle_list(services: Services, request: ApiRequest) -> None:
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_partial else ErrorCode.NONE
     fence = services.replicas.fence
     if fence.loss is not None or (fence.reason is not None and is_partial):
-        # Nobody may take it for a broker without groups.
+        # An empty list would pass for a broker without groups.
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     listed = [group.listed() for group in groups]
     request.respond(
@@ -188,28 +189,37 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
         group_id: DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NONE)
         for group_id in body.groups_names
     }
-    answers = AllOf(
-        len(results), lambda: request.respond(DeleteGroupsResponse(results=list(results.values())))
-    )
-    for group_id, result in results.items():
-        _delete(services, group_id, result, answers)
+    lock = threading.Lock()
+    left = len(results)
 
-
-def _delete(services: Services, group_id: str, result: DeletableGroupResult, answers: AllOf) -> None:
-    def delete(group: Group, now: Moment) -> Effects:
-        code, effects = group.delete(now)
-        result.error_code = code
-        return effects
-
-    def removed(error: ErrorCode) -> None:
+    def deleted(result: DeletableGroupResult, error: ErrorCode) -> None:
+        nonlocal left
         if error != ErrorCode.NONE:
             result.error_code = removal_error(error)
-        answers.one_is_done()
+        with lock:
+            left -= 1
+            is_last = not left
+        if is_last:
+            request.respond(DeleteGroupsResponse(results=list(results.values())))
+
+    if not results:
+        request.respond(DeleteGroupsResponse(results=[]))
+    for result in results.values():
+        _delete(services, result, partial(deleted, result))
+
+
+def _delete(services: Services, result: DeletableGroupResult, deleted: Callable[[ErrorCode], None]) -> None:
+    """Calls ``deleted`` with the outcome of the tombstones, NONE without tombstones."""
+    group_id = result.group_id
+
+    def delete(group: Group, now: Moment) -> Effects:
+        result.error_code, effects = group.delete(now)
+        return effects
 
     try:
-        if services.groups.shard_of(group_id).apply(group_id, delete, create=False, removed=removed):
+        if services.groups.shard_of(group_id).apply(group_id, delete, create=False, removed=deleted):
             return
         result.error_code = ErrorCode.GROUP_ID_NOT_FOUND
     except ApiError as error:
         result.error_code = error.code
-    answers.one_is_done()
+    deleted(ErrorCode.NONE)

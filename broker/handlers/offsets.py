@@ -13,8 +13,8 @@ from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Commit, CommitResponse, Effects, Moment, removal_error
 from barnabas.broker.coordinators.group_records import OffsetAndMetadata
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.find_coordinator import when_topic_known
 from barnabas.broker.handlers.groups import shard_of
-from barnabas.broker.handlers.offsets_topic_wait import when_there
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
@@ -38,15 +38,15 @@ from barnabas.protocol.messages.offsets import (
 
 _SEVERAL_GROUPS_SINCE: Final = 8
 _ERROR_OF_GROUP_SINCE: Final = 2
-_AS_THE_BROKER_SAYS: Final = -1
-"""As ``retention_time_ms``."""
+_DEFAULT_RETENTION: Final = -1
+"""The ``retention_time_ms`` that leaves the retention to the broker's settings."""
 
 
 def _is_known(services: Services, name: TopicPartition) -> bool:
     return name.partition in services.metadata.current.partitions_of(name.topic)
 
 
-# Committing
+# ---- OffsetCommit
 
 
 def handle_commit(services: Services, request: ApiRequest) -> None:
@@ -59,21 +59,21 @@ def handle_commit(services: Services, request: ApiRequest) -> None:
     unknown = {name: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for name in names if not _is_known(services, name)}
 
     @request.answering
-    def answer(found: CommitResponse) -> None:
-        request.respond(_commit_response(body, {**found, **unknown}))
+    def answer(outcome: CommitResponse) -> None:
+        request.respond(_commit_response(body, {**outcome, **unknown}))
 
     def commit(group: Group, now: Moment) -> Effects:
-        asked = Commit(
+        offsets = Commit(
             _offsets(services, body, unknown, now.wall_ms),
             body.member_id,
             body.group_instance_id,
             body.generation_id_or_member_epoch,
         )
-        return group.commit(asked, answer, now)
+        return group.commit(offsets, answer, now)
 
     try:
         shard = services.groups.shard_of(body.group_id)
-        # Only who stores offsets and has no members may begin a group by a commit.
+        # Only a commit from outside may create a group: a member has joined it before.
         is_outsider = body.generation_id_or_member_epoch < 0
         if len(unknown) == len(names):
             answer({})
@@ -86,16 +86,16 @@ def handle_commit(services: Services, request: ApiRequest) -> None:
 def _offsets(
     services: Services, body: OffsetCommitRequest, unknown: Mapping[TopicPartition, ErrorCode], now_ms: int
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    kept_ms = body.retention_time_ms
-    expires_ms = None if kept_ms == _AS_THE_BROKER_SAYS else now_ms + kept_ms
-    found = {}
+    retention_ms = body.retention_time_ms
+    expires_ms = None if retention_ms == _DEFAULT_RETENTION else now_ms + retention_ms
+    offsets = {}
     known = services.metadata.current.topics
     for topic in body.topics:
         topic_id = known[topic.name].topic_id if topic.name in known else None
         for partition in topic.partitions:
             name = TopicPartition(topic.name, partition.partition_index)
             if name not in unknown:
-                found[name] = OffsetAndMetadata(
+                offsets[name] = OffsetAndMetadata(
                     committed_offset=partition.committed_offset,
                     commit_timestamp_ms=now_ms,
                     leader_epoch=LeaderEpoch(partition.committed_leader_epoch),
@@ -103,10 +103,12 @@ def _offsets(
                     expire_timestamp_ms=expires_ms,
                     topic_id=topic_id,
                 )
-    return found
+    return offsets
 
 
-def _commit_response(body: OffsetCommitRequest, found: Mapping[TopicPartition, int]) -> OffsetCommitResponse:
+def _commit_response(
+    body: OffsetCommitRequest, outcome: Mapping[TopicPartition, int]
+) -> OffsetCommitResponse:
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -114,7 +116,7 @@ def _commit_response(body: OffsetCommitRequest, found: Mapping[TopicPartition, i
                 partitions=[
                     OffsetCommitResponsePartition(
                         partition_index=partition.partition_index,
-                        error_code=found[TopicPartition(topic.name, partition.partition_index)],
+                        error_code=outcome[TopicPartition(topic.name, partition.partition_index)],
                     )
                     for partition in topic.partitions
                 ],
@@ -124,54 +126,55 @@ def _commit_response(body: OffsetCommitRequest, found: Mapping[TopicPartition, i
     )
 
 
-# Fetching
+# ---- OffsetFetch
 
 
 def handle_fetch(services: Services, request: ApiRequest) -> None:
-    when_there(services, request.answering(lambda: _answer_fetch(services, request)))
+    when_topic_known(services, request, lambda: _answer_fetch(services, request))
 
 
 def _answer_fetch(services: Services, request: ApiRequest) -> None:
     body: OffsetFetchRequest = request.body
     version = request.api_version
     if version is None or version >= _SEVERAL_GROUPS_SINCE:
-        # Each once, by what is asked of it last, or few bytes could ask for gigabytes.
-        asked_of = {group.group_id: group for group in body.groups}
-        groups = [_fetch(services, group, body.require_stable) for group in asked_of.values()]
+        # Each group once, by its last entry: a short request could ask for gigabytes otherwise.
+        by_id = {group.group_id: group for group in body.groups}
+        groups = [_fetch(services, group, body.require_stable) for group in by_id.values()]
         request.respond(OffsetFetchResponse(groups=groups))
         return
-    asked = OffsetFetchRequestGroup(group_id=body.group_id, topics=body.topics)
-    found = _fetch(services, asked, body.require_stable)
-    if version < _ERROR_OF_GROUP_SINCE and found.error_code:
-        found.topics = _nothing(body.topics or [], found.error_code)
-    request.respond(OffsetFetchResponse(topics=found.topics, error_code=found.error_code))
+    entry = OffsetFetchRequestGroup(group_id=body.group_id, topics=body.topics)
+    fetched = _fetch(services, entry, body.require_stable)
+    if version < _ERROR_OF_GROUP_SINCE and fetched.error_code:
+        fetched.topics = _without_offsets(body.topics or [], fetched.error_code)
+    request.respond(OffsetFetchResponse(topics=fetched.topics, error_code=fetched.error_code))
 
 
 def _fetch(
-    services: Services, asked: OffsetFetchRequestGroup, require_stable: bool
+    services: Services, entry: OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     names = None
-    if asked.topics is not None:
+    if entry.topics is not None:
         names = [
-            TopicPartition(topic.name, index) for topic in asked.topics for index in topic.partition_indexes
+            TopicPartition(topic.name, index) for topic in entry.topics for index in topic.partition_indexes
         ]
     try:
-        shard = services.groups.shard_of(asked.group_id)
-        found = shard.read(asked.group_id, lambda group, now: group.fetch(names, require_stable))
+        shard = services.groups.shard_of(entry.group_id)
+        fetched = shard.read(entry.group_id, lambda group, now: group.fetch(names, require_stable))
     except ApiError as error:
-        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
-    if found is None:
-        return OffsetFetchResponseGroup(group_id=asked.group_id, topics=_nothing(asked.topics or [], 0))
+        return OffsetFetchResponseGroup(group_id=entry.group_id, error_code=error.code)
+    if fetched is None:
+        topics_without = _without_offsets(entry.topics or [], ErrorCode.NONE)
+        return OffsetFetchResponseGroup(group_id=entry.group_id, topics=topics_without)
     topics: dict[str, list[OffsetFetchResponsePartition]] = {}
-    for name, partition in found.items():
+    for name, partition in fetched.items():
         topics.setdefault(name.topic, []).append(partition)
     return OffsetFetchResponseGroup(
-        group_id=asked.group_id,
+        group_id=entry.group_id,
         topics=[OffsetFetchResponseTopic(name=name, partitions=each) for name, each in topics.items()],
     )
 
 
-def _nothing(asked: list[OffsetFetchRequestTopic], code: int) -> list[OffsetFetchResponseTopic]:
+def _without_offsets(topics: list[OffsetFetchRequestTopic], code: int) -> list[OffsetFetchResponseTopic]:
     return [
         OffsetFetchResponseTopic(
             name=topic.name,
@@ -180,40 +183,41 @@ def _nothing(asked: list[OffsetFetchRequestTopic], code: int) -> list[OffsetFetc
                 for index in topic.partition_indexes
             ],
         )
-        for topic in asked
+        for topic in topics
     ]
 
 
-# Deleting
+# ---- OffsetDelete
 
 
 def handle_delete(services: Services, request: ApiRequest) -> None:
     """Answered when the tombstones are replicated, or have failed."""
     body: OffsetDeleteRequest = request.body
     outcome: dict[TopicPartition, int] = {}
-    wanted = []
+    known = []
     for topic in body.topics:
         for partition in topic.partitions:
             name = TopicPartition(topic.name, partition.partition_index)
             if _is_known(services, name):
-                wanted.append(name)
+                known.append(name)
             else:
                 outcome[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    refusal = [ErrorCode.NONE]
+    refusal = ErrorCode.NONE
 
     def delete(group: Group, now: Moment) -> Effects:
-        deletion = group.delete_offsets(wanted, now)
-        refusal[0] = deletion.error
+        nonlocal refusal
+        deletion = group.delete_offsets(known, now)
+        refusal = deletion.error
         outcome.update(deletion.partitions)
         return deletion.effects
 
     @request.answering
     def removed(error: ErrorCode) -> None:
-        if refusal[0] != ErrorCode.NONE:
-            request.respond(OffsetDeleteResponse(error_code=refusal[0]))
+        if refusal != ErrorCode.NONE:
+            request.respond(OffsetDeleteResponse(error_code=refusal))
             return
         if error != ErrorCode.NONE:
-            deleted = [name for name in wanted if outcome[name] == ErrorCode.NONE]
+            deleted = [name for name in known if outcome[name] == ErrorCode.NONE]
             outcome.update(dict.fromkeys(deleted, removal_error(error)))
         request.respond(_delete_response(outcome))
 

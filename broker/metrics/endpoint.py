@@ -1,9 +1,9 @@
 """The HTTP endpoint that Prometheus scrapes: GET /metrics, and nothing else.
 
-One thread accepts; each scrape has a thread of its own, at most `MAX_SCRAPES` at a time; further scrapes are
-refused. A scrape that takes longer than `SCRAPE_TIMEOUT_S` is cut off, whether it sends or reads slowly. The
+One thread accepts. Each scrape has a thread of its own, at most `MAX_SCRAPES` at a time; further scrapes are
+refused. A scrape that takes longer than `SCRAPE_TIMEOUT_S` is closed, whether it sends or reads slowly. The
 threads that serve clients are not involved. If a page cannot be built, the error is logged and the answer is
-500; if the accepting thread dies, `on_fatal` is called.
+500. If the accepting thread dies, `on_fatal` is called.
 
 It has no authentication and no encryption. Bind it to an address that only people can reach who may know the
 names of groups and topics.
@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    """The library's server with bounds: of how many are served at a time, and of how long each may take."""
+    """The library's server, with limits on concurrent scrapes and on the time of each."""
 
     daemon_threads = True
 
@@ -80,27 +80,27 @@ class _Server(ThreadingHTTPServer):
         self.page = page
         self.content_type = content_type
         self._timeout_s = timeout_s
-        self._places = threading.BoundedSemaphore(max_scrapes)
+        self._slots = threading.BoundedSemaphore(max_scrapes)
         self._lock = threading.Lock()
         self._deadlines: dict[socket.socket, float] = {}
-        """Of the scrapes that are being served; who removes one gives its place back."""
+        """The scrapes in progress; removing one releases its slot."""
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        # Not the one between, which looks the host's name up and may take seconds for it.
+        # Not the HTTP server's method, which resolves the host's name and may take seconds.
         socketserver.TCPServer.server_bind(self)
 
     def get_request(self) -> tuple[Any, Any]:
         try:
             return super().get_request()
         except OSError as error:
-            # Out of descriptors, say: the connection stays in line, and would be tried again without a pause.
+            # Such as too few descriptors: the connection stays queued and would be retried without a pause.
             logger.warning("cannot accept a scrape: %s", error)
             time.sleep(_LOOK_INTERVAL_S)
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
+        if not self._slots.acquire(blocking=False):
             logger.info("a scrape from %s is refused: too many are being served", client_address[0])
             _send_at_once(request, _BUSY)
             self.shutdown_request(request)
@@ -111,31 +111,31 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request(request, client_address)
         except RuntimeError as error:
-            # There are no more threads to be had.
+            # No thread could be started.
             logger.warning("a scrape from %s is refused: %s", client_address[0], error)
-            self._over(request)
+            self._end(request)
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        self._over(request)
+        self._end(request)
         super().shutdown_request(request)
 
-    def _over(self, request: socket.socket) -> None:
+    def _end(self, request: socket.socket) -> None:
         with self._lock:
-            was_served = self._deadlines.pop(request, None) is not None
-        if was_served:
-            self._places.release()
+            was_in_progress = self._deadlines.pop(request, None) is not None
+        if was_in_progress:
+            self._slots.release()
 
     def service_actions(self) -> None:
-        """Called again and again by the accepting thread: cut off what has taken too long."""
-        self.cut_off(time.monotonic())
+        """Called periodically by the accepting thread: close the scrapes that take too long."""
+        self.close_late(time.monotonic())
 
-    def cut_off(self, now: float) -> None:
-        """End the scrapes whose deadline has passed; their threads then find the connection gone."""
+    def close_late(self, now: float) -> None:
+        """Close the connections of scrapes whose deadline has passed, which ends their threads."""
         with self._lock:
             for request, deadline in self._deadlines.items():
                 if deadline <= now:
-                    _break(request)
+                    _shut(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exception()
@@ -146,9 +146,9 @@ class _Server(ThreadingHTTPServer):
 
 
 class MetricsEndpoint:
-    """See the module. ``page`` makes what is answered; it is called on the threads of scrapes.
+    """See the module. ``page`` builds the answer; it is called on the threads of scrapes.
 
-    Bound at once; raises CannotBind.
+    The constructor binds the port; it raises CannotBind.
     """
 
     def __init__(
@@ -164,8 +164,8 @@ class MetricsEndpoint:
     ) -> None:
         self._on_fatal = on_fatal
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            family, _, _, _, address = found[0]
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, _, _, _, address = addresses[0]
             self._server = _Server(family, address, page, content_type, max_scrapes, scrape_timeout_s)
         except OSError as error:
             raise CannotBind(
@@ -175,7 +175,7 @@ class MetricsEndpoint:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it listens: a port 0 has become the one that was picked."""
+        """The address; a port 0 has been replaced by the chosen port."""
         host, port, *_ = self._server.server_address
         return Endpoint(str(host), int(port))
 
@@ -184,11 +184,11 @@ class MetricsEndpoint:
         logger.info("metrics are served at http://%s%s", self.endpoint, PATH)
 
     def stop(self) -> None:
-        """Close the port and break off what is being served."""
+        """Close the port and the scrapes in progress."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
-        self._server.cut_off(float("inf"))
+        self._server.close_late(float("inf"))
         self._server.server_close()
 
     def _run(self) -> None:
@@ -200,7 +200,7 @@ class MetricsEndpoint:
 
 
 def _send_at_once(request: socket.socket, text: bytes) -> None:
-    """Send what fits without waiting."""
+    """Send as much as possible without blocking."""
     try:
         request.setblocking(False)
         request.send(text)
@@ -208,8 +208,8 @@ def _send_at_once(request: socket.socket, text: bytes) -> None:
         logger.debug("not sent: %s", error)
 
 
-def _break(request: socket.socket) -> None:
+def _shut(request: socket.socket) -> None:
     try:
         request.shutdown(socket.SHUT_RDWR)
     except OSError as error:
-        logger.debug("gone already: %s", error)
+        logger.debug("closed already: %s", error)

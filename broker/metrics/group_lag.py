@@ -4,9 +4,9 @@ The lag of a partition is its high watermark less the committed offset, and neve
 unknown, the lag is omitted, and so are the sum and the maximum of that group, which would be too low.
 Offsets of partitions that no longer exist are shown without a lag.
 
-The names are those of kafka_exporter wherever it has one, with its labels, so that dashboards and alerts made
-for it can be used. The sum and the maximum are of a whole group, as Redpanda's
-``redpanda_kafka_consumer_group_lag_sum`` and ``…_lag_max`` are; kafka_exporter's sum is of one topic.
+Names and labels are those of kafka_exporter where it has the metric, so that its dashboards and alerts work.
+The sum and the maximum are of a whole group, as Redpanda's ``redpanda_kafka_consumer_group_lag_sum`` and
+``…_lag_max`` are; kafka_exporter's sum is of one topic.
 
 Clients choose the names of groups, and every series makes the page larger. So there are at most
 ``max_series``. The choice is stable while the groups do not change: series of single partitions are omitted
@@ -25,15 +25,29 @@ from barnabas.protocol.ids import Offset, TopicPartition
 MAX_GROUP_ID_CHARS: Final = 256
 
 Ends = Mapping[TopicPartition, Offset | None]
-"""The high watermarks: None for one that is not known now; a partition that is not there does not exist."""
+"""The high watermarks; None if unknown at present. A partition without an entry does not exist."""
 
+_PREFIX: Final = "kafka_consumergroup_"
 _GROUP: Final = ("consumergroup",)
-_STATE: Final = ("consumergroup", "state")
 _PARTITION: Final = ("consumergroup", "topic", "partition")
+_METRICS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "members": (_GROUP, "Members of the group."),
+    "state": (("consumergroup", "state"), "1 for the state that the group is in."),
+    "unknown_lag_partitions": (
+        _GROUP,
+        "Partitions with a committed offset whose end is unknown; the group then has no lag_sum and lag_max.",
+    ),
+    "lag_sum": (_GROUP, "Records that the group is behind, over all partitions that it has committed."),
+    "lag_max": (_GROUP, "Records that the group is behind in the partition where it is furthest behind."),
+    "current_offset": (_PARTITION, "The offset that the group has committed."),
+    "lag": (_PARTITION, "Records from the committed offset to the high watermark."),
+    "series_left_out": ((), "Series of groups that are omitted because of metrics.max.series."),
+}
+"""The labels and the description of each metric."""
 
 
 class GroupSnapshot(NamedTuple):
-    """A group as its coordinator has it; ``state`` by the name that clients see."""
+    """A group at its coordinator; ``state`` is the name that clients see."""
 
     group_id: str
     state: str
@@ -42,19 +56,19 @@ class GroupSnapshot(NamedTuple):
 
 
 class GroupLag(NamedTuple):
-    """The lag of each partition, and of how many partitions it is not known."""
+    """The lag of each partition, and the number of partitions without a known lag."""
 
     partitions: dict[TopicPartition, int]
     unknown: int
 
     @property
     def is_complete(self) -> bool:
-        """Whether a sum of it would be true."""
+        """Whether a sum is correct."""
         return bool(self.partitions) and not self.unknown
 
 
 def group_lag(committed: Mapping[TopicPartition, int], ends: Ends) -> GroupLag:
-    """Of the partitions that exist."""
+    """The lag of the partitions that exist."""
     partitions: dict[TopicPartition, int] = {}
     unknown = 0
     for name, offset in committed.items():
@@ -68,113 +82,63 @@ def group_lag(committed: Mapping[TopicPartition, int], ends: Ends) -> GroupLag:
     return GroupLag(partitions, unknown)
 
 
-class GroupFamilies:
-    """The metrics of groups, filled one group at a time."""
+class _Families:
+    """The metrics, filled one group at a time."""
 
     def __init__(self) -> None:
-        self.members = GaugeMetricFamily(
-            "kafka_consumergroup_members", "Members of the group.", labels=_GROUP
-        )
-        self.state = GaugeMetricFamily(
-            "kafka_consumergroup_state", "1 for the state that the group is in.", labels=_STATE
-        )
-        self.unknown = GaugeMetricFamily(
-            "kafka_consumergroup_unknown_lag_partitions",
-            "Partitions with a committed offset whose end could not be learnt; "
-            "the group then has no lag_sum and no lag_max.",
-            labels=_GROUP,
-        )
-        self.lag_sum = GaugeMetricFamily(
-            "kafka_consumergroup_lag_sum",
-            "Records that the group is behind, over all partitions that it has committed.",
-            labels=_GROUP,
-        )
-        self.lag_max = GaugeMetricFamily(
-            "kafka_consumergroup_lag_max",
-            "Records that the group is behind in the partition where it is furthest behind.",
-            labels=_GROUP,
-        )
-        self.current_offset = GaugeMetricFamily(
-            "kafka_consumergroup_current_offset",
-            "The offset that the group has committed.",
-            labels=_PARTITION,
-        )
-        self.lag = GaugeMetricFamily(
-            "kafka_consumergroup_lag",
-            "Records from the committed offset to the high watermark.",
-            labels=_PARTITION,
-        )
-        self.left_out = GaugeMetricFamily(
-            "kafka_consumergroup_series_left_out",
-            "Series of groups that are not shown, for there are more than metrics.max.series.",
-        )
+        self._families = {
+            name: GaugeMetricFamily(_PREFIX + name, description, labels=labels)
+            for name, (labels, description) in _METRICS.items()
+        }
+
+    def add(self, name: str, labels: Sequence[str], value: float) -> None:
+        self._families[name].add_metric(labels, value)
 
     def add_group(self, group: GroupSnapshot, lag: GroupLag) -> None:
         labels = (group.group_id,)
-        self.members.add_metric(labels, group.member_count)
-        self.state.add_metric((group.group_id, group.state), 1)
-        self.unknown.add_metric(labels, lag.unknown)
+        self.add("members", labels, group.member_count)
+        self.add("state", (group.group_id, group.state), 1)
+        self.add("unknown_lag_partitions", labels, lag.unknown)
         if lag.is_complete:
-            self.lag_sum.add_metric(labels, sum(lag.partitions.values()))
-            self.lag_max.add_metric(labels, max(lag.partitions.values()))
+            self.add("lag_sum", labels, sum(lag.partitions.values()))
+            self.add("lag_max", labels, max(lag.partitions.values()))
 
     def add_partitions(self, group: GroupSnapshot, lag: GroupLag) -> None:
         for name, offset in group.committed.items():
             labels = (group.group_id, name.topic, str(name.partition))
-            self.current_offset.add_metric(labels, offset)
-            found = lag.partitions.get(name)
-            if found is not None:
-                self.lag.add_metric(labels, found)
+            self.add("current_offset", labels, offset)
+            partition_lag = lag.partitions.get(name)
+            if partition_lag is not None:
+                self.add("lag", labels, partition_lag)
 
     def all(self) -> list[Metric]:
-        return [
-            self.members,
-            self.state,
-            self.unknown,
-            self.lag_sum,
-            self.lag_max,
-            self.current_offset,
-            self.lag,
-            self.left_out,
-        ]
+        return list(self._families.values())
 
 
 def group_metrics(groups: Iterable[GroupSnapshot], ends: Ends, max_series: int) -> list[Metric]:
-    """The samples of all groups; see the module for those that are left out."""
-    families = GroupFamilies()
-    found = [(group, group_lag(group.committed, ends)) for group in sorted(groups, key=_group_id)]
+    """The samples of all groups; the module says which are omitted."""
+    families = _Families()
     shown: list[tuple[GroupSnapshot, GroupLag]] = []
-    room, left_out = max_series, 0
-    for group, lag in found:
+    room, omitted = max_series, 0
+    for group in sorted(groups, key=lambda group: group.group_id):
+        lag = group_lag(group.committed, ends)
         count = _series_of_group(lag)
         if count > room or len(group.group_id) > MAX_GROUP_ID_CHARS:
-            left_out += count + _series_of_partitions(group, lag)
+            omitted += count + _series_of_partitions(group, lag)
         else:
             room -= count
             shown.append((group, lag))
             families.add_group(group, lag)
-    left_out += _add_partitions(families, shown, room)
-    families.left_out.add_metric((), left_out)
-    return families.all()
-
-
-def _add_partitions(
-    families: GroupFamilies, groups: Sequence[tuple[GroupSnapshot, GroupLag]], room: int
-) -> int:
-    """Add the partitions of each group for which all there is room; how many series that leaves out."""
-    left_out = 0
-    for group, lag in groups:
+    # A group has all of its partitions or none.
+    for group, lag in shown:
         count = _series_of_partitions(group, lag)
         if count > room:
-            left_out += count
+            omitted += count
         else:
             room -= count
             families.add_partitions(group, lag)
-    return left_out
-
-
-def _group_id(group: GroupSnapshot) -> str:
-    return group.group_id
+    families.add("series_left_out", (), omitted)
+    return families.all()
 
 
 def _series_of_group(lag: GroupLag) -> int:

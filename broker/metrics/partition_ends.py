@@ -35,18 +35,18 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_MS: Final = 2_000
 MAX_PARTITIONS_PER_REQUEST: Final = 1_000
-"""So that no request keeps a thread of its leader busy for long."""
+"""A larger request would keep a thread of the leader busy for long."""
 
 
 class Led(NamedTuple):
-    """A partition that another broker leads, in the epoch that is known here: an older leader is refused."""
+    """A partition that another broker leads, with the known leader epoch: older leaders refuse it."""
 
     name: TopicPartition
     leader_epoch: LeaderEpoch
 
 
 class PartitionEnds:
-    """See the module. ``listener`` is the one that brokers use among themselves."""
+    """See the module. ``listener`` is the inter-broker listener."""
 
     def __init__(
         self,
@@ -61,30 +61,29 @@ class PartitionEnds:
         self._listener = listener
         self._timeout_ms = timeout_ms
 
-    def find(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Offset | None]:
-        """The high watermarks: None for one that is not known now; a partition that does not exist is left
-        out."""
-        ends, elsewhere = self._look_here(wanted)
-        asked = {
+    def find(self, names: Collection[TopicPartition]) -> dict[TopicPartition, Offset | None]:
+        """The high watermarks: None if unknown at present, no entry if the partition does not exist."""
+        ends, led_by = self._find_here(names)
+        led_at = {
             endpoint: led
-            for leader, led in elsewhere.items()
+            for leader, led in led_by.items()
             if (endpoint := self._metadata.current.endpoint(leader, self._listener)) is not None
         }
-        if asked:
-            ends.update(asyncio.run(self._ask_all(asked)))
+        if led_at:
+            ends.update(asyncio.run(self._ask_all(led_at)))
         return ends
 
-    def _look_here(
-        self, wanted: Collection[TopicPartition]
+    def _find_here(
+        self, names: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, Offset | None], dict[BrokerId, list[Led]]]:
-        """What is known here, and whom to ask for the rest."""
+        """The ends that this broker knows, and the other partitions by their leader."""
         me, current = self._replicas.broker_id, self._metadata.current
-        here = {partition.partition: partition for partition in self._replicas.partitions()}
+        replicas = {partition.partition: partition for partition in self._replicas.partitions()}
         ends: dict[TopicPartition, Offset | None] = {}
-        elsewhere: dict[BrokerId, list[Led]] = {}
-        for name in wanted:
+        led_by: dict[BrokerId, list[Led]] = {}
+        for name in names:
             state = current.partitions_of(name.topic).get(name.partition)
-            replica = here.get(name)
+            replica = replicas.get(name)
             if state is None and replica is None:
                 continue
             ends[name] = None if replica is None else _end_of(replica, state, me)
@@ -92,49 +91,49 @@ class PartitionEnds:
                 continue
             leader, leader_epoch = self._metadata.leader_of(state)
             if leader >= 0 and leader != me:
-                elsewhere.setdefault(leader, []).append(Led(name, leader_epoch))
-        return ends, elsewhere
+                led_by.setdefault(leader, []).append(Led(name, leader_epoch))
+        return ends, led_by
 
-    async def _ask_all(self, asked: dict[Endpoint, list[Led]]) -> dict[TopicPartition, Offset]:
-        found: dict[TopicPartition, Offset] = {}
-        await asyncio.gather(*(self._ask(endpoint, led, found) for endpoint, led in asked.items()))
-        return found
+    async def _ask_all(self, led_at: dict[Endpoint, list[Led]]) -> dict[TopicPartition, Offset]:
+        ends: dict[TopicPartition, Offset] = {}
+        await asyncio.gather(*(self._ask(endpoint, led, ends) for endpoint, led in led_at.items()))
+        return ends
 
-    async def _ask(self, endpoint: Endpoint, led: Sequence[Led], found: dict[TopicPartition, Offset]) -> None:
-        """Add to what was found what one leader says."""
+    async def _ask(self, endpoint: Endpoint, led: Sequence[Led], ends: dict[TopicPartition, Offset]) -> None:
+        """Ask one leader, and add its answer to ``ends``."""
         client_id = f"broker-{self._replicas.broker_id}-metrics"
         channel = Channel(endpoint, client_id=client_id, request_timeout_ms=self._timeout_ms)
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
                 for start in range(0, len(led), MAX_PARTITIONS_PER_REQUEST):
                     part = led[start : start + MAX_PARTITIONS_PER_REQUEST]
-                    asked = {one.name for one in part}
+                    names = {name for name, _ in part}
                     answer = await channel.request(_request(part))
-                    found.update((name, end) for name, end in _ends_in(answer) if name in asked)
+                    ends.update((name, end) for name, end in _ends_in(answer) if name in names)
         except (LocalError, ApiError, TimeoutError) as error:
-            missing = sum(one.name not in found for one in led)
-            logger.warning("the ends of %d partitions are not known to metrics: %s", missing, error)
+            missing = sum(name not in ends for name, _ in led)
+            logger.warning("the ends of %d partitions are unknown to metrics: %s", missing, error)
         finally:
             channel.close()
 
 
 def _end_of(replica: Partition, state: UpdateMetadataPartition | None, me: BrokerId) -> Offset | None:
-    """What our own replica tells for certain, or None."""
+    """The high watermark of our own replica, or None if it is uncertain."""
     role = replica.role
     if role is Role.LEADER:
         try:
             return replica.latest_offset(-1)
         except ApiError as error:
-            logger.debug("the end of %s is not known: %s", replica.partition, error)
+            logger.debug("the end of %s is unknown: %s", replica.partition, error)
             return None
     if role is Role.FOLLOWER and state is not None and me in state.isr:
         return replica.high_watermark
     return None
 
 
-def _request(asked: Sequence[Led]) -> ListOffsetsRequest:
+def _request(led: Sequence[Led]) -> ListOffsetsRequest:
     topics: dict[str, list[ListOffsetsPartition]] = {}
-    for name, leader_epoch in asked:
+    for name, leader_epoch in led:
         topics.setdefault(name.topic, []).append(
             ListOffsetsPartition(
                 partition_index=name.partition,

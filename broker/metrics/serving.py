@@ -1,11 +1,11 @@
 """Builds the metrics of a broker and serves them; further metrics are registered here.
 
-A page has all metrics of the registry, in Prometheus' text format 0.0.4, which the library writes; it escapes
-the labels. It is rebuilt at a request if the last one is older than `FRESH_MS`, by one thread at a time; the
-others get its result. So the number of scrapes does not matter to the broker.
+A page has all metrics of the registry, in Prometheus' text format 0.0.4. A scrape rebuilds the page if it is
+older than `FRESH_MS`, on one thread at a time; concurrent scrapes get its result. So the number of scrapes
+does not affect the broker.
 
-The collector runs on a thread that serves metrics. It reads only single references and values that take one
-step of the interpreter, so it takes no group's lock and no commit ever waits for a scrape.
+The collector runs on a thread that serves metrics. It reads only single references and copies that are atomic
+in the interpreter. So it takes no group's lock, and no commit waits for a scrape.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FRESH_MS: Final = 1_000
 
 
 class Page:
-    """The page of a scrape; any thread."""
+    """The page of a scrape. Any thread."""
 
     def __init__(self, registry: CollectorRegistry, now_ms: Callable[[], float] = monotonic_ms) -> None:
         self._registry = registry
@@ -42,11 +42,11 @@ class Page:
         self._made_ms = 0.0
 
     def text(self) -> bytes:
-        """Blocks as long as the collectors do; raises what they raise."""
+        """Blocks while the collectors do, and raises their errors."""
         with self._lock:
             text = self._text
             if text is None or self._now_ms() - self._made_ms >= FRESH_MS:
-                # The time when the collection began: the values on the page are not older.
+                # Before the collection: no value on the page is older.
                 made_ms = self._now_ms()
                 text = generate_latest(self._registry)
                 self._text, self._made_ms = text, made_ms
@@ -63,23 +63,23 @@ class GroupCollector:
         *,
         max_series: int,
     ) -> None:
-        """``coordinated`` gives the groups, ``find_ends`` the high watermarks of partitions; it may block."""
+        """``find_ends`` finds high watermarks and may block."""
         self._coordinated = coordinated
         self._find_ends = find_ends
         self._max_series = max_series
 
     def collect(self) -> list[Metric]:
         groups = [snapshot_of(group) for group in self._coordinated() if not group.is_dead]
-        wanted = {name for group in groups for name in group.committed}
-        return group_metrics(groups, self._find_ends(wanted), self._max_series)
+        committed = {name for group in groups for name in group.committed}
+        return group_metrics(groups, self._find_ends(committed), self._max_series)
 
 
 def snapshot_of(group: Group) -> GroupSnapshot:
-    """A group as it is now, without its lock. An offset below 0 stands for none."""
+    """Read a group without its lock. A negative offset means that the client has no position."""
     committed = {
-        name: found.value.committed_offset
-        for name, found in group.offsets.copy().items()
-        if found.value.committed_offset >= 0
+        name: value.committed_offset
+        for name, (value, _) in group.offsets.copy().items()
+        if value.committed_offset >= 0
     }
     return GroupSnapshot(group.group_id, group.state.value, group.member_count, committed)
 
@@ -94,7 +94,7 @@ def serve_metrics(
 ) -> MetricsEndpoint:
     """Serve from now on; raises CannotBind."""
     ends = PartitionEnds(replicas, metadata, listener=config.inter_broker_listener_name)
-    # One of our own: the library's global one would add what it finds by itself.
+    # Not the library's global registry, which adds metrics of the process.
     registry = CollectorRegistry()
     registry.register(
         GroupCollector(lambda: groups.all_groups()[0], ends.find, max_series=config.metrics_max_series)
@@ -104,7 +104,7 @@ def serve_metrics(
     ).set_function(lambda: len(replicas.logs.strays.all()))
     Gauge(
         "barnabas_failed_replicas",
-        "Replicas that failed by an unforeseen error, or whose groups did.",
+        "Replicas that failed by an unforeseen error, or whose groups could not be loaded.",
         registry=registry,
     ).set_function(lambda: len(replicas.failed.reasons()))
     endpoint = MetricsEndpoint(

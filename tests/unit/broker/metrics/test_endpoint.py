@@ -234,7 +234,7 @@ def test_a_dying_thread_is_loud(fatal: Fatal, monkeypatch: pytest.MonkeyPatch) -
     def die(now: float) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(endpoint._server, "cut_off", die)
+    monkeypatch.setattr(endpoint._server, "close_late", die)
     endpoint.start()
     assert fatal.told.wait(DEADLINE_S)
     monkeypatch.undo()

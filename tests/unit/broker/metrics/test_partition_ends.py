@@ -151,7 +151,7 @@ async def test_a_leader_that_does_not_answer_leaves_its_own_partitions_unknown(
     rig.wait(SOON_MS)
     with caplog.at_level(logging.WARNING):
         assert await rig.find(TP, T1, T2) == {TP: None, T1: None, T2: 12}
-    assert "the ends of 2 partitions are not known" in caplog.text
+    assert "the ends of 2 partitions are unknown" in caplog.text
     rig.cluster.brokers[2].gates.clear()
     rig.wait(PATIENT_MS)
     assert (await rig.find(TP))[TP] == 10
