@@ -22,8 +22,8 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
 )
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.schema import APIS, ApiKey
+from tests.support.record_requests import produce_request
 from tests.support.serving import CORRELATION_ID, EXTERNAL, INTERNAL, Connection, Serving
 
 SOFTWARE = ApiVersionsRequest(client_software_name="a-client", client_software_version="2.0.1")
@@ -89,13 +89,7 @@ def test_one_handler_answers_both_codecs_alike(serving: Serving) -> None:
 
 
 LARGE = 100_000
-PRODUCE = ProduceRequest(
-    acks=1,
-    timeout_ms=1,
-    topic_data=[
-        TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=bytes(LARGE))])
-    ],
-)
+PRODUCE = produce_request(bytes(LARGE))
 NAMES_MANY = MetadataRequest(topics=[MetadataRequestTopic(name="t" * 200) for _ in range(LARGE // 200)])
 
 

@@ -6,16 +6,11 @@ import pytest
 
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from barnabas.protocol.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    TopicProduceData,
-)
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from tests.support.building import THREE, TP, TWO
+from tests.support.record_requests import produce_request, produced
 from tests.support.serving import Connection, Serving
-from tests.unit.broker.log.producing import produced
+from tests.unit.broker.log.producing import produced as batch_of
 
 
 def init(serving: Serving, **fields: object) -> InitProducerIdResponse:
@@ -58,23 +53,7 @@ def test_without_zookeeper_a_producer_is_told_to_come_again(serving: Serving) ->
 
 
 def produce(serving: Serving, sequence: int, acks: int = -1) -> Connection:
-    return serving.send(
-        ProduceRequest(
-            acks=acks,
-            timeout_ms=10_000,
-            topic_data=[
-                TopicProduceData(
-                    name="topic",
-                    partition_data=[PartitionProduceData(index=0, records=bytes(produced(sequence)))],
-                )
-            ],
-        )
-    )
-
-
-def answer(connection: Connection) -> PartitionProduceResponse:
-    found: PartitionProduceResponse = connection.response.responses[0].partition_responses[0]
-    return found
+    return serving.send(produce_request(bytes(batch_of(sequence)), acks=acks))
 
 
 def test_a_repeated_batch_is_acknowledged_when_the_old_one_is_on_all_replicas(leading: Serving) -> None:
@@ -85,16 +64,16 @@ def test_a_repeated_batch_is_acknowledged_when_the_old_one_is_on_all_replicas(le
     assert [first.is_answered, again.is_answered, later.is_answered] == [False, False, False]
     for follower in (TWO, THREE):
         leading.managed.fetch(1, replica=follower, epoch=0)
-    assert answer(first).base_offset == answer(again).base_offset == 0
+    assert produced(first).base_offset == produced(again).base_offset == 0
     assert not later.is_answered
     assert leading.managed.manager.partition(TP).log_end_offset == 2
-    once_more = answer(produce(leading, 0))
+    once_more = produced(produce(leading, 0))
     assert (once_more.error_code, once_more.base_offset) == (ErrorCode.NONE, 0)
 
 
 def test_a_gap_is_refused_and_nothing_is_written(leading: Serving) -> None:
     produce(leading, 0, acks=1)
-    found = answer(produce(leading, 2, acks=1))
+    found = produced(produce(leading, 2, acks=1))
     assert found.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert "due is sequence 1" in (found.error_message or "")
     assert leading.managed.manager.partition(TP).log_end_offset == 1

@@ -19,34 +19,15 @@ from barnabas.protocol.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.protocol.messages.groups import DescribeGroupsRequest
 from barnabas.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
-from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.messages.topics import DeleteTopicsRequest
 from tests.support.building import TP, TWO, state
+from tests.support.record_requests import catch_up, fetch_request, produce_request, produced
 from tests.support.serving import INTERNAL, Serving, batch
 
-
-def fetch_of(*partitions: int, replica: int = -1, max_wait_ms: int = 1_000) -> FetchRequest:
-    asked = [
-        FetchPartition(partition=index, fetch_offset=0, log_start_offset=0, partition_max_bytes=1 << 20)
-        for index in partitions
-    ]
-    return FetchRequest(
-        replica_id=replica,
-        replica_epoch=5,
-        max_wait_ms=max_wait_ms,
-        min_bytes=1,
-        topics=[FetchTopic(topic=TP.topic, partitions=asked)],
-    )
-
-
-def produce_all() -> ProduceRequest:
-    data = [PartitionProduceData(index=0, records=batch(b"a"))]
-    return ProduceRequest(
-        acks=-1, timeout_ms=1_000, topic_data=[TopicProduceData(name=TP.topic, partition_data=data)]
-    )
+FETCH = fetch_request(0, max_wait_ms=1_000)
+FOLLOW = fetch_request(0, max_wait_ms=1_000, replica_id=TWO, replica_epoch=5)
 
 
 def deletion() -> DeleteRecordsRequest:
@@ -63,9 +44,9 @@ def fail(*args: Any, **kwargs: Any) -> Any:
 @pytest.mark.parametrize(
     ("request_", "module", "name"),
     [
-        pytest.param(fetch_of(0), fetch, "_partition", id="fetch"),
-        pytest.param(fetch_of(0, replica=TWO), fetch, "_answer_to_follower", id="fetch of a follower"),
-        pytest.param(produce_all(), produce, "_response", id="produce"),
+        pytest.param(FETCH, fetch, "_partition", id="fetch"),
+        pytest.param(FOLLOW, fetch, "_answer_to_follower", id="fetch of a follower"),
+        pytest.param(produce_request(batch(b"a"), acks=-1), produce, "_response", id="produce"),
         pytest.param(deletion(), delete_records, "_response", id="delete records"),
         pytest.param(DescribeGroupsRequest(groups=["g"]), groups, "_describe", id="describe groups"),
         pytest.param(
@@ -74,7 +55,7 @@ def fail(*args: Any, **kwargs: Any) -> Any:
             "_fetch",
             id="offsets",
         ),
-        pytest.param(fetch_of(0), codec_msgpack, "encode_response", id="encoding"),
+        pytest.param(FETCH, codec_msgpack, "encode_response", id="encoding"),
     ],
 )
 def test_a_late_answer_that_fails_closes_the_connection(
@@ -82,9 +63,8 @@ def test_a_late_answer_that_fails_closes_the_connection(
 ) -> None:
     if isinstance(request_, DeleteRecordsRequest):
         # Its followers have not followed yet.
-        leading.send(produce_all())
-        for replica in (2, 3):
-            leading.send(fetch_at(1, replica), INTERNAL)
+        leading.send(produce_request(batch(b"a"), acks=-1))
+        catch_up(leading)
     connection = leading.send(request_, INTERNAL)
     assert not connection.is_answered
     monkeypatch.setattr(module, name, fail)
@@ -94,20 +74,13 @@ def test_a_late_answer_that_fails_closes_the_connection(
     assert "a bug" in connection.closed
 
 
-def fetch_at(offset: int, replica: int) -> FetchRequest:
-    request = fetch_of(0, replica=replica, max_wait_ms=0)
-    request.topics[0].partitions[0].fetch_offset = offset
-    return request
-
-
 def test_appended_records_are_not_acknowledged_by_a_deadline_that_fails(
     leading: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection = leading.send(produce_all())
+    connection = leading.send(produce_request(batch(b"a"), acks=-1))
     monkeypatch.setattr(Partition, "acknowledgement", fail)
     leading.managed.pass_time(100_000)
-    [answer] = connection.response.responses[0].partition_responses
-    assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert produced(connection).error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
 def test_slow_work_that_fails_after_its_answer_is_answered_once(
@@ -134,7 +107,7 @@ def test_a_fetch_of_cold_records_whose_answer_fails_closes_the_connection(
 
     monkeypatch.setattr(replica_manager, "read_all", cold)
     monkeypatch.setattr(fetch, "_partition", fail)
-    connection = leading.send(fetch_of(0))
+    connection = leading.send(FETCH)
     assert connection.closed is not None
     assert "a bug" in connection.closed
 
@@ -151,8 +124,10 @@ def test_an_unforeseen_error_in_one_partition_fails_only_its_part_of_a_fetch(
         return read(self, **arguments)
 
     monkeypatch.setattr(Partition, "read", buggy)
-    answer = leading.call(fetch_of(0, 1))
-    assert [one.error_code for one in answer.responses[0].partitions] == [
+    request = fetch_request(0)
+    request.topics[0].partitions += fetch_request(0, partition=1).topics[0].partitions
+    answer = leading.call(request)
+    assert [partition.error_code for partition in answer.responses[0].partitions] == [
         ErrorCode.UNKNOWN_SERVER_ERROR,
         ErrorCode.NONE,
     ]

@@ -1,0 +1,213 @@
+"""Fetch, from bytes to bytes, over real logs; version None is the native protocol.
+
+The rules of fetch sessions have suites of their own.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import NO_TOPIC_ID
+from barnabas.protocol.messages.fetch import ForgottenTopic
+from barnabas.protocol.record_batch import iter_batches, parse_header
+from barnabas.protocol.records import decode_records
+from tests.support.building import TOPIC_ID, TP, TWO, led_by, metadata, state
+from tests.support.record_requests import (
+    FETCH_VERSIONS,
+    LAST_FETCH,
+    catch_up,
+    fetch,
+    fetched,
+    follow,
+    produce,
+    set_topic,
+)
+from tests.support.serving import EXTERNAL, Connection, Serving, batch
+
+
+@pytest.fixture
+def leading(leading: Serving) -> Serving:
+    """Its metadata has the topic's id."""
+    leading.managed.metadata.update(metadata({1: 0, 2: 5, 3: 5}, led_by(1), topic_id=TOPIC_ID))
+    return leading
+
+
+def batches_of(connection: Connection) -> int:
+    return len(list(iter_batches(fetched(connection).records)))
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_a_consumer_gets_committed_batches_as_they_were_written(
+    leading: Serving, version: int | None
+) -> None:
+    produce(leading, batch(b"a", b"b"))
+    catch_up(leading)
+    produce(leading, batch(b"c"))
+    isolation = {} if version is None else {"isolation_level": 1, "rack_id": "r"}
+    answer = fetched(fetch(leading, 0, version=version, listener=EXTERNAL, **isolation))
+    assert (answer.error_code, answer.high_watermark, answer.last_stable_offset) == (0, 2, 2)
+    if version is not None:
+        assert (answer.preferred_read_replica, answer.aborted_transactions) == (-1, [])
+    [(position, _)] = iter_batches(answer.records)
+    records = decode_records(answer.records[position:])
+    assert [(record.offset, record.value) for record in records] == [(0, b"a"), (1, b"b")]
+
+
+def test_the_brokers_limit_bounds_a_consumer_but_not_to_nothing(leading: Serving) -> None:
+    for _ in range(3):
+        produce(leading, batch(b"x" * 1_500))
+    catch_up(leading)
+    assert batches_of(fetch(leading, 0)) == 1
+    assert batches_of(follow(leading, 0)) == 3
+    produce(leading, batch(b"x" * 9_000))
+    catch_up(leading)
+    # A fetch does not wait for more bytes than the limit.
+    connection = fetch(leading, 3, min_bytes=1 << 20, max_wait_ms=1_000)
+    assert len(fetched(connection).records) > 9_000
+
+
+@pytest.mark.parametrize(("version", "listener"), [(None, EXTERNAL), (11, "INTERNAL")])
+def test_a_follower_must_use_the_native_protocol_and_the_brokers_listener(
+    leading: Serving, version: int | None, listener: str
+) -> None:
+    produce(leading, batch(b"a"))
+    answer = follow(leading, 1, version=version, listener=listener).response
+    assert (answer.error_code, answer.responses) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, [])
+    assert leading.managed.manager.partition(TP).high_watermark == 0
+
+
+def test_a_long_poll_is_answered_by_the_append(leading: Serving) -> None:
+    connection = follow(leading, 0, max_wait_ms=1_000, log_start_offset=0)
+    assert not connection.is_answered
+    produce(leading, batch(b"a"))
+    leading.managed.manager.wake_followers()
+    assert len(fetched(connection).records) == len(batch(b"a"))
+
+
+@pytest.mark.parametrize("replica", [-1, TWO])
+def test_a_long_poll_ends_after_ten_minutes(leading: Serving, replica: int) -> None:
+    connection = follow(leading, 0, replica, max_wait_ms=2**31 - 1, log_start_offset=0)
+    leading.managed.reaper.expire_due(int(leading.managed.now_ms()) + 599_000)
+    assert not connection.is_answered
+    leading.managed.reaper.expire_due(int(leading.managed.now_ms()) + 600_001)
+    assert connection.is_answered
+
+
+def test_a_diverging_follower_learns_where_its_log_diverges(leading: Serving) -> None:
+    produce(leading, batch(b"a"))
+    leading.managed.tell(state(leader=2, epoch=1))
+    leading.managed.tell(state(epoch=3))
+    produce(leading, batch(b"b"))
+    answer = fetched(follow(leading, 2, last_fetched_epoch=2, current_leader_epoch=3))
+    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (0, 1)
+    assert len(answer.records) == 0
+
+
+def test_a_follower_below_the_log_learns_where_the_log_begins(leading: Serving) -> None:
+    for _ in range(3):
+        produce(leading, batch(b"a"))
+    catch_up(leading)
+    leading.managed.manager.partition(TP).log.increment_log_start_offset(2)
+    answer = fetched(follow(leading, 0))
+    assert (answer.error_code, answer.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 2)
+
+
+@pytest.mark.parametrize(
+    ("offset", "fields", "code"),
+    [
+        (9, {}, ErrorCode.OFFSET_OUT_OF_RANGE),
+        (0, {"current_leader_epoch": 4}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (0, {"partition": 5}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_an_error_is_answered_at_once(
+    leading: Serving, offset: int, fields: dict[str, int], code: ErrorCode
+) -> None:
+    assert fetched(fetch(leading, offset, max_wait_ms=10_000, **fields)).error_code == code
+
+
+# Topic ids and versions
+
+
+def test_a_topic_id_names_its_topic(leading: Serving) -> None:
+    connection = fetch(leading, 0, version=LAST_FETCH)
+    assert connection.response.responses[0].topic_id == TOPIC_ID
+    assert fetched(connection).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("topic_id", [uuid.UUID(int=99), NO_TOPIC_ID])
+def test_an_unknown_topic_id_is_refused(leading: Serving, topic_id: uuid.UUID) -> None:
+    connection = fetch(leading, 0, version=LAST_FETCH, topic_id=topic_id)
+    assert connection.response.responses[0].topic_id == topic_id
+    assert fetched(connection).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_a_recreated_topic_is_not_taken_for_the_former_one(leading: Serving) -> None:
+    newer = uuid.UUID(int=8)
+    leading.managed.metadata.update(metadata({1: 0, 2: 5, 3: 5}, led_by(1, epoch=1), topic_id=newer))
+    answer = fetched(fetch(leading, 0, version=LAST_FETCH, topic_id=newer))
+    assert answer.error_code == ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+def test_old_clients_are_refused_topics_that_are_kept_in_zstd(leading: Serving) -> None:
+    set_topic(leading, compression_type=Compression.ZSTD)
+    produce(leading, batch(b"a"))
+    catch_up(leading)
+    assert fetched(fetch(leading, 0, version=9)).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert len(fetched(fetch(leading, 0, version=10)).records) > 0
+
+
+# Sessions
+
+
+def test_a_session_by_topic_ids(leading: Serving) -> None:
+    opened = fetch(leading, 0, version=LAST_FETCH, session_epoch=0).response
+    assert opened.session_id > 0
+
+    def continue_session(epoch: int, offset: int | None = None, **fields: object) -> Connection:
+        session = {"version": LAST_FETCH, "session_id": opened.session_id, "max_wait_ms": 100, **fields}
+        return fetch(leading, offset, session_epoch=epoch, **session)
+
+    quiet = continue_session(1)
+    assert not quiet.is_answered
+    leading.managed.pass_time(100)
+    assert (quiet.response.session_id, quiet.response.responses) == (opened.session_id, [])
+    waiting = continue_session(2)
+    produce(leading, batch(b"a"))
+    catch_up(leading)
+    assert (fetched(waiting).high_watermark, len(fetched(waiting).records)) == (1, len(batch(b"a")))
+    assert waiting.response.responses[0].topic_id == TOPIC_ID
+    produce(leading, batch(b"b"))
+    catch_up(leading)
+    assert parse_header(fetched(continue_session(3, 1)).records).base_offset == 1
+    by_name = continue_session(4, version=12).response
+    assert by_name.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    doubled = continue_session(3).response
+    assert (doubled.error_code, doubled.responses) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, [])
+    forgotten = [ForgottenTopic(topic_id=TOPIC_ID, partitions=[0])]
+    emptied = continue_session(4, forgotten_topics_data=forgotten).response
+    assert (emptied.error_code, emptied.session_id) == (0, 0)
+    assert continue_session(5).response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_fetch_that_is_overtaken_in_its_session_is_refused(leading: Serving) -> None:
+    opened = fetch(leading, 0, version=LAST_FETCH, session_epoch=0).response
+    session = {"version": LAST_FETCH, "session_id": opened.session_id, "max_wait_ms": 100}
+    overtaken = fetch(leading, None, session_epoch=1, **session)
+    fetch(leading, 0, session_epoch=2, **session)
+    leading.managed.pass_time(100)
+    assert overtaken.response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert overtaken.response.session_id == opened.session_id
+
+
+def test_a_change_of_leadership_ends_a_poll_of_a_session(leading: Serving) -> None:
+    opened = fetch(leading, 0, version=11, session_epoch=0).response
+    fetch(leading, None, version=11, session_id=opened.session_id, session_epoch=1)
+    waiting = fetch(leading, None, version=11, session_id=opened.session_id, session_epoch=2, max_wait_ms=100)
+    assert not waiting.is_answered
+    leading.managed.tell(state(leader=2, epoch=1))
+    assert fetched(waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
