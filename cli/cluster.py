@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     add_dir_argument(parser)
     if name == "env":
         return
-    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     if name == "down":
         parser.add_argument(
             "--now", action="store_true", help="kill at once, without controlled shutdown of the brokers"
@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> int:
         return OK
     broker_id: int = options.broker
     if broker_id not in cluster.broker_ids:
-        known = ", ".join(map(str, cluster.broker_ids))
-        raise CommandError(f"there is no broker {broker_id}; there are {known}", NOT_FOUND)
+        existing = ", ".join(map(str, cluster.broker_ids))
+        raise CommandError(f"there is no broker {broker_id}; there are {existing}", NOT_FOUND)
     match options.command:
         case "kill":
             cluster.kill(broker_id)

@@ -17,7 +17,7 @@ _SOURCES = {
     ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",
     ConfigSource.DYNAMIC_BROKER_CONFIG: "this broker",
     ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: "all brokers",
-    ConfigSource.STATIC_BROKER_CONFIG: "broker's start",
+    ConfigSource.STATIC_BROKER_CONFIG: "broker at start",
     ConfigSource.DEFAULT_CONFIG: "default",
 }
 
@@ -25,7 +25,7 @@ _SOURCES = {
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    describe = actions.add_parser("describe", help="show settings, and where their values come from")
+    describe = actions.add_parser("describe", help="show settings, and the source of each value")
     add_resource_arguments(describe)
     describe.add_argument("names", nargs="*", metavar="SETTING", help="default: all")
     describe.add_argument("--changed", action="store_true", help="only settings that are not the default")
@@ -81,15 +81,15 @@ def chosen_resource(options: argparse.Namespace) -> ConfigResource:
 
 def chosen_changes(options: argparse.Namespace) -> dict[str, ConfigChange]:
     """The changes by setting; raises CommandError (usage) without changes, or for two of one setting."""
-    found: list[tuple[str, ConfigChange]] = [*key_values(options.sets, "--set").items()]
-    found += [(name.strip(), None) for name in options.deletes]
-    found += [(name, Append(value)) for name, value in key_values(options.appends, "--append").items()]
-    found += [(name, Subtract(value)) for name, value in key_values(options.subtracts, "--subtract").items()]
-    if not found:
+    named: list[tuple[str, ConfigChange]] = [*key_values(options.sets, "--set").items()]
+    named += [(name.strip(), None) for name in options.deletes]
+    named += [(name, Append(value)) for name, value in key_values(options.appends, "--append").items()]
+    named += [(name, Subtract(value)) for name, value in key_values(options.subtracts, "--subtract").items()]
+    if not named:
         raise CommandError("nothing to change; expected --set, --delete, --append or --subtract", USAGE)
-    changes = dict(found)
-    if len(changes) != len(found):
-        names = [name for name, _ in found]
+    changes = dict(named)
+    if len(changes) != len(named):
+        names = [name for name, _ in named]
         twice = next(name for name in names if names.count(name) > 1)
         raise CommandError(f"{twice} is changed twice; expected one change of each setting", USAGE)
     return changes
@@ -105,9 +105,9 @@ async def alter(
 
 async def check_resource(admin: Admin, resource: ConfigResource) -> None:
     if resource.kind is ConfigResourceType.TOPIC:
-        known = await admin.list_topics(include_internal=True)
-        if resource.name not in known:
-            raise unknown_topic(resource.name, known)
+        topics = await admin.list_topics(include_internal=True)
+        if resource.name not in topics:
+            raise unknown_topic(resource.name, topics)
     elif resource.name:
         nodes = [node.node_id for node in (await admin.describe_cluster()).nodes]
         if int(resource.name) not in nodes:
@@ -128,36 +128,38 @@ def report_changes(
     if as_json:
         print_json({"resource": str(resource), "changed": is_done, "settings": sorted(changes)})
     else:
-        done = "changed" if is_done else "can be changed so"
+        done = "changed" if is_done else "can be changed like this"
         print(f"{resource}: {', '.join(sorted(changes))} {done}")
 
 
 async def _describe(options: argparse.Namespace, bootstrap: str, resource: ConfigResource) -> None:
     async with Admin(bootstrap_servers=bootstrap) as admin:
         await check_resource(admin, resource)
-        found = (await admin.describe_configs(resource, include_documentation=options.explain))[resource]
-    entries = [entry for _, entry in sorted(found.items())]
+        by_name = (await admin.describe_configs(resource, include_documentation=options.explain))[resource]
+    entries = [entry for _, entry in sorted(by_name.items())]
     if options.names:
-        entries = [_named(name, found, resource) for name in options.names]
+        entries = [_named(name, by_name, resource) for name in options.names]
     if options.changed:
         entries = [entry for entry in entries if not entry.is_default]
     if options.json:
         print_json([_entry_object(entry) for entry in entries])
     elif not entries:
-        print(f"{resource}: {'nothing is set' if not found else 'everything has its default'}")
+        print(f"{resource}: {'nothing is set' if not by_name else 'everything has its default'}")
     else:
-        columns = ["setting", "value", "from", "can change"] + (["what for"] if options.explain else [])
+        columns = ["setting", "value", "source", "dynamic"] + (["description"] if options.explain else [])
         print_table(columns, [_row(entry, explain=options.explain) for entry in entries])
 
 
-def _named(name: str, found: Mapping[str, ConfigEntry], resource: ConfigResource) -> ConfigEntry:
-    if name in found:
-        return found[name]
-    raise CommandError(f"{resource} has no setting {name!r}{did_you_mean(name, found, at_most=3)}", NOT_FOUND)
+def _named(name: str, entries: Mapping[str, ConfigEntry], resource: ConfigResource) -> ConfigEntry:
+    if name in entries:
+        return entries[name]
+    raise CommandError(
+        f"{resource} has no setting {name!r}{did_you_mean(name, entries, at_most=3)}", NOT_FOUND
+    )
 
 
 def _row(entry: ConfigEntry, *, explain: bool) -> tuple[object, ...]:
-    row = (entry.name, entry.value, _source(entry.source), "at start" if entry.is_read_only else "any time")
+    row = (entry.name, entry.value, _source(entry.source), "no, restart" if entry.is_read_only else "yes")
     return (*row, entry.documentation) if explain else row
 
 
@@ -166,7 +168,7 @@ def _source(source: ConfigSource) -> str:
 
 
 def _entry_object(entry: ConfigEntry) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": entry.name,
         "value": entry.value,
         "source": entry.source.name,
@@ -174,9 +176,10 @@ def _entry_object(entry: ConfigEntry) -> dict[str, Any]:
         "read_only": entry.is_read_only,
         "sensitive": entry.is_sensitive,
         "synonyms": [
-            {"name": one.name, "value": one.value, "source": one.source.name} for one in entry.synonyms
+            {"name": synonym.name, "value": synonym.value, "source": synonym.source.name}
+            for synonym in entry.synonyms
         ],
     }
     if entry.documentation is not None:
-        found["documentation"] = entry.documentation
-    return found
+        fields["documentation"] = entry.documentation
+    return fields

@@ -52,9 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         metavar="WHERE",
         help="beginning (default), end, an offset, or a time like 2013-01-31T12:00:00Z",
     )
-    parser.add_argument("--group", metavar="GROUP", help="as a member of this group, continuously")
+    parser.add_argument("--group", metavar="GROUP", help="join this consumer group and read until Ctrl-C")
     parser.add_argument("--max", type=int, metavar="N", help="stop after N records")
-    parser.add_argument("--follow", action="store_true", help="wait for more at the end, until Ctrl-C")
+    parser.add_argument(
+        "--follow", action="store_true", help="wait for more records at the end, until Ctrl-C"
+    )
     parser.add_argument("--format", choices=_FORMATS, default="value", help="default: value")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
     parser.add_argument(
@@ -83,13 +85,13 @@ def parse_start(where: str) -> str | int | datetime:
     if where.isascii() and where.isdecimal():
         return int(where)
     try:
-        found = datetime.fromisoformat(where)
+        start = datetime.fromisoformat(where)
     except ValueError:
         raise CommandError(
             f"--from {where!r}: expected beginning, end, an offset, or a time like 2013-01-31T12:00:00Z",
             USAGE,
         ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return start if start.tzinfo is not None else start.replace(tzinfo=UTC)
 
 
 def make_formatter(name: str, key_separator: str) -> Formatter:
@@ -117,16 +119,16 @@ def _full_line(record: ConsumerRecord) -> bytes:
 def _json_line(record: ConsumerRecord) -> bytes:
     import json
 
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
     }
-    found |= field("key", record.key) | field("value", record.value)
+    fields |= field("key", record.key) | field("value", record.value)
     if record.headers:
-        found["headers"] = [{"name": name} | field("value", value) for name, value in record.headers]
-    return json.dumps(found, ensure_ascii=False).encode()
+        fields["headers"] = [{"name": name} | field("value", value) for name, value in record.headers]
+    return json.dumps(fields, ensure_ascii=False).encode()
 
 
 async def _consume(
@@ -135,14 +137,14 @@ async def _consume(
     settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides, ConsumerConfig)}
     async with Admin(bootstrap_servers=bootstrap, **admin_settings(settings)) as admin:
         topic = (await admin.describe_topics(options.topic))[options.topic]
-    known = [partition.partition for partition in topic.partitions]
-    wanted = known if options.partition is None else sorted(set(options.partition))
-    for partition in wanted:
-        if partition not in known:
+    existing = [partition.partition for partition in topic.partitions]
+    chosen = existing if options.partition is None else sorted(set(options.partition))
+    for partition in chosen:
+        if partition not in existing:
             raise CommandError(
-                f"topic {options.topic} has no partition {partition}, only 0 to {known[-1]}", NOT_FOUND
+                f"topic {options.topic} has no partition {partition}, only 0 to {existing[-1]}", NOT_FOUND
             )
-    partitions = [TopicPartition(options.topic, partition) for partition in wanted]
+    partitions = [TopicPartition(options.topic, partition) for partition in chosen]
     format_record = make_formatter(options.format, options.key_separator)
     if options.group is not None:
         settings = {"group_id": options.group, "auto_commit_interval_ms": _COMMIT_MS, **settings}
@@ -175,9 +177,9 @@ async def _seek(
             consumer.seek(partition, min(max(start, first[partition]), end[partition]))
     elif isinstance(start, datetime):
         timestamp_ms = max(0, int(start.timestamp() * 1000))
-        found = await consumer.offsets_for_times(dict.fromkeys(partitions, timestamp_ms))
+        offsets = await consumer.offsets_for_times(dict.fromkeys(partitions, timestamp_ms))
         for partition in partitions:
-            listed = found[partition]
+            listed = offsets[partition]
             if listed is None:
                 consumer.seek_to_end(partition)
             else:
@@ -195,7 +197,7 @@ async def _print_records(
     format_record: Formatter,
     out: BinaryIO,
 ) -> None:
-    """Print `limit` records at most, until every partition has reached its end; without ends, for ever."""
+    """Print `limit` records at most, until every partition is at its end; without ends, until Ctrl-C."""
     shown = 0
     follow = not ends
     last_output = time.monotonic()

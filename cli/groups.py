@@ -30,10 +30,10 @@ _DURATION: Final = re.compile(
 
 
 def _state(text: str) -> str:
-    found = next((state for state in _STATES if state.lower() == text.lower()), None)
-    if found is None:
+    state_name = next((state for state in _STATES if state.lower() == text.lower()), None)
+    if state_name is None:
         raise argparse.ArgumentTypeError(f"{text!r}: expected one of {', '.join(_STATES)}")
-    return found
+    return state_name
 
 
 def _group_id(text: str) -> str:
@@ -87,15 +87,15 @@ def _add_reset_arguments(reset: argparse.ArgumentParser) -> None:
     scope.add_argument("--all-topics", action="store_true", help="all committed topics (default)")
     where = reset.add_mutually_exclusive_group(required=True)
     where.add_argument("--to-earliest", action="store_true", help="the first offset of the log")
-    where.add_argument("--to-latest", action="store_true", help="the end")
+    where.add_argument("--to-latest", action="store_true", help="the end of the log")
     where.add_argument("--to-offset", type=int, metavar="N")
     where.add_argument(
         "--to-datetime", metavar="TIME", help="for example 2025-01-31T12:00:00; UTC without a zone"
     )
-    where.add_argument("--by-duration", metavar="DURATION", help="so long ago, for example P1DT2H30M")
+    where.add_argument("--by-duration", metavar="DURATION", help="this long ago, for example P1DT2H30M")
     where.add_argument("--shift-by", type=int, metavar="N", help="forwards, or back if negative")
     where.add_argument("--from-file", type=Path, metavar="FILE", help="lines of topic,partition,offset")
-    reset.add_argument("--dry-run", action="store_true", help="show what would be done and change nothing")
+    reset.add_argument("--dry-run", action="store_true", help="show the new offsets and change nothing")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -114,18 +114,18 @@ def run(options: argparse.Namespace) -> int:
 
 async def _list(options: argparse.Namespace, bootstrap: str) -> None:
     async with Admin(bootstrap_servers=bootstrap) as admin:
-        found = await admin.list_groups(states=options.state)
+        listed = await admin.list_groups(states=options.state)
     if options.json:
         print_json(
             [
                 {"group": group.group_id, "state": group.state, "protocol_type": group.protocol_type}
-                for group in found
+                for group in listed
             ]
         )
-    elif found:
+    elif listed:
         print_table(
             ("group", "state", "protocol type"),
-            [(group.group_id, group.state, group.protocol_type or "-") for group in found],
+            [(group.group_id, group.state, group.protocol_type or "-") for group in listed],
         )
     else:
         print("no groups")
@@ -261,14 +261,14 @@ async def _lag(options: argparse.Namespace, bootstrap: str) -> None:
         groups = await admin.describe_groups(options.groups)
         rows = await _rows(admin, groups)
     if options.json:
-        for name, found in rows.items():
-            print_json({"group": name, "lag": _total_lag(found), "partitions": found})
+        for name, partitions in rows.items():
+            print_json({"group": name, "lag": _total_lag(partitions), "partitions": partitions})
         return
     columns = ("topic", "partition", "committed_offset", "log_end_offset", "lag")
-    for name, found in rows.items():
-        print(f"{name}  {_lag_text(found)}")
-        if found:
-            print_table(columns, [[row[column] for column in columns] for row in found])
+    for name, partitions in rows.items():
+        print(f"{name}  {_lag_text(partitions)}")
+        if partitions:
+            print_table(columns, [[row[column] for column in columns] for row in partitions])
 
 
 async def _reset_offsets(options: argparse.Namespace, bootstrap: str) -> None:
@@ -316,32 +316,32 @@ async def _new_offsets(
 ) -> dict[TopicPartition, int]:
     """The offsets to commit, only for partitions that exist."""
     counts = await _counts(admin)
-    wanted: dict[TopicPartition, int] | None = None
+    named: dict[TopicPartition, int] | None = None
     if options.from_file is not None:
-        wanted = offsets_in(options.from_file)
-        for tp in wanted:
+        named = offsets_in(options.from_file)
+        for tp in named:
             if tp.partition >= counts.get(tp.topic, 0):
                 raise CommandError(f"{options.from_file}: there is no partition {tp}", USAGE)
     if options.topic is not None:
         partitions = chosen_partitions(options.topic, counts)
     else:
         partitions = [tp for tp in before if tp.partition < counts.get(tp.topic, 0)]
-    if wanted is not None:
-        partitions = [tp for tp in wanted if options.topic is None or tp in partitions]
+    if named is not None:
+        partitions = [tp for tp in named if options.topic is None or tp in partitions]
     first = {
-        tp: found.offset
-        for tp, found in (await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))).items()
+        tp: listed.offset
+        for tp, listed in (await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))).items()
     }
     end = {
-        tp: found.offset
-        for tp, found in (await admin.list_offsets(dict.fromkeys(partitions, LATEST))).items()
+        tp: listed.offset
+        for tp, listed in (await admin.list_offsets(dict.fromkeys(partitions, LATEST))).items()
     }
     if options.to_earliest:
         return dict(first)
     if options.to_latest:
         return dict(end)
-    if wanted is not None:
-        return {tp: within(wanted[tp], first[tp], end[tp]) for tp in partitions}
+    if named is not None:
+        return {tp: within(named[tp], first[tp], end[tp]) for tp in partitions}
     if options.to_offset is not None:
         return {tp: within(options.to_offset, first[tp], end[tp]) for tp in partitions}
     if options.shift_by is not None:
@@ -351,8 +351,8 @@ async def _new_offsets(
         since = time_ms(options.to_datetime)
     else:
         since = max(0, int(time.time() * 1000) - duration_ms(options.by_duration))
-    found = await admin.list_offsets(dict.fromkeys(partitions, since))
-    return {tp: listed.offset if listed.offset >= 0 else end[tp] for tp, listed in found.items()}
+    listed_since = await admin.list_offsets(dict.fromkeys(partitions, since))
+    return {tp: listed.offset if listed.offset >= 0 else end[tp] for tp, listed in listed_since.items()}
 
 
 async def _delete(options: argparse.Namespace, bootstrap: str) -> None:
@@ -389,12 +389,12 @@ async def _delete_offsets(options: argparse.Namespace, bootstrap: str) -> None:
 def time_ms(text: str) -> int:
     """``2025-01-31T12:00:00`` as ms since 1970. Raises CommandError (usage)."""
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise CommandError(f"{text!r}: expected a time as 2025-01-31T12:00:00.000", USAGE) from None
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
-    milliseconds = round(found.timestamp() * 1000)
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    milliseconds = round(time.timestamp() * 1000)
     if milliseconds < 0:
         raise CommandError(f"{text!r}: expected a time since 1970", USAGE)
     return milliseconds
@@ -402,11 +402,11 @@ def time_ms(text: str) -> int:
 
 def duration_ms(text: str) -> int:
     """``P1DT2H30M`` as ms. Raises CommandError (usage)."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    match = _DURATION.fullmatch(text)
+    if match is None:
         raise CommandError(f"{text!r}: expected a duration as P1DT2H30M15S", USAGE)
-    days, hours, minutes = (int(found[name] or 0) for name in ("days", "hours", "minutes"))
-    return round((((days * 24 + hours) * 60 + minutes) * 60 + float(found["seconds"] or 0)) * 1000)
+    days, hours, minutes = (int(match[name] or 0) for name in ("days", "hours", "minutes"))
+    return round((((days * 24 + hours) * 60 + minutes) * 60 + float(match["seconds"] or 0)) * 1000)
 
 
 def chosen_partitions(texts: Iterable[str], counts: dict[str, int]) -> list[TopicPartition]:
@@ -414,7 +414,7 @@ def chosen_partitions(texts: Iterable[str], counts: dict[str, int]) -> list[Topi
 
     Raises CommandError (usage) naming the partition that does not exist.
     """
-    found: dict[TopicPartition, None] = {}
+    partitions: dict[TopicPartition, None] = {}
     for text in texts:
         topic, colon, numbers = text.partition(":")
         if topic not in counts:
@@ -426,13 +426,13 @@ def chosen_partitions(texts: Iterable[str], counts: dict[str, int]) -> list[Topi
                     f"--topic {text!r}: expected partitions from 0 to {counts[topic] - 1}, as {topic}:0,1",
                     USAGE,
                 )
-            found[TopicPartition(topic, int(number))] = None
-    return list(found)
+            partitions[TopicPartition(topic, int(number))] = None
+    return list(partitions)
 
 
 def offsets_in(path: Path) -> dict[TopicPartition, int]:
     """Lines of ``topic,partition,offset``. Raises CommandError naming the file, and the line if known."""
-    found: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     try:
         content = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -450,18 +450,18 @@ def offsets_in(path: Path) -> dict[TopicPartition, int]:
             if len(cells) != 3 or not all(cell.isascii() and cell.isdecimal() for cell in cells[1:]):
                 raise CommandError(f"{path}, line {number}: expected topic,partition,offset", USAGE)
             tp = TopicPartition(cells[0], int(cells[1]))
-            if tp in found:
+            if tp in offsets:
                 raise CommandError(f"{path}, line {number}: {tp} comes twice", USAGE)
-            found[tp] = int(cells[2])
+            offsets[tp] = int(cells[2])
     except csv.Error as error:
         raise CommandError(f"{path}: expected lines of topic,partition,offset ({error})", USAGE) from None
-    if not found:
+    if not offsets:
         raise CommandError(f"{path}: expected lines of topic,partition,offset; there are none", USAGE)
-    return found
+    return offsets
 
 
-def within(wanted: int, beginning: int, end: int) -> int:
-    return max(beginning, min(end, wanted))
+def within(offset: int, beginning: int, end: int) -> int:
+    return max(beginning, min(end, offset))
 
 
 def shifted(committed: int | None, shift: int, beginning: int, end: int) -> int | None:

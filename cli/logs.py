@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         "--file",
         choices=(*_FILES, "zookeeper"),
         default="server",
-        help="default: server; output has what the process printed: warnings and worse",
+        help="default: server; `output` is what the process printed: warnings and worse",
     )
 
 
@@ -72,15 +72,15 @@ def run(options: argparse.Namespace) -> int:
 def _chosen_files(cluster: RunningCluster, broker: int | None, file: str) -> dict[str, Path]:
     """The files by the label of their lines; raises CommandError if the broker or every file is missing."""
     if broker is not None and broker not in cluster.broker_ids:
-        known = ", ".join(map(str, cluster.broker_ids))
-        raise CommandError(f"there is no broker {broker}; there are {known}", NOT_FOUND)
+        existing_ids = ", ".join(map(str, cluster.broker_ids))
+        raise CommandError(f"there is no broker {broker}; there are {existing_ids}", NOT_FOUND)
     if file == "zookeeper":
         files = {"zookeeper": cluster.directory / "zookeeper" / "zookeeper.log"}
     else:
         files = {
-            f"broker-{one.id}": one.directory / _FILES[file]
-            for one in cluster.brokers
-            if broker in (None, one.id)
+            f"broker-{process.id}": process.directory / _FILES[file]
+            for process in cluster.brokers
+            if broker in (None, process.id)
         }
     existing = {label: path for label, path in files.items() if path.exists()}
     if not existing:

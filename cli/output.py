@@ -112,10 +112,10 @@ def iso_time(timestamp_ms: int) -> str:
     if timestamp_ms < 0:
         return "-"
     try:
-        found = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+        time = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
         return str(timestamp_ms)
-    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def count(number: int, noun: str) -> str:

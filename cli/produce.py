@@ -116,8 +116,8 @@ async def _send_lines(
             key: bytes | None = None
             value = line
             if separator is not None:
-                key, found, value = line.partition(separator)
-                if not found:
+                key, separator_found, value = line.partition(separator)
+                if not separator_found:
                     number = tally.sent + 1
                     raise CommandError(f"line {number} has no key separator {options.key_separator!r}")
             await producer.send(topic, value, key, partition=partition, on_delivery=delivered)
@@ -204,14 +204,14 @@ class _Reader:
             if self._stopped:
                 return
             try:
-                found: bytes | OSError = self._read(_CHUNK_BYTES)
+                chunk: bytes | OSError = self._read(_CHUNK_BYTES)
             except OSError as error:
-                found = error
+                chunk = error
             except ValueError:
                 return  # closed under the read: the command has ended
             try:
-                self._hand_over(found)
+                self._hand_over(chunk)
             except RuntimeError:
                 return  # the loop is closed: the command has ended
-            if not found or isinstance(found, OSError):
+            if not chunk or isinstance(chunk, OSError):
                 return

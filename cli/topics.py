@@ -90,8 +90,8 @@ async def _create(options: argparse.Namespace, bootstrap: str) -> None:
                 raise
             created = False
         if options.json:
-            found = (await admin.describe_topics(options.topic))[options.topic]
-            print_json({"created": created} | topic_object(found))
+            described = (await admin.describe_topics(options.topic))[options.topic]
+            print_json({"created": created} | topic_object(described))
         else:
             print(f"topic {options.topic} {'created' if created else 'exists already'}")
 
@@ -108,11 +108,11 @@ async def _list(options: argparse.Namespace, bootstrap: str) -> None:
 
 async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
     async with Admin(bootstrap_servers=bootstrap) as admin:
-        found = await admin.describe_topics(options.topics or None)
+        topics = await admin.describe_topics(options.topics or None)
     if options.json:
-        print_json([topic_object(topic) for topic in found.values()])
+        print_json([topic_object(topic) for topic in topics.values()])
         return
-    for topic in found.values():
+    for topic in topics.values():
         replicas = max((len(partition.replicas) for partition in topic.partitions), default=0)
         print(f"{topic.name}  {len(topic.partitions)} partitions  {replicas} replicas each  {topic.topic_id}")
         rows = [
@@ -126,7 +126,7 @@ async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
             for partition in topic.partitions
         ]
         print_table(("partition", "leader", "replicas", "isr", "offline"), rows)
-    if not found:
+    if not topics:
         print("no topics")
 
 
@@ -140,19 +140,19 @@ async def _alter(options: argparse.Namespace, bootstrap: str) -> None:
 async def _add_partitions(options: argparse.Namespace, bootstrap: str) -> None:
     assignments = None if options.replicas is None else [_broker_ids(text) for text in options.replicas]
     async with Admin(bootstrap_servers=bootstrap) as admin:
-        known = await admin.list_topics(include_internal=True)
-        if options.topic not in known:
-            raise unknown_topic(options.topic, known)
+        existing = await admin.list_topics(include_internal=True)
+        if options.topic not in existing:
+            raise unknown_topic(options.topic, existing)
         await admin.create_partitions(
             {options.topic: NewPartitions(options.total, assignments)}, validate_only=options.validate_only
         )
-        found = (await admin.describe_topics(options.topic))[options.topic]
+        described = (await admin.describe_topics(options.topic))[options.topic]
     if options.json:
-        print_json({"changed": not options.validate_only} | topic_object(found))
+        print_json({"changed": not options.validate_only} | topic_object(described))
     elif options.validate_only:
         print(f"topic {options.topic} can have {options.total} partitions")
     else:
-        print(f"topic {options.topic} has {len(found.partitions)} partitions")
+        print(f"topic {options.topic} has {len(described.partitions)} partitions")
 
 
 def _broker_ids(text: str) -> list[int]:
@@ -165,10 +165,10 @@ def _broker_ids(text: str) -> list[int]:
 async def _delete(options: argparse.Namespace, bootstrap: str) -> None:
     async with Admin(bootstrap_servers=bootstrap) as admin:
         # Check first, so that nothing is deleted if one of the names is misspelt.
-        known = await admin.list_topics(include_internal=True)
+        existing = await admin.list_topics(include_internal=True)
         for name in options.topics:
-            if name not in known:
-                raise unknown_topic(name, known)
+            if name not in existing:
+                raise unknown_topic(name, existing)
         await admin.delete_topics(options.topics)
     if options.json:
         print_json({"deleted": options.topics})

@@ -33,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument(
         "--metrics",
         action="store_true",
-        help="let each broker serve metrics for Prometheus, on a port of its own",
+        help="serve metrics for Prometheus on a port of each broker",
     )
     parser.add_argument(
-        "--detach", action="store_true", help="return when the cluster is up, and let it run until `down`"
+        "--detach", action="store_true", help="return once the cluster is up; it runs until `barnabas down`"
     )
     parser.add_argument(
-        "--json", action="store_true", help="print the cluster as one JSON object when it is up"
+        "--json", action="store_true", help="print the cluster as one JSON object once it is up"
     )
     add_set_argument(parser, "a setting for every broker, in Kafka's names (may be repeated)")
     parser.epilog = (

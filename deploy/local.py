@@ -1,14 +1,14 @@
 """A cluster of real processes on this machine, started from here: ZooKeeper and brokers, in one directory.
 
-    DIR/cluster.json                      what runs where (state.py)
+    DIR/cluster.json                      processes and ports (state.py)
     DIR/zookeeper/{zoo.cfg,data/,zookeeper.log}
     DIR/broker-<id>/{server.properties,data/,broker.log}
     DIR/broker-<id>/logs/{server.log,controller.log,state-change.log}
 
-Guarantees. `start` returns when every broker sees all brokers and a controller: topics can then be created
-and written. No process is left behind after any exit of this program, SIGKILL included, unless the cluster
-was started with ``detach``; then `cluster.json` says what runs, and `RunningCluster.open` finds it again. A
-failed start ends whatever it had started.
+Guarantees. `start` returns once every broker sees all brokers and a controller: topics can then be created
+and written. No process survives this program, however it ends, SIGKILL included, unless the cluster was
+started with ``detach``; then `cluster.json` records its processes, and `RunningCluster.open` opens it.
+A failed start ends everything that it had started.
 
 Any one thread at a time; calls block and are bounded (from a loop: ``asyncio.to_thread``).
 """
@@ -63,18 +63,18 @@ class LocalCluster(RunningCluster):
         command: Command = broker_command,
         ready: ReadyCheck = wait_ready,
     ) -> None:
-        """A cluster in `directory` (made when missing), not started.
+        """A cluster in `directory` (created if missing), not started.
 
-        Broker ids count from 1. `settings` are for all brokers, `broker_settings` for one by id, in Kafka's
-        names. `zookeeper`: ``host:port[/chroot]`` of one that runs already; without it that of
+        Broker ids count from 1. `settings` are for all brokers, `broker_settings` for single ones by id, in
+        Kafka's names. `zookeeper`: ``host:port[/chroot]`` of one that already runs; without it that of
         ``BARNABAS_ZOOKEEPER``, else one of our own. With `metrics` each broker serves metrics on a port of
         its own (`LocalBroker.metrics_url`).
 
         Ports of an earlier run in the directory are kept where they are free. A new cluster takes `ports`, if
         all of them are free, and `zookeeper_port`, if it is free; else any free ports.
 
-        Raises DeployError when another program runs a cluster in the directory, for a setting that the
-        cluster decides itself, and for a `zookeeper` that is none; ValueError when `brokers` is below 1.
+        Raises DeployError if another program runs a cluster in the directory, for a setting that the
+        cluster sets itself, and for a malformed `zookeeper`; ValueError if `brokers` is below 1.
         """
         _check_packages()
         if brokers < 1:
@@ -87,7 +87,7 @@ class LocalCluster(RunningCluster):
         self._lock = DirectoryLock(folder)
         try:
             earlier = _earlier_record(folder)
-            known = {broker.id: broker.port for broker in earlier.brokers} if earlier else {}
+            earlier_ports = {broker.id: broker.port for broker in earlier.brokers} if earlier else {}
             reserved = _reserve_all(ports) if earlier is None else []
             metrics_ports = {broker.id: broker.metrics_port for broker in earlier.brokers} if earlier else {}
             super().__init__(
@@ -103,7 +103,7 @@ class LocalCluster(RunningCluster):
                         BrokerId(broker_id),
                         folder / f"broker-{broker_id}",
                         host=_HOST,
-                        port=reserved.pop(0) if reserved else _reserve(known.get(broker_id)),
+                        port=reserved.pop(0) if reserved else _reserve(earlier_ports.get(broker_id)),
                         metrics_port=_reserve(metrics_ports.get(broker_id)) if metrics else None,
                         command=command,
                         die_with_parent=not detach,
@@ -143,7 +143,7 @@ class LocalCluster(RunningCluster):
         self._broker_settings.setdefault(self.broker(broker_id).id, {}).update(settings)
 
     def close(self) -> None:
-        """Release the directory and the ports; what was started with ``detach`` goes on running."""
+        """Release the directory and the ports; detached processes continue to run."""
         for broker in self.brokers:
             broker.release_ports()
         if isinstance(self.zookeeper, ZooKeeper):
@@ -169,7 +169,7 @@ class LocalCluster(RunningCluster):
     def _settings_of(self, broker_id: int) -> dict[str, str]:
         own = self._broker_settings.get(broker_id, {})
         count = len(self.broker_ids)
-        # Or the first consumer would wait for brokers that do not come.
+        # Otherwise the first consumer would wait for brokers that do not exist.
         few = {"offsets.topic.replication.factor": str(count)} if count < _OFFSETS_REPLICAS else {}
         return {**few, **self.settings, **own, "zookeeper.connect": self.zookeeper_connect}
 
@@ -194,7 +194,7 @@ def _check_packages() -> None:
 
 
 def _earlier_record(directory: Path) -> ClusterRecord | None:
-    """What an earlier run left in the directory; raises DeployError when it still runs."""
+    """The record of an earlier run in the directory; raises DeployError if that cluster still runs."""
     earlier = read_record(directory)
     if earlier is not None and earlier.is_running:
         raise DeployError(

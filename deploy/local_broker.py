@@ -1,6 +1,6 @@
 """One broker of a local cluster: its folder, its settings file, its process.
 
-Guarantees. The broker keeps its port and its data from one start to the next. What it runs with stands in
+Guarantees. The broker keeps its port and its data from one start to the next. Its settings are in
 ``server.properties`` in its folder, so that the same broker can be started by hand with
 ``barnabas broker --config …/server.properties``.
 
@@ -26,14 +26,14 @@ Command = Callable[[Path], list[str]]
 _ENVIRONMENT_PREFIX: Final = "BARNABAS_"
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "zookeeper.session.timeout.ms": "4000",
-    # It would be no longer than the session: too short for a machine on which everything starts at once.
+    # By default it equals the session time-out: too short on a machine where everything starts at once.
     "zookeeper.connection.timeout.ms": "18000",
-    # When the whole cluster stops, the last broker asks in vain: it need not ask for seconds.
+    # When the whole cluster stops, no controller answers the last broker: it need not retry for seconds.
     "controlled.shutdown.retry.backoff.ms": "200",
-    # Whoever tries a group out waits for nobody else.
+    # The first member of a trial group need not wait for others.
     "group.initial.rebalance.delay.ms": "0",
 }
-"""What a cluster on one machine sets apart from Kafka's defaults; ``--set`` wins over it."""
+"""Settings of a local cluster that differ from Kafka's defaults; ``--set`` overrides them."""
 
 _FIXED: Final = ("broker.id", "listeners", "log.dirs", "zookeeper.connect")
 _FIXED_WITH_METRICS: Final = ("metrics.port", "metrics.host")
@@ -59,10 +59,10 @@ def _fixed(metrics: bool) -> tuple[str, ...]:
 
 
 def check_settings(settings: Mapping[str, str], *, metrics: bool = False) -> None:
-    """Refuse what the cluster itself decides; raises DeployError naming the setting."""
+    """Raise DeployError for a setting that the cluster sets itself."""
     for name in _fixed(metrics):
         if name in settings:
-            raise DeployError(f"{name} differs from broker to broker and is set by the cluster itself")
+            raise DeployError(f"{name} differs from broker to broker; the cluster sets it")
 
 
 def to_properties(settings: Mapping[str, str]) -> str:
@@ -77,7 +77,7 @@ def to_properties(settings: Mapping[str, str]) -> str:
 
 
 def child_environment(environment: Mapping[str, str], *, metrics: bool = False) -> dict[str, str]:
-    """The environment of a broker: ours without what belongs to this command or is fixed per broker."""
+    """Our environment without the variables of this command and of the settings that are fixed per broker."""
     fixed = {_ENVIRONMENT_PREFIX + name.upper().replace(".", "_") for name in _fixed(metrics)}
     fixed |= {"BARNABAS_ZOOKEEPER", "BARNABAS_ZOOKEEPER_JARS", "BARNABAS_DIR"}
     return {name: value for name, value in environment.items() if name not in fixed}
@@ -98,14 +98,14 @@ class LocalBroker:
         command: Command = broker_command,
         die_with_parent: bool = True,
     ) -> None:
-        """A broker in `directory`; `process` is what it runs as already, if it does.
+        """A broker in `directory`; `process` is its process, if it already runs.
 
-        Without `metrics_port` it serves metrics only where the settings say so.
+        Without `metrics_port` it serves metrics only if the settings say so.
         """
         self.id = broker_id
         self.directory = directory
         self.host = host
-        self._reserved = [one for one in (port, metrics_port) if isinstance(one, ReservedPort)]
+        self._reserved = [given for given in (port, metrics_port) if isinstance(given, ReservedPort)]
         self.port = port.port if isinstance(port, ReservedPort) else port
         self.metrics_port = metrics_port.port if isinstance(metrics_port, ReservedPort) else metrics_port
         self.process = process
@@ -113,8 +113,8 @@ class LocalBroker:
         self._die_with_parent = die_with_parent
 
     @classmethod
-    def found(cls, record: BrokerRecord, host: str) -> LocalBroker:
-        """A broker that another program started; it can be signalled, and started again detached."""
+    def of_record(cls, record: BrokerRecord, host: str) -> LocalBroker:
+        """A broker that another program started; it can be signalled, and restarted detached."""
         process = ManagedProcess(f"broker {record.id}", record.process) if record.process else None
         return cls(
             BrokerId(record.id),
@@ -141,7 +141,7 @@ class LocalBroker:
 
     @property
     def log_file(self) -> Path:
-        """What the broker's process prints: warnings and worse; all of its log is in ``logs/``."""
+        """The output of the broker's process: warnings and worse; its whole log is in ``logs/``."""
         return self.directory / "broker.log"
 
     @property
@@ -159,13 +159,13 @@ class LocalBroker:
 
     @property
     def running_process(self) -> ManagedProcess:
-        """The process; raises DeployError when there is none."""
+        """The process; raises DeployError if it does not run."""
         if self.process is None or not self.process.is_alive:
             raise DeployError(f"broker {self.id} is not running")
         return self.process
 
     def write_settings(self, settings: Mapping[str, str]) -> None:
-        """Write the settings file: these settings, below what belongs to this broker alone."""
+        """Write the settings file; the broker's own settings override these."""
         for folder in self.log_dirs:
             folder.mkdir(parents=True, exist_ok=True)
         own = {
@@ -195,7 +195,7 @@ class LocalBroker:
         )
 
     def check_alive(self) -> None:
-        """Raise DeployError with the end of the broker's output when its process has ended."""
+        """Raise DeployError with the end of the broker's output if its process has ended."""
         if self.process is not None and not self.process.is_alive:
             raise DeployError(
                 f"broker {self.id} ended with exit code {self.process.exit_code}; "
@@ -203,12 +203,12 @@ class LocalBroker:
             )
 
     def release_ports(self) -> None:
-        """Give up the reservations, once the broker will not be started again from here."""
+        """Release the reservations, once this program will not start the broker again."""
         while self._reserved:
             self._reserved.pop().close()
 
     def record(self) -> BrokerRecord:
-        """What others need to find it."""
+        """The broker's part of the cluster's record."""
         return BrokerRecord(
             id=self.id,
             port=self.port,

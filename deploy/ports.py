@@ -1,8 +1,8 @@
 """Free TCP ports for processes that are about to start.
 
-Guarantees. A reserved port was free when it was picked, lies outside the range that the kernel gives to
-outgoing connections (so that none takes it while a broker is down), and is reserved by no other program that
-uses this module until `close` or the end of this process. A stranger may still take it: start-up checks.
+Guarantees. A port was free when it was reserved, and no other program that uses this module reserves it until
+`close` or the end of this process. A picked port also lies outside the range of outgoing connections, so that
+none of them takes it while a broker is down. Another program may still take it: a start checks that.
 
 Any thread.
 """
@@ -34,7 +34,7 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 class ReservedPort:
-    """A port held for this process by a lock on a small file; released by `close` or by the process' end."""
+    """A port held by a lock on a small file, until `close` or the end of the process."""
 
     def __init__(self, port: int, descriptor: int) -> None:
         self.port = port
@@ -42,17 +42,17 @@ class ReservedPort:
 
     @classmethod
     def pick(cls, host: str = "127.0.0.1") -> ReservedPort:
-        """Reserve a free port; raises DeployError when none is found in a bounded number of tries."""
+        """Reserve a free port; raises DeployError if none is found in a bounded number of tries."""
         low, high = _port_range()
         for _ in range(_ATTEMPTS):
-            found = cls.take(random.randint(low, high), host)
-            if found is not None:
-                return found
+            port = cls.take(random.randint(low, high), host)
+            if port is not None:
+                return port
         raise DeployError(f"no free port found on {host} between {low} and {high} in {_ATTEMPTS} tries")
 
     @classmethod
     def take(cls, port: int, host: str = "127.0.0.1") -> ReservedPort | None:
-        """Reserve this very port; None when it is reserved or in use."""
+        """Reserve this port; None if it is reserved or in use."""
         folder = Path(tempfile.gettempdir()) / f"barnabas-ports-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -73,11 +73,11 @@ class ReservedPort:
 
 
 def _port_range() -> tuple[int, int]:
-    """Ports below those of outgoing connections; a wide default where the kernel does not tell."""
+    """Ports below those of outgoing connections; a wide default if the system does not say."""
     try:
         lowest_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except (OSError, ValueError, IndexError):
         lowest_ephemeral = 32768
-    # A machine may hand out nearly every port to outgoing connections; then there is no better range.
+    # If outgoing connections may use nearly every port, there is no better range.
     high = lowest_ephemeral - 1 if lowest_ephemeral > _LOWEST_PORT + 2000 else 65535
     return _LOWEST_PORT, high

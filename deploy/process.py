@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class DeployError(LocalError):
-    """A process of the cluster could not be started, found or stopped; the text says which and what to do."""
+    """A process of the cluster could not be started, found or stopped; the text names it and a remedy."""
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, interval_s: float = POLL_INTERVAL_S) -> bool:
@@ -46,7 +46,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, interval_s: floa
 
 
 def tail(path: Path, lines: int = 12, max_bytes: int = 8192) -> str:
-    """The last lines of a log file, for an error message; empty when there is no such file."""
+    """The last lines of a log file, for an error message; empty if there is no such file."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - max_bytes))
@@ -110,7 +110,7 @@ def _boot_id() -> str:
 
 
 class ManagedProcess:
-    """A process that this program started, or one found again by its recorded `ProcessId`."""
+    """A process that this program started, or another one by its recorded `ProcessId`."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class ManagedProcess:
     ) -> ManagedProcess:
         """Start a process with its output appended to `log_file` and without input.
 
-        Raises DeployError when the program cannot be run.
+        Raises DeployError if the program cannot be run.
         """
         if sys.platform == "win32":
             raise DeployError("local clusters need Linux or macOS; on Windows use WSL or the compose file")
@@ -196,7 +196,7 @@ class ManagedProcess:
         return None if self._child is None else self._child.poll()
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal to the process, and to its group where it leads one; False when it is gone."""
+        """Send a signal to the process, and to its group if it leads one; False if it is gone."""
         if not self.is_alive:
             return False
         try:
@@ -209,13 +209,13 @@ class ManagedProcess:
         return True
 
     def kill(self, timeout_s: float = 10.0) -> None:
-        """SIGKILL, and wait until it is gone; raises DeployError when it stays (stuck in the kernel)."""
+        """SIGKILL, and wait until it is gone; raises DeployError if it does not end (stuck in the kernel)."""
         self.send(signal.SIGKILL)
         if not self.wait(timeout_s):
-            raise DeployError(f"{self.name} (pid {self.pid}) is still there {timeout_s:g} s after SIGKILL")
+            raise DeployError(f"{self.name} (pid {self.pid}) still runs {timeout_s:g} s after SIGKILL")
 
     def terminate(self, timeout_s: float) -> bool:
-        """SIGTERM (to a paused process too), then SIGKILL after `timeout_s`; False when that was needed."""
+        """SIGTERM (to a paused process too), then SIGKILL after `timeout_s`; False if that was needed."""
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
         if self.wait(timeout_s):
@@ -224,17 +224,17 @@ class ManagedProcess:
         return False
 
     def pause(self, timeout_s: float = 5.0) -> None:
-        """SIGSTOP, and wait until it is stopped; raises DeployError when there is no such process."""
+        """SIGSTOP, and wait until it is stopped; raises DeployError if there is no such process."""
         if not self.send(signal.SIGSTOP) or not wait_until(lambda: self.state != "running", timeout_s):
             raise DeployError(f"{self.name} (pid {self.pid}) could not be paused: it is {self.state}")
 
     def resume(self) -> None:
-        """SIGCONT; raises DeployError when there is no such process."""
+        """SIGCONT; raises DeployError if there is no such process."""
         if not self.send(signal.SIGCONT):
             raise DeployError(f"{self.name} (pid {self.pid}) could not be resumed: it is gone")
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the process is gone; False when it is still there after `timeout_s`."""
+        """Wait until the process is gone; False if it still runs after `timeout_s`."""
         return wait_until(lambda: not self.is_alive, timeout_s)
 
 
@@ -289,7 +289,7 @@ class _Spawner:
         try:
             return done.result()
         except BaseException:
-            # A signal's exception interrupts this wait, not the start: what was started must not stay.
+            # A signal's exception interrupts this wait, not the start: the process must not continue.
             if done.exception(timeout=10.0) is None:
                 done.result().kill()
             raise

@@ -1,8 +1,7 @@
-"""The processes of a cluster on this machine, whoever started them: look at them, signal them, stop them.
+"""The processes of a cluster on this machine, also those that another program started.
 
-Guarantees. Signals reach only processes of the cluster (`process.py`); `stop` and `kill_all` return when
-every process is gone; a broker started again has its old port, data and settings. The state file follows
-every change.
+Guarantees. Signals reach only processes of the cluster (`process.py`). `stop` and `kill_all` return once all
+are gone. A restarted broker has its old port, data and settings. The record follows every change.
 
 Any one thread at a time; calls block and are bounded (from a loop: ``asyncio.to_thread``).
 """
@@ -25,7 +24,7 @@ START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 15.0
 
 ReadyCheck = Callable[[Mapping[BrokerId, Endpoint], float, Callable[[], None]], None]
-"""Wait until these brokers form a cluster, within seconds, calling the check now and then."""
+"""Wait until these brokers form a cluster, within seconds, calling the check repeatedly."""
 
 
 class RunningCluster:
@@ -54,9 +53,9 @@ class RunningCluster:
 
     @classmethod
     def open(cls, directory: Path | str) -> RunningCluster:
-        """The cluster that some program started in a directory, running or not.
+        """The cluster that a program started in a directory, running or not.
 
-        Raises DeployError when there never was one.
+        Raises DeployError if there never was one.
         """
         record = read_record(Path(directory).absolute())
         if record is None:
@@ -74,14 +73,14 @@ class RunningCluster:
         return RunningCluster(
             Path(record.directory),
             zookeeper,
-            [LocalBroker.found(broker, record.host) for broker in record.brokers],
+            [LocalBroker.of_record(broker, record.host) for broker in record.brokers],
             host=record.host,
             settings=record.settings,
             owner=record.owner,
             takes_requests=record.takes_requests,
         )
 
-    # -- looking -------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------
 
     @property
     def broker_ids(self) -> list[int]:
@@ -89,11 +88,11 @@ class RunningCluster:
 
     def broker(self, broker_id: int) -> LocalBroker:
         """A broker by id; raises DeployError naming those that exist."""
-        found = self._brokers.get(broker_id)
-        if found is None:
-            known = ", ".join(map(str, self.broker_ids))
-            raise DeployError(f"there is no broker {broker_id} in {self.directory}; there are {known}")
-        return found
+        broker = self._brokers.get(broker_id)
+        if broker is None:
+            existing = ", ".join(map(str, self.broker_ids))
+            raise DeployError(f"there is no broker {broker_id} in {self.directory}; there are {existing}")
+        return broker
 
     @property
     def brokers(self) -> list[LocalBroker]:
@@ -111,12 +110,12 @@ class RunningCluster:
 
     @property
     def zookeeper_process(self) -> ManagedProcess | None:
-        """ZooKeeper's process, where it is one of the cluster's own."""
+        """ZooKeeper's process, if the cluster runs its own ZooKeeper."""
         return self.zookeeper.process if isinstance(self.zookeeper, ZooKeeper) else None
 
     @property
     def is_running(self) -> bool:
-        """Whether any process of the cluster is there."""
+        """Whether any process of the cluster runs."""
         own = self.zookeeper_process
         return (own is not None and own.is_alive) or any(broker.is_alive for broker in self.brokers)
 
@@ -138,7 +137,7 @@ class RunningCluster:
             ],
         }
 
-    # -- the whole -----------------------------------------------------------------------------------------
+    # -- all processes -------------------------------------------------------------------------------------
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End all brokers (SIGTERM: controlled shutdown; SIGKILL after the time-out), then ZooKeeper."""
@@ -154,7 +153,7 @@ class RunningCluster:
         self.write_record()
 
     def kill_all(self) -> None:
-        """SIGKILL everything at once: the quickest end, for a test that needs nothing from it any more."""
+        """SIGKILL every process at once: the fastest stop, without controlled shutdown."""
         processes = [*(broker.process for broker in self.brokers), self.zookeeper_process]
         alive = [process for process in processes if process is not None and process.is_alive]
         for process in alive:
@@ -166,8 +165,8 @@ class RunningCluster:
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S, *, must_run: Collection[int] = ()) -> None:
         """Wait until all brokers that run (and are not paused) see each other and a controller.
 
-        Raises DeployError when they do not in time, when one of them ends meanwhile, or when one that
-        `must_run` has ended already.
+        Raises DeployError if that takes too long, if one of them ends meanwhile, or if one in `must_run` has
+        ended already.
         """
         waited_for = [broker for broker in self.brokers if broker.state == "running" or broker.id in must_run]
 
@@ -180,11 +179,11 @@ class RunningCluster:
     # -- one broker ----------------------------------------------------------------------------------------
 
     def kill(self, broker_id: int) -> None:
-        """SIGKILL a broker; on return it is gone. Raises DeployError when it does not run."""
+        """SIGKILL a broker; on return it is gone. Raises DeployError if it does not run."""
         self.broker(broker_id).running_process.kill()
 
     def pause(self, broker_id: int) -> None:
-        """SIGSTOP a broker: its sockets stay open, and it says nothing."""
+        """SIGSTOP a broker: its sockets stay open, but it does not answer."""
         self.broker(broker_id).running_process.pause()
 
     def resume(self, broker_id: int) -> None:
@@ -192,24 +191,24 @@ class RunningCluster:
         self.broker(broker_id).running_process.resume()
 
     def stop_broker(self, broker_id: int, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """SIGTERM a broker: controlled shutdown. False when it had to be killed after the time-out."""
+        """SIGTERM a broker: controlled shutdown. False if it had to be killed after the time-out."""
         return self.broker(broker_id).running_process.terminate(timeout_s)
 
     def launch_broker(self, broker_id: int) -> None:
-        """Start a broker that is down with the settings it had, without waiting for it."""
+        """Start a broker that is down, with its earlier settings, without waiting for it."""
         self.broker(broker_id).launch()
         self.write_record()
 
     def start_broker(self, broker_id: int, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start a broker that is down and wait until it and the other running ones see each other.
 
-        When it does not get ready it is killed, and DeployError says why.
+        A broker that does not become ready is killed, and DeployError says why.
         """
         self.launch_broker(broker_id)
         self.wait_started(broker_id, timeout_s)
 
     def wait_started(self, broker_id: int, timeout_s: float = START_TIMEOUT_S) -> None:
-        """What `start_broker` does after `launch_broker`."""
+        """Wait as `start_broker` does after `launch_broker`."""
         broker = self.broker(broker_id)
         try:
             self.wait_ready(timeout_s, must_run=(broker_id,))
@@ -219,13 +218,13 @@ class RunningCluster:
             raise
 
     def restart(self, broker_id: int, timeout_s: float = START_TIMEOUT_S) -> None:
-        """`start_broker`, after `stop_broker` where it still runs."""
+        """Stop a broker if it still runs, and start it."""
         if self.broker(broker_id).is_alive:
             self.stop_broker(broker_id)
         self.start_broker(broker_id, timeout_s)
 
     def write_record(self) -> None:
-        """Write the state file as things stand."""
+        """Write the record of the present state."""
         own = self.zookeeper_process
         port = self.zookeeper.port if isinstance(self.zookeeper, ZooKeeper) else None
         write_record(

@@ -82,19 +82,19 @@ def read_record(directory: Path) -> ClusterRecord | None:
     """
     path = directory / STATE_FILE
     try:
-        found = json.loads(path.read_text())
+        values = json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except (ValueError, OSError) as error:
         raise DeployError(f"{path} cannot be read: {error}") from error
     try:
-        return _record_of(found)
+        return _record_of(values)
     except (KeyError, TypeError, ValueError) as error:
         raise DeployError(f"{path} is not the state of a cluster of this version: {error!r}") from error
 
 
-def _record_of(found: dict[str, Any]) -> ClusterRecord:
-    values = dict(found)
+def _record_of(fields: dict[str, Any]) -> ClusterRecord:
+    values = dict(fields)
     written_format = values.pop("format")
     if written_format != _FORMAT:
         raise ValueError(f"format {written_format!r}, expected {_FORMAT}")
@@ -106,10 +106,10 @@ def _record_of(found: dict[str, Any]) -> ClusterRecord:
     return ClusterRecord(**values)
 
 
-def _process_of(found: list[Any] | None) -> ProcessId | None:
-    if found is None:
+def _process_of(identity: list[Any] | None) -> ProcessId | None:
+    if identity is None:
         return None
-    pid, started = found
+    pid, started = identity
     return ProcessId(int(pid), str(started))
 
 
@@ -117,7 +117,7 @@ class DirectoryLock:
     """The right to start, change or stop the cluster in a directory; ends with `release` or the process."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock; raises DeployError when another program holds it."""
+        """Take the lock; raises DeployError if another program holds it."""
         directory.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

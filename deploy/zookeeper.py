@@ -50,12 +50,12 @@ appender.console.layout.pattern=%d %p %c{{1}} %m%n
 
 
 def connect_string_from_environment() -> str | None:
-    """The ``host:port[,host:port…][/chroot]`` of ``BARNABAS_ZOOKEEPER``, or None when it is not set."""
+    """The ``host:port[,host:port…][/chroot]`` of ``BARNABAS_ZOOKEEPER``, or None if it is not set."""
     return os.environ.get(ENVIRONMENT_VARIABLE) or None
 
 
 def four_letter_word(endpoint: Endpoint, word: bytes = b"srvr", timeout_s: float = 0.5) -> str:
-    """Ask a ZooKeeper server with one of its four letter commands; raises OSError when it does not answer."""
+    """Ask a ZooKeeper server with one of its four letter commands; raises OSError if it does not answer."""
     with socket.create_connection(endpoint, timeout=timeout_s) as connection:
         connection.sendall(word)
         answer = bytearray()
@@ -65,7 +65,7 @@ def four_letter_word(endpoint: Endpoint, word: bytes = b"srvr", timeout_s: float
 
 
 def is_serving(endpoint: Endpoint) -> bool:
-    """Whether a ZooKeeper that takes requests answers there."""
+    """Whether a ZooKeeper that accepts requests answers there."""
     try:
         return four_letter_word(endpoint).startswith("Zookeeper version")
     except OSError:
@@ -90,7 +90,7 @@ def find_java() -> str:
 
 
 def java_version(java: str) -> int | None:
-    """The feature release (8, 11, 17, …) of a Java launcher; None when it does not say."""
+    """The feature release (8, 11, 17, …) of a Java launcher; None if it does not say."""
     try:
         said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -136,21 +136,21 @@ def _fetch_jars() -> Path:
 
 
 class ExistingZooKeeper:
-    """A ZooKeeper that somebody else runs; only looked at, never touched."""
+    """A ZooKeeper that another program runs; it is asked, never controlled."""
 
     is_managed: Final = False
 
     def __init__(self, connect: str) -> None:
-        """`connect`: ``host:port[,host:port…][/chroot]``; raises ValueError when it is not."""
+        """`connect`: ``host:port[,host:port…][/chroot]``; raises ValueError for other texts."""
         self.connect = connect
         self._endpoints = [Endpoint.parse(part) for part in connect.partition("/")[0].split(",")]
 
     def wait_ready(self, timeout_s: float = 10.0) -> None:
-        """Wait until one of its servers answers; raises DeployError when none does in time."""
+        """Wait until one of its servers answers; raises DeployError if none does in time."""
         if not wait_until(lambda: any(is_serving(endpoint) for endpoint in self._endpoints), timeout_s, 0.05):
             raise DeployError(
                 f"no ZooKeeper answers `srvr` at {self.connect} within {timeout_s:g} s; is it running, and "
-                "does its 4lw.commands.whitelist hold srvr?"
+                "does its 4lw.commands.whitelist have srvr?"
             )
 
 
@@ -173,8 +173,8 @@ class ZooKeeper:
         """A server in `directory`, not yet started.
 
         `port`: None picks a free one at the first start. `sync`: whether transactions are forced to disk
-        before they count; without it they survive every crash of a process, but not a power cut. `log_level`:
-        ``info``, ``debug``… turns on ZooKeeper's own log (it costs 0.2 s and 16 MB), into the same file.
+        before they are acknowledged; without it they survive the crash of a process, but not a power cut.
+        `log_level`: ``info``, ``debug``… turns on ZooKeeper's own log, in the same file (0.2 s and 16 MB).
         """
         self.directory = directory
         self.host = host
@@ -213,7 +213,7 @@ class ZooKeeper:
         if self.port is None:
             self._reserved = ReservedPort.pick(self.host)
             self.port = self._reserved.port
-        # Asked first: were another ZooKeeper there, its answers would be taken for those of ours.
+        # Checked first: the answers of another ZooKeeper there would be mistaken for those of ours.
         if not is_free(self.port, self.host):
             raise DeployError(f"ZooKeeper cannot listen on {self.endpoint}: the port is in use")
         command = self.command()
@@ -222,7 +222,7 @@ class ZooKeeper:
         )
 
     def wait_ready(self, timeout_s: float = 20.0) -> None:
-        """Wait until it takes requests; raises DeployError with the end of its output when it does not."""
+        """Wait until it accepts requests; raises DeployError with the end of its output if it does not."""
         process = self.running_process
 
         def settled() -> bool:
@@ -237,9 +237,9 @@ class ZooKeeper:
             raise DeployError(self._why_it_ended())
 
     def start(self, timeout_s: float = 20.0) -> None:
-        """Start it and wait until it takes requests.
+        """Start it and wait until it accepts requests.
 
-        Where the port was ours to pick and a stranger took it meanwhile, another one is tried, twice. Raises
+        If we picked the port and another program took it meanwhile, another one is tried, twice. Raises
         DeployError otherwise.
         """
         picks_port = self.port is None
@@ -256,7 +256,7 @@ class ZooKeeper:
                 self.port = None
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End it (SIGTERM, then SIGKILL); nothing to do when it does not run."""
+        """End it (SIGTERM, then SIGKILL); nothing to do if it does not run."""
         if self.process is not None:
             self.process.terminate(timeout_s)
 
@@ -265,7 +265,7 @@ class ZooKeeper:
         self.running_process.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: alive, silent."""
+        """SIGSTOP: it is alive, but does not answer."""
         self.running_process.pause()
 
     def resume(self) -> None:
@@ -273,20 +273,20 @@ class ZooKeeper:
         self.running_process.resume()
 
     def restart(self, timeout_s: float = 20.0) -> None:
-        """Stop it where it runs, and start it again on the same port and data."""
+        """Stop it if it runs, and start it on the same port and data."""
         self.stop()
         self.launch()
         self.wait_ready(timeout_s)
 
     @property
     def running_process(self) -> ManagedProcess:
-        """The process; raises DeployError when it was never started."""
+        """The process; raises DeployError if it was never started."""
         if self.process is None:
             raise DeployError("ZooKeeper was never started")
         return self.process
 
     def release_port(self) -> None:
-        """Give up the reservation of the port, once the server will not be started again from here."""
+        """Release the reservation of the port, once this program will not start the server again."""
         if self._reserved is not None:
             self._reserved.close()
             self._reserved = None
@@ -332,7 +332,7 @@ class ZooKeeper:
         )
 
     def _run_once_more_with_log(self) -> None:
-        # Without its log, which is off for a quick start, ZooKeeper does not say why it ends.
+        # For a quick start ZooKeeper's log is off, and then it does not say why it ends.
         if self.log_level is None:
             self.log_level = "error"
             try:

@@ -1,4 +1,4 @@
-"""Print the records of a topic from the beginning, and go on as new ones come.
+"""Print the records of a topic from the beginning, and continue as new ones arrive.
 
 Run: python examples/consume.py localhost:9092 greetings
 """

@@ -1,8 +1,8 @@
-"""One poller with a pool of workers, and commits that never cover a record which is still being worked on.
+"""One poller with a pool of workers, and commits that never cover an unfinished record.
 
-For work that is slow compared with reading, when more threads are wanted than there are partitions. Records
-of one partition are worked on in any order, so what may be committed is the offset below which all are done.
-A partition that has too much under way is paused; one that is taken away is finished and committed first.
+For work that is slow compared with reading, and for more threads than partitions. Records of one partition
+are processed in any order, so the offset to commit is the one below which all are done. A partition with too
+many records under way is paused; before a partition is revoked, its records are finished and committed.
 
 Run: python examples/group_pool.py localhost:9092 greetings
 """
@@ -41,7 +41,7 @@ class Progress:
         self.under_way[offset] = future
 
     def advance(self) -> int | None:
-        """The offset that may be committed now. Raises what the work on a record raised."""
+        """The offset that may be committed now. Raises the error of a failed record."""
         for offset, future in list(self.under_way.items()):
             if not future.done():
                 break
@@ -91,14 +91,14 @@ class Pool(RebalanceListener):
         try:
             self.consumer.commit(offsets)
         except (CommitFailed, RebalanceInProgressError) as error:
-            # The group goes on without this commit; the next poll tells what is still ours.
+            # The group continues without this commit; the next poll returns records of what remains.
             log.warning("%s", error)
         else:
             for tp, offset in offsets.items():
                 known[tp].committed_offset = offset
 
     def finish(self, partitions: Iterable[TopicPartition]) -> None:
-        """Wait for what is under way, and commit it."""
+        """Wait for the records under way, and commit them."""
         known = [tp for tp in partitions if tp in self.progress]
         wait([future for tp in known for future in self.progress[tp].under_way.values()])
         self.commit(known)
@@ -132,7 +132,7 @@ def show(record: ConsumerRecord) -> None:
 if __name__ == "__main__":
     bootstrap, topic = sys.argv[1:]
     is_over = threading.Event()
-    # What is under way is finished and committed first.
+    # Records under way are finished and committed first.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: is_over.set())
     run(bootstrap, topic, "group-pool", 8, show, is_over)

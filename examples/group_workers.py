@@ -1,8 +1,8 @@
 """A consumer per worker: every thread is a member of the group, and reads partitions of its own.
 
-The simplest way to use several threads. Records of a partition are worked on in order, and what is committed
-has been worked on: `poll` commits, now and then, what it handed out before. At most as many threads are busy
-as there are partitions; more workers wait for one of the others to go.
+The simplest way to use several threads. Records of a partition are processed in order, and only processed
+records are committed: `poll` periodically commits the records that it returned before. At most as many
+threads are busy as there are partitions; further workers wait until another one leaves.
 
 Run: python examples/group_workers.py localhost:9092 greetings
 """
@@ -21,7 +21,7 @@ Work = Callable[[ConsumerRecord], object]
 
 
 def work_on(bootstrap: str, topic: str, group: str, work: Work, is_over: threading.Event) -> None:
-    """One worker's life. An exception in ``work`` leaves the group without committing: others try again."""
+    """Run one worker. If ``work`` raises, it leaves the group without committing: another member retries."""
     with Consumer(bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest") as consumer:
         consumer.subscribe([topic])
         while not is_over.is_set():
@@ -47,7 +47,7 @@ def show(record: ConsumerRecord) -> None:
 if __name__ == "__main__":
     bootstrap, topic = sys.argv[1:]
     is_over = threading.Event()
-    # What was polled is worked on first, and committed by closing.
+    # Polled records are processed first; closing commits them.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: is_over.set())
     run(bootstrap, topic, "group-workers", 3, show, is_over)

@@ -10,19 +10,19 @@ import sys
 
 from pyspark.sql import SparkSession
 
-# Spark's workers have to be a Python that has barnabas; this one has.
+# Spark's workers must run a Python that has barnabas, as this one does.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def main(bootstrap: str, topic: str) -> None:
     spark = (
         SparkSession.builder.master("local[2]")
-        # Both make small tasks cheaper, and records with headers too; see the connector's page.
+        # Both make small tasks and records with headers cheaper; see docs/spark.md.
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.sql.execution.arrow.maxBytesPerBatch", "2147483647")
         .getOrCreate()
     )
-    # The schema selects columns: what is not named is neither decoded nor moved. Without it, all come.
+    # The schema selects columns: others are neither decoded nor moved. Without it, all columns are read.
     records = (
         spark.read.format("barnabas")
         .option("bootstrap.servers", bootstrap)
@@ -30,7 +30,7 @@ def main(bootstrap: str, topic: str) -> None:
         .schema("partition INT, value BINARY")
         .load()
     )
-    # The DataFrame is a snapshot up to the high watermarks of now; another load() sees what is newer.
+    # The DataFrame is a snapshot up to the present high watermarks; another load() also has newer records.
     records.groupBy("partition").agg({"*": "count", "value": "max"}).orderBy("partition").show()
     records.selectExpr("count(*) AS records", "sum(length(value)) AS bytes").show()
     spark.stop()

