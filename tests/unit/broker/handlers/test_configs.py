@@ -1,4 +1,4 @@
-"""DescribeConfigs and the alter requests: which resource, what stands there, and errors one by one."""
+"""DescribeConfigs and the alter requests: which resource, which settings, and errors one by one."""
 
 from __future__ import annotations
 
@@ -74,9 +74,7 @@ def alter(
 
 
 @pytest.mark.parametrize("version", [None, 1, 2, 3, 4])
-def test_a_topic_shows_what_stands_in_zookeeper_and_where_the_rest_comes_from(
-    hosting: Serving, version: int | None
-) -> None:
+def test_a_topic_shows_its_settings_and_their_sources(hosting: Serving, version: int | None) -> None:
     hosting.configs.stored = {
         THE_TOPIC: {"retention.ms": "5"},
         ALL_BROKERS: {"log.segment.bytes": "100"},
@@ -90,7 +88,7 @@ def test_a_topic_shows_what_stands_in_zookeeper_and_where_the_rest_comes_from(
     assert found["compression.type"] == ("producer", ConfigSource.DEFAULT_CONFIG)
 
 
-def test_a_resource_that_is_asked_for_often_is_described_once(hosting: Serving) -> None:
+def test_a_resource_that_is_named_often_is_described_once(hosting: Serving) -> None:
     resources = [
         DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
         for kind, name, keys in (
@@ -123,7 +121,7 @@ def test_a_broker_shows_itself_and_the_defaults_of_all(hosting: Serving) -> None
         (99, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_resources_that_are_not_here_are_refused(
+def test_unknown_and_foreign_resources_are_refused(
     hosting: Serving, kind: int, name: str, code: ErrorCode
 ) -> None:
     described = describe(hosting, kind, name)
@@ -141,7 +139,7 @@ def test_settings_are_changed_one_by_one_and_the_rest_stays(hosting: Serving) ->
     assert hosting.configs.stored[ALL_BROKERS] == {"log.retention.ms": "7"}
 
 
-def test_a_mere_question_is_checked_and_changes_nothing(hosting: Serving) -> None:
+def test_a_validated_change_is_checked_and_not_written(hosting: Serving) -> None:
     assert alter(hosting, TOPIC, "topic", validate_only=True, retention_ms="7").error_code == ErrorCode.NONE
     refused = alter(hosting, TOPIC, "topic", validate_only=True, retention_ms="-7")
     assert refused.error_code == ErrorCode.INVALID_CONFIG
@@ -149,7 +147,7 @@ def test_a_mere_question_is_checked_and_changes_nothing(hosting: Serving) -> Non
     assert hosting.configs.stored == {}
 
 
-def test_the_whole_of_the_settings_is_replaced_by_the_older_request(hosting: Serving) -> None:
+def test_alter_configs_replaces_all_settings(hosting: Serving) -> None:
     hosting.configs.stored = {THE_TOPIC: {"retention.ms": "5", "segment.ms": "6"}}
     resource = AlterConfigsResource(
         resource_type=TOPIC,
@@ -164,7 +162,7 @@ def test_the_whole_of_the_settings_is_replaced_by_the_older_request(hosting: Ser
     assert [response.error_code for response in both] == [ErrorCode.INVALID_REQUEST] * 2
 
 
-def test_one_resource_that_is_refused_does_not_hold_up_another(hosting: Serving) -> None:
+def test_a_refused_resource_does_not_stop_another(hosting: Serving) -> None:
     resources = [
         IncrementalAlterConfigsResource(
             resource_type=TOPIC,
@@ -191,7 +189,7 @@ def test_without_zookeeper_the_request_times_out(hosting: Serving) -> None:
         assert "no connection to ZooKeeper" in found.error_message
 
 
-def test_one_too_many_is_told_by_closing(hosting: Serving) -> None:
+def test_a_full_queue_of_slow_work_closes_the_connection(hosting: Serving) -> None:
     hosting.slow.is_full = True
     connection = hosting.send(DescribeConfigsRequest(resources=[]))
     assert connection.closed is not None

@@ -34,14 +34,14 @@ def test_every_handler_is_of_a_declared_api() -> None:
     assert set(HANDLERS) <= set(APIS)
 
 
-def test_a_native_client_is_told_of_everything_that_is_served(serving: Serving) -> None:
+def test_a_native_client_gets_every_api(serving: Serving) -> None:
     answer = serving.call(ApiVersionsRequest())
     assert answer.error_code == ErrorCode.NONE
     assert [key.api_key for key in answer.api_keys] == sorted(HANDLERS)
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_kafkas_clients_are_told_of_what_has_kafka_versions(serving: Serving, version: int) -> None:
+def test_a_kafka_client_gets_the_apis_that_have_kafka_versions(serving: Serving, version: int) -> None:
     answer = serving.call(
         ApiVersionsRequest(client_software_name="a-client", client_software_version="2.0.1"), version=version
     )
@@ -52,7 +52,7 @@ def test_kafkas_clients_are_told_of_what_has_kafka_versions(serving: Serving, ve
     assert found[ApiKey.FETCH] == (4, 13)
 
 
-def test_a_newer_api_versions_request_is_answered_in_version_0_with_what_we_speak(serving: Serving) -> None:
+def test_a_newer_api_versions_request_is_answered_in_version_0(serving: Serving) -> None:
     known = b"".join(bytes(part) for part in codec_kafka.encode_request(4, CORRELATION_ID, "c", SOFTWARE))
     newer = bytearray(known[LENGTH_BYTES:])
     newer[2:4] = (99).to_bytes(2, "big")
@@ -72,9 +72,7 @@ def test_a_client_software_name_that_could_break_a_log_line_is_refused(serving: 
 @pytest.mark.parametrize(
     ("key", "version"), [(ApiKey.FETCH, 99), (ApiKey.FETCH, 3), (ApiKey.LEADER_AND_ISR, 1), (200, 0)]
 )
-def test_an_api_or_version_that_is_not_spoken_closes_the_connection(
-    serving: Serving, key: int, version: int
-) -> None:
+def test_an_unknown_api_or_version_closes_the_connection(serving: Serving, key: int, version: int) -> None:
     head = struct.pack(">hhih", key, version, 1, -1)
     connection = serving.run(Connection(head + bytes(20)))
     assert connection.closed is not None
@@ -125,7 +123,7 @@ def whole(body: object) -> bytes:
     ],
     ids=["empty", "Kafka's", "HTTP", "cut short", "another shape", "unknown key"],
 )
-def test_what_cannot_be_read_closes_its_connection_for_a_stated_reason(
+def test_an_unreadable_request_closes_its_connection_with_a_reason(
     serving: Serving, payload: bytes, reason: str
 ) -> None:
     connection = serving.run(Connection(payload))
@@ -144,7 +142,7 @@ def test_what_cannot_be_read_closes_its_connection_for_a_stated_reason(
     ],
     ids=lambda body: type(body).__name__,
 )
-def test_what_brokers_say_among_themselves_is_refused_elsewhere(serving: Serving, body: object) -> None:
+def test_requests_between_brokers_are_refused_on_other_listeners(serving: Serving, body: object) -> None:
     connection = serving.send(body, EXTERNAL)
     assert connection.closed is not None
     assert "refused on listener EXTERNAL" in connection.closed

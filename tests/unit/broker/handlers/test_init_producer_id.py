@@ -1,4 +1,4 @@
-"""InitProducerId, and what a broker does with the batches of those who got an id."""
+"""InitProducerId, and the batches of producers with an id."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_each_producer_gets_an_id_of_its_own_at_epoch_zero(serving: Serving) -> 
     assert len({response.producer_id for response in found}) == 1_500
 
 
-def test_a_producer_that_wants_its_epoch_raised_gets_another_id(serving: Serving) -> None:
+def test_a_producer_that_requests_a_higher_epoch_gets_another_id(serving: Serving) -> None:
     first = init(serving)
     second = init(serving, producer_id=first.producer_id, producer_epoch=first.producer_epoch)
     assert (second.error_code, second.producer_epoch) == (ErrorCode.NONE, 0)
@@ -41,13 +41,15 @@ def test_a_producer_that_wants_its_epoch_raised_gets_another_id(serving: Serving
         ({"producer_epoch": 5}, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_what_cannot_be_had_is_refused(serving: Serving, fields: dict[str, object], code: ErrorCode) -> None:
+def test_transactions_and_half_an_identity_are_refused(
+    serving: Serving, fields: dict[str, object], code: ErrorCode
+) -> None:
     found = init(serving, **fields)
     assert (found.error_code, found.producer_id, found.producer_epoch) == (code, -1, -1)
     assert serving.blocks.claimed == 0
 
 
-def test_without_zookeeper_a_producer_is_told_to_come_again(serving: Serving) -> None:
+def test_without_zookeeper_a_producer_gets_a_retriable_error(serving: Serving) -> None:
     serving.blocks.trouble = ZooKeeperUnavailable("no ZooKeeper")
     assert init(serving).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 

@@ -1,4 +1,4 @@
-"""Metadata in Kafka's versions, topics made on demand, and DescribeCluster."""
+"""Metadata in each version, topics created on demand, and DescribeCluster."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from barnabas.protocol.messages.metadata import (
     OPERATIONS_UNKNOWN,
     MetadataRequest,
     MetadataRequestTopic,
+    MetadataResponse,
     MetadataTopic,
 )
 from tests.support.building import TOPIC_ID, led_by, metadata
 from tests.support.serving import EXTERNAL, INTERNAL, Connection, Serving
 
 VERSIONS = [None, *range(13)]
+TOPIC = MetadataRequestTopic(name="topic")
 
 
 def named(*names: str, may_create: bool = True) -> MetadataRequest:
@@ -39,12 +41,81 @@ def hosting(serving: Serving) -> Serving:
 
 
 @pytest.fixture
-def known(serving: Serving) -> Serving:
+def empty(serving: Serving) -> Serving:
+    """A cluster of brokers 1 to 3 without topics."""
     serving.managed.know({1: 0, 2: 5, 3: 5})
     return serving
 
 
-def test_no_topics_means_none_but_all_in_the_version_that_has_no_null(hosting: Serving) -> None:
+@pytest.fixture
+def known(serving: Serving) -> Serving:
+    """Topic "topic", led by 1 and 2; brokers 1 to 3 live; 2 is the controller."""
+    serving.managed.know({1: 10, 2: 20, 3: 30}, led_by(1), led_by(2, index=1))
+    return serving
+
+
+def ask(serving: Serving, *topics: MetadataRequestTopic) -> MetadataResponse:
+    request = MetadataRequest(topics=list(topics), allow_auto_topic_creation=False)
+    answer: MetadataResponse = serving.call(request, INTERNAL)
+    return answer
+
+
+def test_metadata_names_brokers_controller_and_leaders(known: Serving) -> None:
+    answer = known.call(MetadataRequest(topics=None), INTERNAL)
+    assert (answer.cluster_id, answer.controller_id) == ("cluster", 2)
+    assert [(one.node_id, one.host, one.port) for one in answer.brokers] == [
+        (1, "host", 9001),
+        (2, "host", 9002),
+        (3, "host", 9003),
+    ]
+    (topic,) = answer.topics
+    assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.NONE, "topic", TOPIC_ID)
+    assert [(one.partition_index, one.leader_id, one.leader_epoch) for one in topic.partitions] == [
+        (0, 1, 0),
+        (1, 2, 0),
+    ]
+    assert topic.partitions[0].replica_nodes == [1, 2, 3]
+    assert topic.partitions[0].isr_nodes == [1, 2]
+
+
+def test_only_brokers_of_the_requested_listener_are_named(known: Serving) -> None:
+    assert known.call(MetadataRequest(topics=[]), EXTERNAL).brokers == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (MetadataRequestTopic(name="nowhere"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (MetadataRequestTopic(name=""), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (MetadataRequestTopic(name=None), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (MetadataRequestTopic(name="topic", topic_id=uuid.UUID(int=99)), ErrorCode.UNKNOWN_TOPIC_ID),
+    ],
+)
+def test_an_unknown_topic_has_an_error(known: Serving, asked: MetadataRequestTopic, code: ErrorCode) -> None:
+    missing, there = ask(known, asked, TOPIC).topics
+    assert (missing.error_code, missing.partitions) == (code, [])
+    assert there.error_code == ErrorCode.NONE
+
+
+def test_a_suspect_is_named_neither_as_leader_nor_as_broker_nor_as_controller(known: Serving) -> None:
+    known.managed.metadata.suspect(BrokerId(2))
+    answer = ask(known, TOPIC)
+    assert [broker.node_id for broker in answer.brokers] == [1, 3]
+    assert answer.controller_id == -1
+    fine, without = answer.topics[0].partitions
+    assert (fine.error_code, fine.leader_id) == (ErrorCode.NONE, 1)
+    assert (without.error_code, without.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert answer.topics[0].error_code == ErrorCode.NONE
+    known.managed.metadata.trust(BrokerId(2))
+    assert ask(known, TOPIC).topics[0].partitions[1].leader_id == 2
+
+
+def test_replicas_on_dead_brokers_are_offline(known: Serving) -> None:
+    known.managed.know({1: 10, 2: 20})
+    assert ask(known, TOPIC).topics[0].partitions[0].offline_replicas == [3]
+
+
+def test_an_empty_list_requests_no_topic_and_in_version_0_all(hosting: Serving) -> None:
     nothing = MetadataRequest(topics=[])
     assert [topic.name for topic in hosting.call(nothing, version=0).topics] == ["topic"]
     for version in VERSIONS:
@@ -56,7 +127,7 @@ def test_no_topics_means_none_but_all_in_the_version_that_has_no_null(hosting: S
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_topic_that_is_named_often_is_told_of_once(hosting: Serving, version: int | None) -> None:
+def test_a_topic_that_is_named_often_is_answered_once(hosting: Serving, version: int | None) -> None:
     """As in Apache Kafka; else few bytes could ask for gigabytes."""
     # The first versions cannot say that nothing is to be made.
     may_create = version is not None and version < 4
@@ -64,37 +135,35 @@ def test_a_topic_that_is_named_often_is_told_of_once(hosting: Serving, version: 
     assert [topic.name for topic in hosting.call(asked, version=version).topics] == ["topic", "none"]
 
 
-def test_a_topic_that_is_named_often_by_its_id_is_told_of_once(hosting: Serving) -> None:
+def test_a_topic_id_that_is_named_often_is_answered_once(hosting: Serving) -> None:
     asked = MetadataRequest(topics=[MetadataRequestTopic(topic_id=TOPIC_ID, name=None)] * 3)
     assert [topic.name for topic in hosting.call(asked, version=12).topics] == ["topic"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_topic_that_is_asked_for_is_made_and_there_is_no_leader_yet(
-    known: Serving, version: int | None
-) -> None:
-    made, bad, own = known.call(named("fresh", "a b", "__consumer_offsets"), version=version).topics
+def test_an_unknown_topic_is_created_and_has_no_leader_yet(empty: Serving, version: int | None) -> None:
+    made, bad, own = empty.call(named("fresh", "a b", "__consumer_offsets"), version=version).topics
     assert made.error_code == ErrorCode.LEADER_NOT_AVAILABLE
     assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert own.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert known.auto_created == [["fresh"]]
+    assert empty.auto_created == [["fresh"]]
 
 
-def test_nothing_is_made_for_who_does_not_want_it_or_where_it_is_switched_off(known: Serving) -> None:
+def test_no_topic_is_created_if_the_request_or_the_settings_forbid_it(empty: Serving) -> None:
     for version in (None, *range(4, 13)):
-        [topic] = known.call(named("fresh", may_create=False), version=version).topics
+        [topic] = empty.call(named("fresh", may_create=False), version=version).topics
         assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    known.auto_topics.is_enabled = False
+    empty.auto_topics.is_enabled = False
     for version in VERSIONS:
-        fresh, bad = known.call(named("fresh", "a b"), version=version).topics
+        fresh, bad = empty.call(named("fresh", "a b"), version=version).topics
         assert fresh.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert bad.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert known.auto_created == []
+    assert empty.auto_created == []
 
 
-@pytest.mark.parametrize(("version", "name"), [(10, ""), (11, ""), (12, None), (12, "")])
+@pytest.mark.parametrize(("version", "name"), [(None, "another"), (10, ""), (11, ""), (12, None), (12, "")])
 def test_an_id_wins_over_the_name_and_makes_no_topic(
-    hosting: Serving, version: int, name: str | None
+    hosting: Serving, version: int | None, name: str | None
 ) -> None:
     asked = [
         MetadataRequestTopic(name=name, topic_id=TOPIC_ID),
@@ -107,7 +176,7 @@ def test_an_id_wins_over_the_name_and_makes_no_topic(
     assert hosting.auto_created == []
 
 
-def test_what_a_client_may_do_is_told_only_when_asked_for(hosting: Serving) -> None:
+def test_authorized_operations_are_answered_only_on_request(hosting: Serving) -> None:
     plain = hosting.call(named("topic"), version=8)
     assert plain.topics[0].topic_authorized_operations == OPERATIONS_UNKNOWN
     assert plain.cluster_authorized_operations == OPERATIONS_UNKNOWN
@@ -119,9 +188,9 @@ def test_what_a_client_may_do_is_told_only_when_asked_for(hosting: Serving) -> N
 
 
 @pytest.mark.parametrize("version", [None, 0, 1])
-def test_the_cluster_is_described_as_metadata_does(known: Serving, version: int | None) -> None:
-    found = known.call(DescribeClusterRequest(), INTERNAL, version=version)
-    seen = known.call(MetadataRequest(topics=[]), INTERNAL)
+def test_the_cluster_is_described_as_metadata_does(empty: Serving, version: int | None) -> None:
+    found = empty.call(DescribeClusterRequest(), INTERNAL, version=version)
+    seen = empty.call(MetadataRequest(topics=[]), INTERNAL)
     assert (found.error_code, found.cluster_id, found.controller_id) == (0, "cluster", seen.controller_id)
     assert [(one.broker_id, one.host, one.port) for one in found.brokers] == [
         (one.node_id, one.host, one.port) for one in seen.brokers
@@ -129,18 +198,18 @@ def test_the_cluster_is_described_as_metadata_does(known: Serving, version: int 
     assert len(found.brokers) == 3
     assert found.cluster_authorized_operations == OPERATIONS_UNKNOWN
     asked = DescribeClusterRequest(include_cluster_authorized_operations=True)
-    assert known.call(asked, version=version).cluster_authorized_operations == CLUSTER_OPERATIONS
+    assert empty.call(asked, version=version).cluster_authorized_operations == CLUSTER_OPERATIONS
 
 
 @pytest.mark.parametrize(
     ("kind", "code"), [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (7, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)]
 )
-def test_a_broker_knows_no_controllers_endpoints(known: Serving, kind: int, code: ErrorCode) -> None:
-    found = known.call(DescribeClusterRequest(endpoint_type=kind), version=1)
+def test_other_types_of_endpoints_are_refused(empty: Serving, kind: int, code: ErrorCode) -> None:
+    found = empty.call(DescribeClusterRequest(endpoint_type=kind), version=1)
     assert (found.error_code, found.brokers) == (code, [])
 
 
-def test_a_kafka_client_waits_for_the_new_leader_of_a_broker_that_is_suspected(hosting: Serving) -> None:
+def test_a_kafka_client_waits_for_a_new_leader_while_the_old_one_is_suspected(hosting: Serving) -> None:
     """It asks once when a connection breaks, and again only a second later."""
     hosting.managed.metadata.suspect(BrokerId(1))
     waiting = hosting.send(named("topic"), version=9)
@@ -157,7 +226,7 @@ def test_a_suspicion_that_was_wrong_ends_the_wait(hosting: Serving) -> None:
     assert waiting.response.topics[0].partitions[0].leader_id == 1
 
 
-def test_nobody_waits_for_a_partition_that_the_controller_gave_no_leader(hosting: Serving) -> None:
+def test_no_request_waits_for_a_partition_that_the_controller_left_leaderless(hosting: Serving) -> None:
     hosting.managed.metadata.update(metadata({2: 20}, led_by(-1, epoch=1)))
     [partition] = hosting.call(named("topic"), version=9).topics[0].partitions
     assert (partition.leader_id, partition.error_code) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
@@ -170,7 +239,7 @@ def test_the_wait_for_a_leader_ends(hosting: Serving) -> None:
     assert waiting.response.topics[0].partitions[0].leader_id == -1
 
 
-def test_one_that_asks_again_is_answered_when_the_broker_has_had_time_to_notice_a_death(
+def test_a_request_on_an_old_connection_waits_until_the_broker_may_notice_a_death(
     hosting: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Connection, "opened_ns", -1_000_000_000)

@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics: answered when it shows in the metadata, or at the deadline; once."""
+"""CreateTopics, CreatePartitions and DeleteTopics: answered once, by the metadata or at the deadline."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def expire(serving: Serving, *, after_ms: int) -> None:
 # Creating
 
 
-def test_a_topic_is_there_when_every_partition_has_a_live_leader(serving: Serving) -> None:
+def test_a_creation_is_answered_when_every_partition_has_a_live_leader(serving: Serving) -> None:
     serving.topics.created = [made()]
     connection = create(serving)
     assert serving.topics.asked == [(["topic"], False)]
@@ -87,7 +87,7 @@ def test_a_topic_is_there_when_every_partition_has_a_live_leader(serving: Servin
     assert serving.topic_purgatory.waiting == 0
 
 
-def test_a_topic_of_the_same_name_but_another_id_is_not_the_one(serving: Serving) -> None:
+def test_a_creation_waits_for_the_topic_with_its_id(serving: Serving) -> None:
     serving.managed.metadata.update(metadata(LIVE, led_by(1), led_by(2, index=1), topic_id=uuid.UUID(int=9)))
     serving.topics.created = [made()]
     connection = create(serving)
@@ -96,7 +96,7 @@ def test_a_topic_of_the_same_name_but_another_id_is_not_the_one(serving: Serving
     assert codes(connection) == [ErrorCode.NONE]
 
 
-def test_the_deadline_says_that_it_is_made_but_not_served(serving: Serving) -> None:
+def test_at_the_deadline_a_creation_is_answered_without_leaders(serving: Serving) -> None:
     serving.topics.created = [made(), made("bad", ErrorCode.INVALID_TOPIC_EXCEPTION)]
     connection = create(serving)
     expire(serving, after_ms=0)
@@ -106,25 +106,25 @@ def test_the_deadline_says_that_it_is_made_but_not_served(serving: Serving) -> N
     assert "not every partition has a leader" in connection.response.topics[0].error_message
 
 
-def test_what_was_refused_is_not_waited_for(serving: Serving) -> None:
+def test_a_refused_creation_is_answered_at_once(serving: Serving) -> None:
     serving.topics.created = [made(error=ErrorCode.TOPIC_ALREADY_EXISTS)]
     assert codes(create(serving)) == [ErrorCode.TOPIC_ALREADY_EXISTS]
 
 
-def test_a_mere_question_is_not_waited_for(serving: Serving) -> None:
+def test_a_validated_creation_is_answered_at_once(serving: Serving) -> None:
     serving.topics.created = [made()]
     assert codes(create(serving, validate_only=True)) == [ErrorCode.NONE]
     assert serving.topics.asked == [(["topic"], True)]
 
 
-def test_only_the_controllers_broker_makes_and_deletes_topics(serving: Serving) -> None:
+def test_only_the_controllers_broker_creates_and_deletes_topics(serving: Serving) -> None:
     serving.controller.is_active = False
     for connection in (create(serving), delete(serving)):
         assert codes(connection) == [ErrorCode.NOT_CONTROLLER]
     assert serving.topics.asked == []
 
 
-def test_a_failure_is_told_by_closing(serving: Serving) -> None:
+def test_an_unforeseen_failure_closes_the_connection(serving: Serving) -> None:
     serving.topics.failure = OSError("ZooKeeper is on fire")
     connection = create(serving)
     assert connection.closed is not None
@@ -132,7 +132,7 @@ def test_a_failure_is_told_by_closing(serving: Serving) -> None:
 
 
 @pytest.mark.parametrize("send", [create, delete])
-def test_one_too_many_is_told_by_closing(serving: Serving, send: object) -> None:
+def test_a_full_queue_of_slow_work_closes_the_connection(serving: Serving, send: object) -> None:
     serving.slow.is_full = True
     connection = send(serving)
     assert connection.closed is not None
@@ -142,7 +142,7 @@ def test_one_too_many_is_told_by_closing(serving: Serving, send: object) -> None
 # Deleting
 
 
-def test_a_topic_is_gone_when_the_metadata_has_forgotten_it(serving: Serving) -> None:
+def test_a_deletion_is_answered_when_the_metadata_no_longer_has_the_topic(serving: Serving) -> None:
     serving.managed.metadata.update(metadata(LIVE, led_by(1)))
     serving.topics.deleted = [deleted()]
     connection = delete(serving)
@@ -152,7 +152,7 @@ def test_a_topic_is_gone_when_the_metadata_has_forgotten_it(serving: Serving) ->
     assert codes(connection) == [ErrorCode.NONE]
 
 
-def test_a_topic_made_anew_meanwhile_is_not_the_deleted_one(serving: Serving) -> None:
+def test_a_deletion_does_not_wait_for_a_recreated_topic(serving: Serving) -> None:
     serving.managed.metadata.update(metadata(LIVE, led_by(1)))
     serving.topics.deleted = [deleted()]
     connection = delete(serving)
@@ -160,7 +160,7 @@ def test_a_topic_made_anew_meanwhile_is_not_the_deleted_one(serving: Serving) ->
     assert codes(connection) == [ErrorCode.NONE]
 
 
-def test_a_deletion_that_takes_long_is_under_way(serving: Serving) -> None:
+def test_at_the_deadline_a_deletion_is_under_way(serving: Serving) -> None:
     serving.managed.metadata.update(metadata(LIVE, led_by(1)))
     serving.topics.deleted = [deleted()]
     connection = delete(serving)
@@ -175,7 +175,7 @@ def test_a_refused_deletion_is_answered_at_once(serving: Serving) -> None:
     assert codes(delete(serving)) == [ErrorCode.TOPIC_DELETION_DISABLED]
 
 
-def test_older_clients_are_told_that_deletion_is_disabled_by_a_code_that_they_know(serving: Serving) -> None:
+def test_older_clients_get_a_code_that_they_know_if_deletion_is_disabled(serving: Serving) -> None:
     for version in range(1, 7):
         serving.topics.deleted = [deleted(ErrorCode.TOPIC_DELETION_DISABLED)]
         request = DeleteTopicsRequest(topic_names=["topic"], timeout_ms=1)
@@ -189,7 +189,7 @@ def test_older_clients_are_told_that_deletion_is_disabled_by_a_code_that_they_kn
 # The settings of a created topic
 
 
-def test_a_created_topic_is_answered_with_the_settings_that_it_has(serving: Serving) -> None:
+def test_the_answer_to_a_creation_has_the_topics_settings(serving: Serving) -> None:
     serving.topics.created = [made(), made("bad", ErrorCode.INVALID_CONFIG)]
     request = CreateTopicsRequest(
         topics=[CreatableTopic(name="topic", configs=[CreatableTopicConfig(name="retention.ms", value="5")])],
@@ -205,7 +205,7 @@ def test_a_created_topic_is_answered_with_the_settings_that_it_has(serving: Serv
         assert serving.call(request, version=version).topics[0].error_code == ErrorCode.NONE
 
 
-def test_settings_that_cannot_be_told_do_not_undo_the_creation(serving: Serving) -> None:
+def test_unreadable_settings_do_not_fail_a_creation(serving: Serving) -> None:
     serving.topics.created = [made()]
     serving.configs.trouble = api_error(ErrorCode.REQUEST_TIMED_OUT, "no ZooKeeper")
     [topic] = serving.call(
@@ -253,7 +253,7 @@ def test_partitions_without_a_leader_at_the_deadline_are_added_all_the_same(serv
     assert "are added" in result.error_message
 
 
-def test_refused_or_only_checked_partitions_are_not_waited_for(serving: Serving) -> None:
+def test_refused_or_validated_partitions_are_answered_at_once(serving: Serving) -> None:
     serving.topics.grown = [grown(ErrorCode.INVALID_PARTITIONS)]
     assert add_partitions(serving).response.results[0].error_code == ErrorCode.INVALID_PARTITIONS
     serving.topics.grown = [grown()]
@@ -262,13 +262,13 @@ def test_refused_or_only_checked_partitions_are_not_waited_for(serving: Serving)
     assert add_partitions(serving).response.results[0].error_code == ErrorCode.NOT_CONTROLLER
 
 
-def test_the_brokers_own_topics_may_be_deleted(serving: Serving) -> None:
+def test_internal_topics_may_be_deleted(serving: Serving) -> None:
     serving.topics.deleted = [deleted()]
     serving.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="__consumer_offsets")], timeout_ms=0))
     assert serving.topics.asked == [["__consumer_offsets"]]
 
 
-def test_the_brokers_own_topics_do_not_grow(serving: Serving) -> None:
+def test_internal_topics_do_not_grow(serving: Serving) -> None:
     asked = [CreatePartitionsTopic(name=name, count=100) for name in ("__consumer_offsets", "topic")]
     result = CreatePartitionsTopicResult(name="topic", error_code=ErrorCode.INVALID_PARTITIONS)
     serving.topics.grown = [(result, TopicId(TOPIC_ID), 2)]

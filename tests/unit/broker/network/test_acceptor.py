@@ -1,4 +1,4 @@
-"""Who is let in: by number in all, by number per address, and the brokers among themselves always."""
+"""Limits on connections: in all, per address, and for brokers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from barnabas.broker.network.server import protected_listener
 from tests.support.socket_server import CONFIG
 
 
-def test_the_brokers_own_connections_count_and_are_not_refused() -> None:
+def test_connections_of_brokers_count_and_are_not_refused() -> None:
     quota = ConnectionQuota(2, 3)
     assert quota.enter("a") == quota.enter("b") == ""
     assert "max.connections=2" in quota.enter("c")
@@ -25,13 +25,13 @@ def test_the_brokers_own_connections_count_and_are_not_refused() -> None:
     assert quota.enter("a") == ""
 
 
-def test_an_address_has_its_limit_everywhere() -> None:
+def test_the_limit_per_address_holds_for_brokers_too() -> None:
     quota = ConnectionQuota(9, 1)
     assert quota.enter("a") == ""
     assert "max.connections.per.ip=1" in quota.enter("a", is_protected=True)
 
 
-def test_limits_that_change_hold_for_who_comes_next() -> None:
+def test_changed_limits_hold_for_new_connections() -> None:
     quota = ConnectionQuota(1, 9)
     assert quota.enter("a") == ""
     assert "max.connections=1" in quota.enter("a")
@@ -53,11 +53,11 @@ def test_connections_leave_descriptors_for_the_logs() -> None:
     assert quota.enter("c", is_protected=True) == ""
 
 
-def test_a_broker_shares_out_the_open_files_of_its_process() -> None:
+def test_connections_get_most_open_files_of_the_process() -> None:
     assert [connections_within(limit) for limit in (100, 256, 1024, 20_000)] == [1, 128, 896, 17_500]
 
 
-def test_only_a_listener_beside_others_is_the_brokers_own() -> None:
+def test_a_single_listener_is_not_protected() -> None:
     alone = config_from(CONFIG | {"listeners": "PLAINTEXT://localhost:0"})
     assert protected_listener(alone) is None
     beside = config_from(
@@ -84,7 +84,7 @@ def listening() -> Iterator[list[tuple[str, socket.socket]]]:
         sock.close()
 
 
-def test_clients_that_fill_the_limit_do_not_keep_a_broker_out(
+def test_clients_that_fill_the_limit_do_not_block_a_broker(
     listening: list[tuple[str, socket.socket]],
 ) -> None:
     ports = {name: sock.getsockname()[1] for name, sock in listening}

@@ -1,4 +1,4 @@
-"""What a network thread does of its own accord, where the server's tests cannot time it."""
+"""Races of a network thread that tests of the server cannot time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.waiting import DEADLINE_S
 
 
 class StopsOnArrival(NetworkThread):
-    """Is told to stop in the very moment in which a connection has come."""
+    """Stops at the moment at which a connection has come."""
 
     def opened(self, connection: Connection) -> None:
         super().opened(connection)
@@ -21,7 +21,7 @@ class StopsOnArrival(NetworkThread):
         connection.close("gone before its adoption has ended")
 
 
-def test_a_thread_ends_though_it_is_stopped_while_it_takes_a_connection_over() -> None:
+def test_a_thread_that_stops_while_it_adopts_a_connection_ends() -> None:
     died: list[BaseException] = []
     lanes: Lanes[Connection] = Lanes(
         lambda request: request.respond_nothing(),

@@ -198,7 +198,7 @@ def _serving(lane_of: Callable[[memoryview], Lane]) -> Iterator[Serve]:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 5, 1 << 20])
-def test_frames_are_found_whatever_the_chunks(serve: Serve, chunk: int) -> None:
+def test_frames_are_found_in_any_chunks(serve: Serve, chunk: int) -> None:
     client = serve().client()
     client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     payloads = [b"x", b"hello", bytes(range(256)) * 3]
@@ -396,7 +396,7 @@ def test_responses_keep_the_order_when_an_earlier_one_is_deferred(serve: Serve) 
     assert [client.receive() for _ in range(4)] == [b"ok", b"2", b"late", b"3"]
 
 
-def test_a_second_answer_is_refused_and_kills_loudly(serve: Serve) -> None:
+def test_a_second_answer_is_fatal(serve: Serve) -> None:
     def process(request: Request) -> None:
         request.respond((frame(b"once"),))
         request.respond((frame(b"twice"),))
@@ -454,7 +454,7 @@ def test_a_handler_may_close_the_connection(serve: Serve, caplog: pytest.LogCapt
     wait_for(lambda: "closed: spoke out of turn" in caplog.text, "the logged reason")
 
 
-def test_a_refused_request_and_its_memory_are_gone_with_the_connection(serve: Serve) -> None:
+def test_a_refused_request_is_freed_with_its_connection(serve: Serve) -> None:
     """Not only when the garbage collector comes: many frames of 100 MB could wait for that."""
     refused: list[weakref.ref[Request]] = []
 
@@ -473,7 +473,7 @@ def test_a_refused_request_and_its_memory_are_gone_with_the_connection(serve: Se
         gc.enable()
 
 
-def test_a_connection_is_closed_in_its_turn_and_nothing_is_run_behind_that(serve: Serve) -> None:
+def test_a_connection_is_closed_in_its_turn_and_nothing_runs_after_that(serve: Serve) -> None:
     holding = Holding()
     ran: list[bytes] = []
 
@@ -503,7 +503,7 @@ def test_a_connection_is_closed_in_its_turn_and_nothing_is_run_behind_that(serve
     assert b"never" not in ran
 
 
-def test_a_closing_connection_whose_peer_does_not_read_is_cut_off(serve: Serve) -> None:
+def test_a_closing_connection_whose_peer_does_not_read_is_aborted(serve: Serve) -> None:
     is_closing = threading.Event()
 
     def process(request: Request) -> None:
@@ -563,7 +563,7 @@ def test_requests_in_flight_are_bounded_in_bytes(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("queued_max_requests", [500, 4])
-def test_a_slow_reader_is_not_served_ahead_and_keeps_nobody_out(
+def test_a_slow_reader_is_not_served_ahead_and_blocks_no_other(
     serve: Serve, queued_max_requests: int
 ) -> None:
     large = frame(b"v" * LARGE)
@@ -624,7 +624,7 @@ def test_connections_above_the_maximum_are_refused(serve: Serve, caplog: pytest.
 
 
 @pytest.mark.parametrize("count", [2, 99, 1000])
-def test_what_came_before_the_peer_ended_is_run(serve: Serve, count: int) -> None:
+def test_requests_from_before_the_peer_ended_are_run(serve: Serve, count: int) -> None:
     """A producer with acks=0 writes, closes, and trusts that."""
     ran: list[bytes] = []
 
@@ -643,7 +643,9 @@ def test_what_came_before_the_peer_ended_is_run(serve: Serve, count: int) -> Non
     emptied(served)
 
 
-def test_a_peer_that_ended_is_not_kept_for_what_waits(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_half_closed_connection_does_not_wait_for_answers(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     holding = Holding()
     served = serve(holding)
