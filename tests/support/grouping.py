@@ -1,9 +1,12 @@
-"""One group under test: time by hand, answers by who asked, appends settled when the test says so."""
+"""One group under test: manual time, answers by token, and appends that the test settles.
+
+A test names members by short names: ``rig.join("m")`` sends the member id that m got last. `stable`,
+`complete` and `prepare` bring a group into a state.
+"""
 
 from __future__ import annotations
 
 import itertools
-import struct
 from typing import Any
 
 from barnabas.broker.coordinators.group import Group
@@ -18,6 +21,7 @@ from barnabas.broker.coordinators.group_effects import (
 )
 from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, OffsetAndMetadata
 from barnabas.broker.coordinators.rebalance import GroupState
+from barnabas.protocol.consumer_protocol import Subscription, encode_subscription
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.join_group import (
@@ -32,24 +36,24 @@ from barnabas.protocol.messages.join_group import (
 
 OLD_CLIENT = JoinOptions(requires_known_member_id=False, can_skip_assignment=False)
 NEW_CLIENT = JoinOptions()
+STATIC = {"group_instance_id": "i"}
 WALL_MS = 1_700_000_000_000
 
 
 def subscription(*topics: str) -> bytes:
-    raw = [topic.encode() for topic in topics]
-    named = b"".join(struct.pack(">h", len(topic)) + topic for topic in raw)
-    return struct.pack(">hi", 0, len(raw)) + named + struct.pack(">i", -1)
+    return encode_subscription(Subscription(topics))
 
 
 class Rig:
-    """Members go by short names: ``join("m")`` asks under the id that m was given last."""
-
     def __init__(self, group: Group | None = None, **limits: Any) -> None:
         self.now_ms = 0.0
         self.limits = GroupLimits(**{"initial_rebalance_delay_ms": 0, **limits})
         self.answers: dict[str, Any] = {}
+        """Answers that the test has not looked at, by token."""
         self.ids: dict[str, str] = {}
+        """The member ids, by name."""
         self.appends: list[Append] = []
+        """The appends that are not settled."""
         self._count = itertools.count(1)
         self.group = group or Group("g", self.limits, self.moment(), self.new_id)
 
@@ -72,58 +76,68 @@ class Rig:
                 self.ids[token] = response.member_id
 
     def answer(self, token: str) -> Any:
-        """What was answered, or None while it waits."""
+        """The answer, or None while the request waits."""
         return self.answers.pop(token, None)
 
     def error(self, token: str) -> ErrorCode | None:
         response = self.answer(token)
         return None if response is None else ErrorCode(response.error_code)
 
-    def join_request(self, name: str, **values: Any) -> JoinGroupRequest:
-        protocols = values.pop("protocols", {"range": subscription("t")})
-        return JoinGroupRequest(
-            **{
-                "group_id": "g",
-                "session_timeout_ms": 10_000,
-                "rebalance_timeout_ms": 30_000,
-                "member_id": self.ids.get(name, ""),
-                "protocol_type": "consumer",
-                "protocols": [JoinGroupRequestProtocol(name=n, metadata=m) for n, m in protocols.items()],
-                **values,
-            }
-        )
+    def settle(self, error: ErrorCode = ErrorCode.NONE, base_offset: int = 1) -> None:
+        """Report the outcome of the oldest append."""
+        append = self.appends.pop(0)
+        assert append.number is not None
+        self.do(self.group.appended(append.number, error, base_offset, self.moment()))
+
+    def stored(self) -> GroupMetadataValue:
+        """The generation in the last append."""
+        (record,) = self.appends[-1].records
+        assert isinstance(record, GroupRecord)
+        assert record.value is not None
+        return record.value
+
+    def pass_time(self, ms: float) -> None:
+        """Tick at each deadline, as a broker does."""
+        end_ms = self.now_ms + ms
+        while self.group.next_deadline_ms <= end_ms:
+            self.now_ms = max(self.group.next_deadline_ms, self.now_ms)
+            self.do(self.group.tick(self.moment()))
+        self.now_ms = end_ms
+
+    # ---- requests; keyword arguments replace their fields
 
     def join(self, name: str, options: JoinOptions = OLD_CLIENT, token: str = "", **values: Any) -> None:
-        request = self.join_request(name, **values)
+        protocols = values.pop("protocols", {"range": subscription("t")})
+        fields = {
+            "group_id": "g",
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 30_000,
+            "member_id": self.ids.get(name, ""),
+            "protocol_type": "consumer",
+            "protocols": [JoinGroupRequestProtocol(name=n, metadata=m) for n, m in protocols.items()],
+        }
         client = Client(f"client-{name}", "/10.0.0.1")
+        request = JoinGroupRequest(**{**fields, **values})
         self.do(self.group.join(request, client, token or name, self.moment(), options))
 
+    def _caller(self, name: str) -> dict[str, Any]:
+        return {
+            "group_id": "g",
+            "generation_id": self.group.generation_id,
+            "member_id": self.ids.get(name, name),
+        }
+
     def sync(self, name: str, token: str = "", **values: Any) -> None:
-        given = values.pop("given", {})
+        """``given`` maps names to assignments."""
         assignments = [
-            SyncGroupRequestAssignment(member_id=self.ids.get(who, who), assignment=what)
-            for who, what in given.items()
+            SyncGroupRequestAssignment(member_id=self.ids.get(member, member), assignment=assignment)
+            for member, assignment in values.pop("given", {}).items()
         ]
-        request = SyncGroupRequest(
-            **{
-                "group_id": "g",
-                "generation_id": self.group.generation_id,
-                "member_id": self.ids.get(name, name),
-                "assignments": assignments,
-                **values,
-            }
-        )
+        request = SyncGroupRequest(**{**self._caller(name), "assignments": assignments, **values})
         self.do(self.group.sync(request, token or name, self.moment()))
 
     def heartbeat(self, name: str, **values: Any) -> ErrorCode:
-        request = HeartbeatRequest(
-            **{
-                "group_id": "g",
-                "generation_id": self.group.generation_id,
-                "member_id": self.ids.get(name, name),
-                **values,
-            }
-        )
+        request = HeartbeatRequest(**{**self._caller(name), **values})
         return self.group.heartbeat(request, self.moment())
 
     def leave(self, *names: str) -> list[ErrorCode]:
@@ -131,56 +145,34 @@ class Rig:
         self.do(self.group.leave(leaving, "leave", self.moment()))
         return [ErrorCode(member.error_code) for member in self.answers.pop("leave").members]
 
-    def commit(self, name: str, token: str = "commit", **values: Any) -> None:
-        offsets = values.pop("offsets", {TopicPartition("t", 0): self.offset(7)})
-        commit = Commit(
-            offsets,
-            **{
-                "member_id": self.ids.get(name, name),
-                "generation_id": self.group.generation_id,
-                **values,
-            },
-        )
-        self.do(self.group.commit(commit, token, self.moment()))
-
     def offset(self, number: int, metadata: str = "") -> OffsetAndMetadata:
         return OffsetAndMetadata(number, WALL_MS + int(self.now_ms), metadata=metadata)
 
-    def settle(self, error: ErrorCode = ErrorCode.NONE, base_offset: int = 1) -> None:
-        """Tell the outcome of the append that waits longest."""
-        append = self.appends.pop(0)
-        assert append.number is not None
-        self.do(self.group.appended(append.number, error, base_offset, self.moment()))
+    def commit(self, name: str, token: str = "commit", **values: Any) -> None:
+        fields = {
+            "offsets": {TopicPartition("t", 0): self.offset(7)},
+            "member_id": self.ids.get(name, name),
+            "generation_id": self.group.generation_id,
+        }
+        self.do(self.group.commit(Commit(**{**fields, **values}), token, self.moment()))
 
-    def pass_time(self, ms: float) -> None:
-        """Let the deadlines come, one by one, as a broker would."""
-        end_ms = self.now_ms + ms
-        while self.group.next_deadline_ms <= end_ms:
-            self.now_ms = max(self.group.next_deadline_ms, self.now_ms)
-            self.do(self.group.tick(self.moment()))
-        self.now_ms = end_ms
-
-    def stored(self) -> GroupMetadataValue:
-        """The generation that the last append has."""
-        (record,) = self.appends[-1].records
-        assert isinstance(record, GroupRecord)
-        assert record.value is not None
-        return record.value
+    def commit_from_outside(self, token: str = "commit", **values: Any) -> None:
+        self.commit("", token, **{"member_id": "", "generation_id": -1, **values})
 
     # ---- whole rounds
 
     def prepare(self, *names: str, **values: Any) -> None:
-        """To PreparingRebalance: all but one of the names, the first, have joined again."""
+        """To PreparingRebalance: all but the first have joined again."""
         self.stable(*names, **values)
         for name in names[1:]:
             self.join(name, protocols={"range": subscription("t", "more")})
 
     def complete(self, *names: str, **values: Any) -> None:
-        """To CompletingRebalance, with the first as leader; nobody has asked for its assignment."""
+        """To CompletingRebalance, with the first as leader; no member has sent its SyncGroup."""
         for name in names:
             self.join(name, **values.get(name, {}))
         for name in names:
-            # Whose JoinGroup does not wait was told of an earlier generation.
+            # A JoinGroup that does not wait was answered for an earlier generation.
             if self.state is GroupState.PREPARING_REBALANCE and self.answer(name) is not None:
                 self.join(name, **values.get(name, {}))
         for name in names:
@@ -188,11 +180,11 @@ class Rig:
         assert self.state is GroupState.COMPLETING_REBALANCE
 
     def stable(self, *names: str, **values: Any) -> None:
-        """To Stable: each is given its own name."""
+        """To Stable: the assignment of each member is its own name."""
         self.complete(*names, **values)
         for name in names:
             static = values.get(name, {}).get("group_instance_id")
-            self.sync(name, given={who: who.encode() for who in names}, group_instance_id=static)
+            self.sync(name, given={other: other.encode() for other in names}, group_instance_id=static)
         self.settle()
         for name in names:
             assert self.answer(name).assignment == name.encode()

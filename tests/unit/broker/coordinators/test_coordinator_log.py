@@ -97,7 +97,7 @@ class Rig:
         assert self.log.enqueue(records or (committed(name),), self.settled(name))
 
 
-def test_it_is_written_with_all_acks_and_fenced_by_the_epoch_since_which_it_leads() -> None:
+def test_appends_have_acks_all_and_the_leader_epoch_of_the_shard() -> None:
     rig = Rig()
     rig.enqueue("a")
     rig.log.flush()
@@ -108,7 +108,7 @@ def test_it_is_written_with_all_acks_and_fenced_by_the_epoch_since_which_it_lead
     assert rig.outcomes == [("a", ErrorCode.NONE, 100)]
 
 
-def test_what_gathers_while_a_batch_is_under_way_becomes_the_next_one() -> None:
+def test_appends_queued_while_a_batch_is_in_flight_become_the_next_batch() -> None:
     rig = Rig()
     rig.enqueue("a")
     rig.log.flush()
@@ -119,7 +119,7 @@ def test_what_gathers_while_a_batch_is_under_way_becomes_the_next_one() -> None:
     rig.replicas.settle()
     assert rig.replicas.batches[1] == [committed("b", 1), committed("b", 2), committed("c")]
     rig.replicas.settle()
-    # Each is told where its own first record stands.
+    # Each gets the offset of its own first record.
     assert rig.outcomes == [
         ("a", ErrorCode.NONE, 100),
         ("b", ErrorCode.NONE, 101),
@@ -127,7 +127,7 @@ def test_what_gathers_while_a_batch_is_under_way_becomes_the_next_one() -> None:
     ]
 
 
-def test_an_error_is_told_to_all_of_the_batch_and_the_next_goes_on() -> None:
+def test_all_appends_of_a_batch_get_its_error_and_the_next_batch_is_written() -> None:
     rig = Rig()
     rig.enqueue("a")
     rig.enqueue("b")
@@ -142,7 +142,7 @@ def test_an_error_is_told_to_all_of_the_batch_and_the_next_goes_on() -> None:
     assert rig.outcomes[2][:2] == ("c", ErrorCode.NONE)
 
 
-def test_a_batch_is_no_larger_than_the_topic_takes_unless_one_append_alone_is() -> None:
+def test_a_batch_is_within_the_limit_unless_a_single_append_exceeds_it() -> None:
     rig = Rig(max_batch_bytes=400)
     rig.replicas.at_once = True
     for name in ("a", "b"):
@@ -159,7 +159,7 @@ def test_a_batch_is_no_larger_than_the_topic_takes_unless_one_append_alone_is() 
     assert [name for name, _, _ in rig.outcomes] == ["a", "b", "c", "d"]
 
 
-def test_appends_that_are_answered_at_once_and_bring_forth_others_do_not_grow_the_stack() -> None:
+def test_appends_caused_by_immediate_outcomes_do_not_grow_the_stack() -> None:
     rig = Rig()
     rig.replicas.at_once = True
     left = 5_000
@@ -176,7 +176,7 @@ def test_appends_that_are_answered_at_once_and_bring_forth_others_do_not_grow_th
     assert len(rig.replicas.batches) == 5_001
 
 
-def test_one_too_many_is_refused() -> None:
+def test_too_many_waiting_appends_are_refused() -> None:
     rig = Rig()
     for _ in range(MAX_WAITING):
         rig.enqueue("a")
@@ -221,7 +221,7 @@ def test_tombstones_are_divided_as_the_limit_requires_and_reported_once() -> Non
     assert [record for batch in rig.replicas.batches for record in batch] == tombstones
 
 
-def test_a_name_that_the_format_cannot_say_is_told_and_hinders_nobody() -> None:
+def test_a_record_that_cannot_be_encoded_fails_alone() -> None:
     rig = Rig()
     rig.replicas.at_once = True
     rig.enqueue("a")
@@ -242,7 +242,7 @@ def test_a_name_that_the_format_cannot_say_is_told_and_hinders_nobody() -> None:
     assert rig.outcomes[-1] == ("c", ErrorCode.NONE, 102)
 
 
-def test_many_threads_have_all_their_records_written_once_and_each_in_its_own_order() -> None:
+def test_records_of_many_threads_are_written_once_and_in_order() -> None:
     rig = Rig()
     rig.replicas.at_once = True
 
@@ -268,7 +268,7 @@ def fail(*_: object) -> None:
     raise ZeroDivisionError("a bug")
 
 
-def test_an_outcome_that_cannot_be_handled_keeps_no_other_from_being_told() -> None:
+def test_a_bug_in_handling_an_outcome_affects_no_other() -> None:
     rig = Rig()
     rig.replicas.at_once = True
     for records in ((committed("g" * 40_000),), (committed("a"),)):
@@ -282,7 +282,7 @@ def test_an_outcome_that_cannot_be_handled_keeps_no_other_from_being_told() -> N
 
 
 @pytest.mark.parametrize("is_answered_later", [False, True])
-def test_an_append_that_fails_is_told_once_and_the_next_is_written(
+def test_an_append_with_a_bug_is_reported_once_and_the_next_is_written(
     monkeypatch: pytest.MonkeyPatch, is_answered_later: bool
 ) -> None:
     rig = Rig()

@@ -1,4 +1,4 @@
-"""A group's answers in each of its states, and what time and failed appends do to it."""
+"""A group's answers in each state, and the effects of time and of failed appends."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 
 from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.rebalance import GroupState
+from barnabas.broker.coordinators.rebalance import NEXT_STATES, GroupState, IllegalTransition, moved
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.join_group import MemberIdentity
-from tests.support.grouping import NEW_CLIENT, Rig, subscription
+from tests.support.grouping import NEW_CLIENT, STATIC, Rig, subscription
 
 E = ErrorCode
 S = GroupState
-
-STATIC = {"group_instance_id": "i"}
 
 
 def rig_in(state: GroupState) -> Rig:
@@ -44,11 +42,11 @@ def rig_in(state: GroupState) -> Rig:
 LIVE = [S.PREPARING_REBALANCE, S.COMPLETING_REBALANCE, S.STABLE]
 
 
-# ---- who is refused, in every state
+# ---- refusals in every state
 
 
 @pytest.mark.parametrize("state", [S.EMPTY, *LIVE])
-def test_a_stranger_is_unknown(state: GroupState) -> None:
+def test_an_unknown_member_id_is_refused(state: GroupState) -> None:
     rig = rig_in(state)
     rig.join("x", member_id="stranger")
     assert rig.error("x") is E.UNKNOWN_MEMBER_ID
@@ -62,7 +60,7 @@ def test_a_stranger_is_unknown(state: GroupState) -> None:
     assert rig.appends == []
 
 
-def test_a_dead_group_sends_everybody_to_look_for_the_coordinator() -> None:
+def test_a_dead_group_answers_coordinator_not_available() -> None:
     rig = rig_in(S.DEAD)
     rig.join("x")
     assert rig.error("x") is E.COORDINATOR_NOT_AVAILABLE
@@ -143,9 +141,9 @@ def test_a_member_may_commit_until_the_next_generation_begins(state: GroupState,
 
 
 @pytest.mark.parametrize("state", [S.EMPTY, *LIVE])
-def test_who_is_no_member_may_commit_only_while_there_are_none(state: GroupState) -> None:
+def test_only_a_group_without_members_takes_commits_from_outside(state: GroupState) -> None:
     rig = rig_in(state)
-    rig.commit("x", member_id="", generation_id=-1)
+    rig.commit_from_outside()
     if state is S.EMPTY:
         rig.settle()
     expected = E.NONE if state is S.EMPTY else E.UNKNOWN_MEMBER_ID
@@ -155,7 +153,7 @@ def test_who_is_no_member_may_commit_only_while_there_are_none(state: GroupState
 # ---- SyncGroup
 
 
-def test_members_wait_for_the_leaders_assignment_and_for_its_being_stored() -> None:
+def test_members_wait_until_the_leaders_assignment_is_stored() -> None:
     rig = rig_in(S.COMPLETING_REBALANCE)
     rig.sync("n")
     rig.sync("m", given={"m": b"1", "n": b"2", "s": b"3", "nobody": b"4"})
@@ -179,7 +177,7 @@ def test_members_wait_for_the_leaders_assignment_and_for_its_being_stored() -> N
     assert rig.answer("s").assignment == b"3"
 
 
-def test_a_member_that_the_leader_leaves_out_is_given_nothing() -> None:
+def test_a_member_without_an_assignment_from_the_leader_gets_an_empty_one() -> None:
     rig = rig_in(S.COMPLETING_REBALANCE)
     rig.sync("m", given={"m": b"all"})
     rig.settle()
@@ -187,7 +185,7 @@ def test_a_member_that_the_leader_leaves_out_is_given_nothing() -> None:
     assert rig.answer("n").assignment == b""
 
 
-def test_a_leader_that_asks_twice_does_not_assign_twice() -> None:
+def test_a_leader_that_retries_its_sync_does_not_assign_again() -> None:
     rig = rig_in(S.COMPLETING_REBALANCE)
     rig.sync("m", token="first", given={"m": b"1"})
     rig.sync("m", token="second", given={"m": b"2"})
@@ -207,14 +205,14 @@ def test_a_sync_of_another_protocol_is_inconsistent(wrong: dict[str, str]) -> No
         assert rig.error("m") is E.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_a_sync_while_a_rebalance_is_prepared_is_told_to_join_again() -> None:
+def test_a_sync_while_a_rebalance_is_prepared_is_refused() -> None:
     rig = rig_in(S.PREPARING_REBALANCE)
     rig.sync("m")
     assert rig.error("m") is E.REBALANCE_IN_PROGRESS
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         (E.UNKNOWN_TOPIC_OR_PARTITION, E.COORDINATOR_NOT_AVAILABLE),
         (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_NOT_AVAILABLE),
@@ -226,14 +224,16 @@ def test_a_sync_while_a_rebalance_is_prepared_is_told_to_join_again() -> None:
         (E.CORRUPT_MESSAGE, E.CORRUPT_MESSAGE),
     ],
 )
-def test_an_assignment_that_could_not_be_stored_begins_anew(error: ErrorCode, told: ErrorCode) -> None:
+def test_an_assignment_that_could_not_be_stored_begins_another_rebalance(
+    error: ErrorCode, expected: ErrorCode
+) -> None:
     rig = rig_in(S.COMPLETING_REBALANCE)
     rig.sync("n")
     rig.sync("m", given={"m": b"1"})
     rig.settle(error)
     for name in ("m", "n"):
         response = rig.answer(name)
-        assert (response.error_code, response.assignment) == (told, b"")
+        assert (response.error_code, response.assignment) == (expected, b"")
         assert (response.protocol_type, response.protocol_name) == (None, None)
     assert rig.state is S.PREPARING_REBALANCE
 
@@ -254,7 +254,7 @@ def test_the_outcome_of_an_earlier_generation_changes_nothing(error: ErrorCode) 
     assert rig.answer("m") is None
 
 
-def test_an_outcome_is_taken_once() -> None:
+def test_an_append_is_settled_once() -> None:
     rig = rig_in(S.COMPLETING_REBALANCE)
     rig.sync("m", given={})
     number = rig.appends[0].number
@@ -268,7 +268,7 @@ def test_an_outcome_is_taken_once() -> None:
 
 
 @pytest.mark.parametrize("state", [S.COMPLETING_REBALANCE, S.STABLE])
-def test_a_member_that_is_silent_for_its_session_is_dropped(state: GroupState) -> None:
+def test_a_member_without_heartbeats_for_its_session_is_removed(state: GroupState) -> None:
     rig = rig_in(state)
     rig.pass_time(9_000)
     assert rig.heartbeat("m") is E.NONE
@@ -302,7 +302,7 @@ def test_a_member_that_waits_to_join_is_alive() -> None:
     assert [rig.error(name) for name in ("m", "n", "s")] == [E.NONE] * 3
 
 
-def test_who_does_not_join_in_time_is_dropped_and_another_one_leads() -> None:
+def test_a_leader_that_does_not_join_in_time_is_replaced() -> None:
     rig = rig_in(S.PREPARING_REBALANCE)
     generation_id = rig.group.generation_id
     for _ in range(10):
@@ -320,7 +320,7 @@ def test_who_does_not_join_in_time_is_dropped_and_another_one_leads() -> None:
     assert rig.heartbeat("m") is E.UNKNOWN_MEMBER_ID
 
 
-def test_who_joins_but_does_not_ask_for_its_assignment_is_dropped() -> None:
+def test_members_that_do_not_send_their_sync_in_time_are_removed() -> None:
     rig = rig_in(S.COMPLETING_REBALANCE)
     rig.sync("m", given={})
     rig.settle()
@@ -336,7 +336,7 @@ def test_who_joins_but_does_not_ask_for_its_assignment_is_dropped() -> None:
     assert rig.heartbeat("n") is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_new_member_that_waits_for_five_minutes_is_given_up() -> None:
+def test_a_new_member_that_waits_for_five_minutes_is_removed() -> None:
     rig = rig_in(S.STABLE)
     rig.join("m", rebalance_timeout_ms=600_000)
     rig.join("x")
@@ -351,7 +351,7 @@ def test_a_new_member_that_waits_for_five_minutes_is_given_up() -> None:
     assert rig.error("x") is E.UNKNOWN_MEMBER_ID
 
 
-def test_static_members_alone_that_do_not_come_are_waited_for_until_their_sessions_end() -> None:
+def test_a_rebalance_waits_for_static_members_until_their_sessions_expire() -> None:
     rig = Rig()
     static = {"group_instance_id": "i", "session_timeout_ms": 100_000, "rebalance_timeout_ms": 10_000}
     rig.stable("m", "s", m={"rebalance_timeout_ms": 10_000}, s=static)
@@ -375,7 +375,7 @@ def test_a_tick_before_its_time_does_nothing() -> None:
 # ---- leaving
 
 
-def test_those_who_leave_make_the_others_share_anew() -> None:
+def test_a_member_that_leaves_begins_a_rebalance() -> None:
     rig = rig_in(S.STABLE)
     assert rig.leave("n", "n") == [E.NONE, E.UNKNOWN_MEMBER_ID]
     assert rig.state is S.PREPARING_REBALANCE
@@ -396,7 +396,7 @@ def test_a_static_member_can_be_removed_by_its_instance_id() -> None:
 
 
 @pytest.mark.parametrize("state", LIVE)
-def test_when_all_have_left_the_group_is_empty_and_stored_so(state: GroupState) -> None:
+def test_a_group_that_all_members_left_is_stored_as_empty(state: GroupState) -> None:
     rig = rig_in(state)
     before = rig.group.generation_id
     assert rig.leave("m", "n", "s") == [E.NONE] * 3
@@ -408,7 +408,7 @@ def test_when_all_have_left_the_group_is_empty_and_stored_so(state: GroupState) 
     assert rig.state is S.EMPTY
 
 
-def test_who_waits_and_leaves_is_told_so() -> None:
+def test_the_waiting_request_of_a_leaving_member_is_refused() -> None:
     rig = rig_in(S.PREPARING_REBALANCE)
     assert rig.leave("n") == [E.NONE]
     assert rig.error("n") is E.UNKNOWN_MEMBER_ID
@@ -422,7 +422,7 @@ def test_who_waits_and_leaves_is_told_so() -> None:
 
 
 @pytest.mark.parametrize("state", LIVE)
-def test_an_unloaded_group_tells_whoever_waits(state: GroupState) -> None:
+def test_an_unloaded_group_refuses_waiting_requests(state: GroupState) -> None:
     rig = rig_in(state)
     if state is S.COMPLETING_REBALANCE:
         rig.sync("m", given={})
@@ -449,7 +449,7 @@ def loaded(rig: Rig, epoch: int = 0, **limits: Any) -> Rig:
     return again
 
 
-def test_a_loaded_group_goes_on_where_it_was() -> None:
+def test_a_loaded_group_continues_its_generation() -> None:
     rig = rig_in(S.COMPLETING_REBALANCE)
     rig.sync("m", given={"m": b"1", "n": b"2", "s": b"3"})
     again = loaded(rig)
@@ -464,7 +464,7 @@ def test_a_loaded_group_goes_on_where_it_was() -> None:
     assert (again.state, again.group.member_count) == (S.EMPTY, 0)
 
 
-def test_a_group_of_before_its_members_left_is_loaded_empty() -> None:
+def test_a_group_without_members_is_loaded_empty() -> None:
     rig = rig_in(S.STABLE)
     rig.leave("m", "n", "s")
     again = loaded(rig)
@@ -473,7 +473,7 @@ def test_a_group_of_before_its_members_left_is_loaded_empty() -> None:
     assert again.answer("m").generation_id == rig.group.generation_id + 1
 
 
-def test_a_group_that_is_loaded_too_large_is_called_together() -> None:
+def test_a_group_that_is_loaded_too_large_rebalances() -> None:
     rig = rig_in(S.COMPLETING_REBALANCE)
     rig.sync("m", given={})
     again = loaded(rig, max_size=2)
@@ -503,7 +503,7 @@ def test_two_coordinators_never_begin_the_same_generation() -> None:
             again.leave("x")
 
 
-# ---- what operators see
+# ---- requests of operators
 
 
 def test_a_group_is_described_with_assignments_only_while_it_is_stable() -> None:
@@ -545,3 +545,29 @@ def test_other_protocol_types_are_carried_as_they_are() -> None:
     assert rig.group.describe().members[0].member_metadata == b"\x00\xff opaque"
     rig.join("m", NEW_CLIENT)
     assert rig.error("m") is E.INCONSISTENT_GROUP_PROTOCOL
+
+
+# ---- the table of states
+
+
+@pytest.mark.parametrize("state", GroupState)
+@pytest.mark.parametrize("target", GroupState)
+def test_a_move_is_in_the_table_or_raises(state: GroupState, target: GroupState) -> None:
+    if target in NEXT_STATES[state]:
+        assert moved("g", state, target) is target
+    else:
+        with pytest.raises(IllegalTransition, match=f"'g' cannot go from {state.value} to {target.value}"):
+            moved("g", state, target)
+
+
+def test_the_table_is_kafkas() -> None:
+    # The inverse of the sets of previous states in Kafka's coordinator; there Dead may die again.
+    previous = {
+        S.EMPTY: {S.PREPARING_REBALANCE},
+        S.PREPARING_REBALANCE: {S.STABLE, S.COMPLETING_REBALANCE, S.EMPTY},
+        S.COMPLETING_REBALANCE: {S.PREPARING_REBALANCE},
+        S.STABLE: {S.COMPLETING_REBALANCE},
+        S.DEAD: {S.STABLE, S.PREPARING_REBALANCE, S.COMPLETING_REBALANCE, S.EMPTY},
+    }
+    for target, states in previous.items():
+        assert {state for state in GroupState if target in NEXT_STATES[state]} == states

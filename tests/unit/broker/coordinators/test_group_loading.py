@@ -1,4 +1,4 @@
-"""Loading: the last record of each key counts, over many segments; what is not understood is ignored."""
+"""Loading: the last record of each key counts, over many segments; unreadable records are ignored."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STORED = GroupMetadataValue(protocol_type="consumer", generation=3, current_stat
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Log]:
-    """Of small segments."""
+    """A log of small segments."""
     log = Log.open(PARTITION, tmp_path / "offsets-0", LogConfig(segment_bytes=2_000), now_ms=0)
     yield log
     log.abandon()
@@ -76,7 +76,7 @@ def test_the_last_record_of_each_key_counts_over_many_segments(log: Log) -> None
     }
 
 
-def test_a_group_of_which_only_tombstones_are_left_is_none(log: Log) -> None:
+def test_a_group_with_only_tombstones_is_not_loaded(log: Log) -> None:
     write(log, GroupRecord("a", STORED), offset("a", 1))
     write(log, GroupRecord("a", None), offset("a", None), offset("never", None))
     assert load(log) == {}
@@ -84,19 +84,19 @@ def test_a_group_of_which_only_tombstones_are_left_is_none(log: Log) -> None:
     assert load(log) == {"a": LoadedGroup(None, [LoadedOffset(TOPIC, OffsetAndMetadata(2, 1_000), 5)])}
 
 
-def test_it_begins_at_the_start_of_the_log(log: Log) -> None:
+def test_loading_begins_at_the_log_start_offset(log: Log) -> None:
     write(log, offset("a", 1))
     write(log, offset("b", 2))
     log.increment_log_start_offset(1)
     assert list(load(log)) == ["b"]
 
 
-def test_it_ends_when_it_is_no_longer_wanted(log: Log) -> None:
+def test_loading_ends_when_it_is_no_longer_wanted(log: Log) -> None:
     write(log, offset("a", 1))
     assert last_records(log, lambda: False) is None
 
 
-def test_transactional_batches_are_left_out(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+def test_transactional_batches_are_ignored(log: Log, caplog: pytest.LogCaptureFixture) -> None:
     write(log, offset("a", 1))
     builder = RecordBatchBuilder()
     builder.append(*to_bytes(offset("a", 2)), None, 0)
@@ -113,12 +113,12 @@ def test_transactional_batches_are_left_out(log: Log, caplog: pytest.LogCaptureF
     assert "transactional batch at 1" in caplog.text
 
 
-def test_unreadable_records_are_reported_but_not_without_end(
+def test_a_limited_number_of_unreadable_records_is_reported(
     log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     strange = [(b"\x00\x09%d" % number, b"value") for number in range(MAX_REPORTED + 5)]
     key, value = to_bytes(offset("a", 1))
-    # A key with bytes that belong to nothing, and a value of a later version.
+    # A key with surplus bytes, and a value of a later version.
     strange += [(key[:-4] + b"x" + key[-4:], value), (key[:-1] + b"\x05", b"\x00\x63" + bytes(30))]
     append_batches(log, build_batch([*strange, (key, value)]))
     with caplog.at_level(logging.WARNING):
@@ -146,7 +146,7 @@ def test_a_damaged_batch_ends_the_loading(log: Log) -> None:
     assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_the_collector_rests_while_groups_are_loaded_and_no_longer() -> None:
+def test_the_garbage_collector_is_off_only_while_groups_are_loaded() -> None:
     assert gc.isenabled()
     with without_collection():
         assert not gc.isenabled()

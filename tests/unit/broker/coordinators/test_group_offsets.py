@@ -1,4 +1,4 @@
-"""Committed offsets: what counts when, what is refused, what expires, what a deletion leaves behind."""
+"""Committed offsets: when they become valid, expire, are refused and are deleted."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def committed(
 
 
 def store(rig: Rig, *partitions: TopicPartition) -> None:
-    """Commit from outside, while there are no members."""
+    """Commit while there are no members."""
     offsets = {partition: rig.offset(7) for partition in partitions}
-    rig.commit("", member_id="", generation_id=-1, offsets=offsets)
+    rig.commit_from_outside(offsets=offsets)
     rig.settle()
     assert set(rig.answer("commit").values()) == {E.NONE}
 
 
 def tombstones(rig: Rig) -> set[TopicPartition | str]:
-    """What the last append removes."""
+    """The partitions in the last append, which has only tombstones; "group" for the group's."""
     append = rig.appends.pop()
     assert append.number is None
     assert all(record.value is None for record in append.records)
     return {record.partition if isinstance(record, OffsetRecord) else "group" for record in append.records}
 
 
-def test_a_commit_counts_when_it_is_replicated() -> None:
+def test_a_commit_is_valid_when_it_is_replicated() -> None:
     rig = Rig()
     rig.stable("m")
     value = OffsetAndMetadata(7, WALL_MS, leader_epoch=3, metadata="note")
@@ -64,7 +64,7 @@ def test_a_commit_counts_when_it_is_replicated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "answer"),
     [
         (E.UNKNOWN_TOPIC_OR_PARTITION, E.COORDINATOR_NOT_AVAILABLE),
         (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_NOT_AVAILABLE),
@@ -76,41 +76,41 @@ def test_a_commit_counts_when_it_is_replicated() -> None:
         (E.REQUEST_TIMED_OUT, E.REQUEST_TIMED_OUT),
     ],
 )
-def test_a_commit_that_fails_changes_nothing(error: ErrorCode, told: ErrorCode) -> None:
+def test_a_commit_that_fails_changes_nothing(error: ErrorCode, answer: ErrorCode) -> None:
     rig = Rig()
     store(rig, T0)
-    rig.commit("", member_id="", generation_id=-1, offsets={T0: rig.offset(9)})
+    rig.commit_from_outside(offsets={T0: rig.offset(9)})
     rig.settle(error)
-    assert rig.answer("commit") == {T0: told}
+    assert rig.answer("commit") == {T0: answer}
     assert committed(rig, require_stable=True) == (7, E.NONE)
 
 
 def test_metadata_that_is_too_large_is_refused_and_the_rest_is_taken() -> None:
     rig = Rig(max_offset_metadata_bytes=4)
     offsets = {T0: rig.offset(1, "four"), T1: rig.offset(2, "fünf"), U0: rig.offset(3)}
-    rig.commit("", member_id="", generation_id=-1, offsets=offsets)
+    rig.commit_from_outside(offsets=offsets)
     assert [record.partition for record in rig.appends[0].records if isinstance(record, OffsetRecord)] == [
         T0,
         U0,
     ]
     rig.settle()
     assert rig.answer("commit") == {T0: E.NONE, T1: E.OFFSET_METADATA_TOO_LARGE, U0: E.NONE}
-    rig.commit("", member_id="", generation_id=-1, offsets={T1: rig.offset(2, "three")})
+    rig.commit_from_outside(offsets={T1: rig.offset(2, "three")})
     assert rig.answer("commit") == {T1: E.OFFSET_METADATA_TOO_LARGE}
     assert rig.appends == []
 
 
 def test_a_commit_of_nothing_is_answered_with_nothing() -> None:
     rig = Rig()
-    rig.commit("", member_id="", generation_id=-1, offsets={})
+    rig.commit_from_outside(offsets={})
     assert rig.answer("commit") == {}
 
 
-def test_the_later_record_wins_in_whichever_order_the_outcomes_come() -> None:
+def test_the_later_record_wins_in_any_order_of_outcomes() -> None:
     for order in ([0, 1], [1, 0]):
         rig = Rig()
         for number in (1, 2):
-            rig.commit("", f"c{number}", member_id="", generation_id=-1, offsets={T0: rig.offset(number)})
+            rig.commit_from_outside(f"c{number}", offsets={T0: rig.offset(number)})
         appends = [rig.appends[place] for place in order]
         for append, place in zip(appends, order, strict=True):
             assert append.number is not None
@@ -121,10 +121,10 @@ def test_the_later_record_wins_in_whichever_order_the_outcomes_come() -> None:
         assert committed(rig) == (2, E.NONE)
 
 
-def test_what_is_removed_while_a_commit_is_on_its_way_stays_removed() -> None:
+def test_an_offset_removed_while_a_commit_is_in_flight_stays_removed() -> None:
     rig = Rig()
     store(rig, U0)
-    rig.commit("", member_id="", generation_id=-1, offsets={T0: rig.offset(1)})
+    rig.commit_from_outside(offsets={T0: rig.offset(1)})
     deletion = rig.group.delete_offsets([T0], rig.moment())
     assert deletion.partitions == {T0: E.NONE}
     rig.do(deletion.effects)
@@ -137,7 +137,7 @@ def test_what_is_removed_while_a_commit_is_on_its_way_stays_removed() -> None:
 # ---- deleting
 
 
-def test_offsets_of_topics_that_are_read_cannot_be_deleted() -> None:
+def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:
     rig = Rig()
     store(rig, T0, U0)
     rig.stable("m")
@@ -153,7 +153,7 @@ def test_offsets_of_topics_that_are_read_cannot_be_deleted() -> None:
     assert (committed(rig), committed(rig, U0)) == ((7, E.NONE), (-1, E.NONE))
 
 
-def test_what_cannot_be_understood_may_be_read() -> None:
+def test_an_unreadable_subscription_may_be_for_any_topic() -> None:
     rig = Rig()
     rig.stable("m", m={"protocols": {"range": b"?"}})
     assert rig.group.delete_offsets([U0], rig.moment()).partitions == {U0: E.GROUP_SUBSCRIBED_TO_TOPIC}
@@ -172,7 +172,7 @@ def test_offsets_of_other_groups_are_deleted_only_while_they_are_empty() -> None
 
 
 @pytest.mark.parametrize("had_members", [True, False])
-def test_a_deleted_group_leaves_tombstones_alone(had_members: bool) -> None:
+def test_a_deleted_group_leaves_only_tombstones(had_members: bool) -> None:
     rig = Rig()
     if had_members:
         rig.stable("m")
@@ -180,7 +180,7 @@ def test_a_deleted_group_leaves_tombstones_alone(had_members: bool) -> None:
         rig.leave("m")
         rig.settle()
     store(rig, T0, U0)
-    rig.commit("", member_id="", generation_id=-1, offsets={T1: rig.offset(1)})
+    rig.commit_from_outside(offsets={T1: rig.offset(1)})
     error, effects = rig.group.delete(rig.moment())
     rig.do(effects)
     assert (error, rig.group.is_dead) == (E.NONE, True)
@@ -200,7 +200,7 @@ def expire(rig: Rig, after_ms: float) -> set[TopicPartition | str]:
     return tombstones(rig) if rig.appends else set()
 
 
-def test_offsets_of_a_group_without_members_expire_from_when_it_became_empty() -> None:
+def test_the_retention_of_a_group_without_members_counts_since_it_became_empty() -> None:
     rig = Rig()
     store(rig, T0)
     rig.stable("m")
@@ -213,7 +213,7 @@ def test_offsets_of_a_group_without_members_expire_from_when_it_became_empty() -
     assert rig.group.is_dead
 
 
-def test_offsets_of_who_only_stores_them_expire_each_from_its_commit() -> None:
+def test_the_retention_of_a_group_that_only_stores_offsets_counts_since_each_commit() -> None:
     rig = Rig()
     store(rig, T0)
     rig.now_ms += 1_000
@@ -224,7 +224,7 @@ def test_offsets_of_who_only_stores_them_expire_each_from_its_commit() -> None:
     assert rig.group.is_dead
 
 
-def test_a_consumer_group_loses_only_offsets_of_topics_that_it_does_not_read() -> None:
+def test_a_consumer_group_loses_only_offsets_of_other_topics() -> None:
     rig = Rig()
     store(rig, T0, U0)
     rig.stable("m")
@@ -235,41 +235,41 @@ def test_a_consumer_group_loses_only_offsets_of_topics_that_it_does_not_read() -
     assert expire(rig, RETENTION_MS) == set()
 
 
-def test_groups_of_other_types_keep_all_while_they_have_members() -> None:
+def test_groups_of_other_types_keep_all_offsets_while_they_have_members() -> None:
     rig = Rig()
     store(rig, T0)
     rig.stable("w", w={"protocol_type": "connect", "protocols": {"eager": b""}})
     assert expire(rig, 10 * RETENTION_MS) == set()
 
 
-def test_an_offset_with_a_retention_of_its_own_expires_by_that() -> None:
+def test_an_offset_with_its_own_expiry_obeys_it() -> None:
     rig = Rig()
     value = OffsetAndMetadata(7, WALL_MS, expire_timestamp_ms=WALL_MS + 10)
-    rig.commit("", member_id="", generation_id=-1, offsets={T0: value, U0: rig.offset(1)})
+    rig.commit_from_outside(offsets={T0: value, U0: rig.offset(1)})
     rig.settle()
     assert expire(rig, 9) == set()
     assert expire(rig, 1) == {T0}
 
 
-def test_what_is_about_to_be_committed_again_does_not_expire() -> None:
+def test_an_offset_with_a_commit_in_flight_does_not_expire() -> None:
     rig = Rig()
     store(rig, T0)
     rig.now_ms += 2 * RETENTION_MS
-    rig.commit("", member_id="", generation_id=-1, offsets={T0: rig.offset(9)})
+    rig.commit_from_outside(offsets={T0: rig.offset(9)})
     rig.do(rig.group.expire_offsets(rig.moment(), RETENTION_MS))
     rig.settle()
     assert committed(rig) == (9, E.NONE)
     assert rig.appends == []
 
 
-def test_an_empty_group_that_somebody_is_about_to_join_lives() -> None:
+def test_an_empty_group_with_a_pending_member_stays() -> None:
     rig = Rig()
     rig.join("m", NEW_CLIENT)
     assert expire(rig, 0) == set()
     assert not rig.group.is_dead
 
 
-def test_offsets_of_deleted_topics_go() -> None:
+def test_offsets_of_deleted_topics_are_removed() -> None:
     rig = Rig()
     store(rig, T0, U0)
     rig.stable("m")

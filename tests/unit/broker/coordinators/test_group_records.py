@@ -1,4 +1,4 @@
-"""The records of the offsets topic: Kafka's bytes, and what cannot be read is refused by name."""
+"""The records of the offsets topic: Kafka's bytes, and refusals of unreadable ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ GROUP = GroupMetadataValue(
 
 
 @pytest.mark.parametrize("length", [0, 1, 63, 64, 126, 127, 5_000])
-def test_an_offset_tells_its_topics_id_in_the_flexible_version(length: int) -> None:
+def test_an_offset_has_its_topic_id_in_the_flexible_version(length: int) -> None:
     topic_id = TopicId(uuid.UUID(int=0xABCDEF))
     value = OffsetAndMetadata(
         42, 1_700, LeaderEpoch(5), "ä" * (length // 2) + "m" * (length % 2), topic_id=topic_id
@@ -78,7 +78,7 @@ def test_an_offset_is_written_as_kafka_3_9_writes_it() -> None:
     )
 
 
-def test_an_offset_that_says_when_it_expires_is_written_in_version_1() -> None:
+def test_an_offset_with_an_expiry_is_written_in_version_1() -> None:
     key, data = to_bytes(OffsetRecord("g", NAME, OffsetAndMetadata(42, 1_700, LeaderEpoch(5), "", 1_800)))
     assert data == b"\x00\x01" + struct.pack(">q", 42) + text("") + struct.pack(">qq", 1_700, 1_800)
     # As in Kafka: that version has no room for the epoch.
@@ -178,7 +178,7 @@ def test_a_value_of_an_unknown_version_is_refused() -> None:
         from_bytes(GROUP_KEY, b"\x00\x09" + bytes(40))
 
 
-def test_bytes_that_end_too_early_are_refused_wherever_they_end() -> None:
+def test_truncated_bytes_are_refused() -> None:
     for record in (
         OffsetRecord("g", NAME, OffsetAndMetadata(1, 1, metadata="meta")),
         GroupRecord("g", GROUP),

@@ -1,4 +1,4 @@
-"""The offsets topic is made as the settings say, and a group's partition is the one that Kafka chooses."""
+"""The offsets topic has its settings, and a group has the same partition as in Kafka."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_hash_is_javas(text: str, hashed: int) -> None:
     assert java_hash(text) == hashed
 
 
-def test_the_hash_that_has_no_positive_twin_counts_as_zero() -> None:
+def test_the_hash_without_a_positive_counterpart_counts_as_zero() -> None:
     assert partition_of("polygenelubricants", 50) == 0
 
 

@@ -1,4 +1,4 @@
-"""JoinGroup: who is let in, which protocol wins, and static members that come back."""
+"""JoinGroup: new members, the choice of the protocol, and static members that come back."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from barnabas.broker.coordinators.group_effects import JoinOptions
 from barnabas.broker.coordinators.members import MAX_PENDING_MEMBERS
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
-from tests.support.grouping import NEW_CLIENT, OLD_CLIENT, Rig, subscription
+from tests.support.grouping import NEW_CLIENT, OLD_CLIENT, STATIC, Rig, subscription
 
 E = ErrorCode
 S = GroupState
-
-STATIC = {"group_instance_id": "i"}
-
 
 # ---- new members
 
 
 @pytest.mark.parametrize("session_timeout_ms", [-1, 0, 5_999, 300_001, 2**31 - 1])
-def test_a_session_outside_the_brokers_range_is_refused(session_timeout_ms: int) -> None:
+def test_a_session_timeout_outside_the_range_is_refused(session_timeout_ms: int) -> None:
     rig = Rig(max_session_timeout_ms=300_000)
     rig.join("m", session_timeout_ms=session_timeout_ms)
     assert rig.error("m") is E.INVALID_SESSION_TIMEOUT
@@ -28,21 +25,21 @@ def test_a_session_outside_the_brokers_range_is_refused(session_timeout_ms: int)
 
 
 @pytest.mark.parametrize("session_timeout_ms", [6_000, 300_000])
-def test_a_session_at_the_ends_of_the_range_is_taken(session_timeout_ms: int) -> None:
+def test_a_session_timeout_at_the_ends_of_the_range_is_accepted(session_timeout_ms: int) -> None:
     rig = Rig(max_session_timeout_ms=300_000)
     rig.join("m", session_timeout_ms=session_timeout_ms)
     assert rig.error("m") is E.NONE
 
 
 @pytest.mark.parametrize(("given", "expected"), [(-1, 10_000), (0, 10_000), (1, 1), (45_000, 45_000)])
-def test_without_a_rebalance_timeout_the_session_timeout_stands_for_it(given: int, expected: int) -> None:
+def test_the_rebalance_timeout_defaults_to_the_session_timeout(given: int, expected: int) -> None:
     rig = Rig()
     rig.join("m", rebalance_timeout_ms=given)
     rig.sync("m")
     assert rig.stored().members[0].rebalance_timeout_ms == expected
 
 
-def test_the_first_member_leads_and_is_told_what_all_said() -> None:
+def test_the_first_member_leads_and_gets_the_metadata_of_all() -> None:
     rig = Rig()
     rig.join("m", protocols={"range": b"1"})
     response = rig.answer("m")
@@ -54,7 +51,7 @@ def test_the_first_member_leads_and_is_told_what_all_said() -> None:
     ]
 
 
-def test_a_dynamic_member_is_given_an_id_to_join_with() -> None:
+def test_a_dynamic_member_gets_an_id_to_join_with() -> None:
     rig = Rig()
     rig.join("m", NEW_CLIENT)
     response = rig.answer("m")
@@ -72,7 +69,7 @@ def test_a_static_member_needs_no_second_round() -> None:
     assert response.members[0].group_instance_id == "i"
 
 
-def test_an_id_that_is_not_used_in_time_is_forgotten() -> None:
+def test_a_pending_id_expires() -> None:
     rig = Rig()
     rig.join("m", NEW_CLIENT)
     rig.pass_time(9_999)
@@ -82,7 +79,7 @@ def test_an_id_that_is_not_used_in_time_is_forgotten() -> None:
     assert rig.error("m") is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_rebalance_waits_for_ids_that_were_given_out() -> None:
+def test_a_rebalance_waits_for_pending_ids() -> None:
     rig = Rig()
     rig.stable("m")
     rig.join("x", NEW_CLIENT)
@@ -94,7 +91,7 @@ def test_a_rebalance_waits_for_ids_that_were_given_out() -> None:
     assert rig.error("x") is E.NONE
 
 
-def test_a_rebalance_goes_on_when_such_an_id_leaves_or_expires() -> None:
+def test_a_rebalance_continues_when_a_pending_id_leaves_or_expires() -> None:
     for end in ("leave", "expire"):
         rig = Rig()
         rig.stable("m")
@@ -109,7 +106,7 @@ def test_a_rebalance_goes_on_when_such_an_id_leaves_or_expires() -> None:
         assert rig.state is S.COMPLETING_REBALANCE
 
 
-def test_an_id_that_was_given_out_is_no_static_members() -> None:
+def test_a_static_member_cannot_use_a_pending_id() -> None:
     rig = Rig()
     rig.join("m", NEW_CLIENT)
     rig.answer("m")
@@ -117,7 +114,7 @@ def test_an_id_that_was_given_out_is_no_static_members() -> None:
     assert rig.error("m") is E.UNKNOWN_MEMBER_ID
 
 
-def test_ids_that_nobody_uses_take_bounded_room() -> None:
+def test_the_number_of_pending_ids_is_bounded() -> None:
     rig = Rig()
     for number in range(MAX_PENDING_MEMBERS + 5):
         rig.join(f"m{number}", NEW_CLIENT)
@@ -129,7 +126,7 @@ def test_ids_that_nobody_uses_take_bounded_room() -> None:
     assert rig.error("m5") is E.NONE
 
 
-def test_a_full_group_takes_nobody_new() -> None:
+def test_a_full_group_refuses_new_members() -> None:
     rig = Rig(max_size=2)
     rig.stable("m", "n")
     rig.join("x")
@@ -141,7 +138,7 @@ def test_a_full_group_takes_nobody_new() -> None:
     assert [rig.error("x"), rig.error("m")] == [E.NONE, E.NONE]
 
 
-def test_while_a_rebalance_is_prepared_those_who_come_first_stay() -> None:
+def test_the_first_members_to_join_a_full_group_stay() -> None:
     rig = Rig(max_size=2)
     rig.stable("m", "n")
     rig.join("m")
@@ -168,7 +165,7 @@ def test_the_first_rebalance_waits_for_latecomers_up_to_the_rebalance_timeout() 
     assert len(rig.answer("m0").members) == 5
 
 
-def test_the_first_rebalance_ends_when_nobody_more_comes() -> None:
+def test_the_first_rebalance_ends_without_latecomers() -> None:
     rig = Rig(initial_rebalance_delay_ms=3_000)
     rig.join("m")
     rig.pass_time(2_999)
@@ -177,7 +174,7 @@ def test_the_first_rebalance_ends_when_nobody_more_comes() -> None:
     assert rig.error("m") is E.NONE
 
 
-def test_who_leaves_during_the_initial_delay_leaves_an_empty_group() -> None:
+def test_a_member_that_leaves_during_the_initial_delay_leaves_an_empty_group() -> None:
     rig = Rig(initial_rebalance_delay_ms=3_000)
     rig.join("m", NEW_CLIENT)
     rig.answer("m")
@@ -199,7 +196,7 @@ def test_who_leaves_during_the_initial_delay_leaves_an_empty_group() -> None:
         (["cooperative", "sticky"], "sticky"),
     ],
 )
-def test_most_votes_among_the_protocols_that_all_know_win(mine: list[str], expected: str) -> None:
+def test_the_common_protocol_with_most_votes_wins(mine: list[str], expected: str) -> None:
     rig = Rig()
     orders = [mine, mine, ["range", "sticky"]]
     names = ["m", "n", "o"]
@@ -252,7 +249,7 @@ def test_an_empty_group_may_become_one_of_another_type() -> None:
 # ---- members that join again
 
 
-def test_a_request_that_its_client_gave_up_is_answered_when_the_next_one_comes() -> None:
+def test_a_retried_join_is_answered_when_the_next_one_arrives() -> None:
     rig = Rig()
     rig.stable("m", "n")
     rig.join("n", protocols={"range": b"new"}, token="first")
@@ -263,7 +260,7 @@ def test_a_request_that_its_client_gave_up_is_answered_when_the_next_one_comes()
     assert [m.metadata for m in rig.answer("m").members] == [subscription("t"), b"newer"]
 
 
-def test_a_member_that_missed_its_answer_is_told_again() -> None:
+def test_a_member_that_missed_its_answer_gets_it_again() -> None:
     rig = Rig()
     rig.complete("m", "n")
     for name, others in (("m", 2), ("n", 0)):
@@ -278,7 +275,7 @@ def test_a_member_that_missed_its_answer_is_told_again() -> None:
 
 
 @pytest.mark.parametrize("state", [S.COMPLETING_REBALANCE, S.STABLE])
-def test_a_member_with_something_new_to_say_begins_a_rebalance(state: GroupState) -> None:
+def test_a_member_with_new_metadata_begins_a_rebalance(state: GroupState) -> None:
     rig = Rig()
     rig.complete("m", "n")
     rig.sync("m", given={})
@@ -291,7 +288,7 @@ def test_a_member_with_something_new_to_say_begins_a_rebalance(state: GroupState
         assert rig.error("m") is E.REBALANCE_IN_PROGRESS
 
 
-def test_a_leader_that_joins_again_begins_a_rebalance_though_it_says_nothing_new() -> None:
+def test_a_leader_that_joins_again_with_the_same_metadata_begins_a_rebalance() -> None:
     rig = Rig()
     rig.stable("m", "n")
     rig.join("m")
@@ -325,7 +322,7 @@ def test_a_static_member_comes_back_without_a_rebalance(leader: str, options: Jo
         assert (response.leader, response.skip_assignment) == (rig.ids["s"], True)
         assert len(response.members) == 2
     else:
-        # An older client that leads is told of another leader, so that it does not assign.
+        # An older client that leads gets another leader, so that it does not assign.
         assert response.leader == (old_id if leader == "s" else rig.ids["m"])
         assert (response.skip_assignment, response.members) == (False, [])
     assert rig.state is S.STABLE
@@ -336,7 +333,7 @@ def test_a_static_member_comes_back_without_a_rebalance(leader: str, options: Jo
     assert rig.heartbeat("m") is E.NONE
 
 
-def test_the_old_one_that_still_waits_is_fenced() -> None:
+def test_the_waiting_join_of_a_replaced_member_is_fenced() -> None:
     rig = static_pair("m")
     rig.join("s", token="old", protocols={"range": b"new"}, **STATIC)
     assert rig.state is S.PREPARING_REBALANCE
@@ -346,7 +343,7 @@ def test_the_old_one_that_still_waits_is_fenced() -> None:
     assert [rig.error("m"), rig.error("s")] == [E.NONE, E.NONE]
 
 
-def test_the_old_one_that_waits_for_its_assignment_is_fenced_and_all_begin_anew() -> None:
+def test_the_waiting_sync_of_a_replaced_member_is_fenced_and_a_rebalance_begins() -> None:
     rig = Rig()
     rig.complete("m", "s", s=STATIC)
     rig.sync("s", token="old", **STATIC)
@@ -374,7 +371,7 @@ def test_a_static_member_that_comes_back_changed_begins_a_rebalance(protocols: d
     assert rig.appends == []
 
 
-def test_a_static_member_whose_return_cannot_be_stored_has_not_come() -> None:
+def test_a_return_that_cannot_be_stored_is_undone() -> None:
     rig = static_pair("s")
     old_id = rig.ids["s"]
     rig.join("s", member_id="", session_timeout_ms=20_000, **STATIC)
@@ -391,7 +388,7 @@ def test_a_static_member_whose_return_cannot_be_stored_has_not_come() -> None:
 
 
 @pytest.mark.parametrize("error", [E.NONE, E.NOT_ENOUGH_REPLICAS])
-def test_a_rebalance_that_begins_meanwhile_takes_the_returning_member_along(error: ErrorCode) -> None:
+def test_a_rebalance_that_begins_meanwhile_includes_the_returning_member(error: ErrorCode) -> None:
     rig = static_pair("m")
     rig.join("s", member_id="", **STATIC)
     rig.join("n")
@@ -404,7 +401,7 @@ def test_a_rebalance_that_begins_meanwhile_takes_the_returning_member_along(erro
     assert {m.member_id for m in rig.answer("m").members} == {rig.ids[name] for name in ("m", "n", "s")}
 
 
-def test_a_third_one_takes_the_place_of_the_second_before_that_is_stored() -> None:
+def test_a_member_is_replaced_again_before_its_return_is_stored() -> None:
     rig = static_pair("m")
     rig.join("s", token="second", member_id="", **STATIC)
     rig.join("s", token="third", member_id="", **STATIC)

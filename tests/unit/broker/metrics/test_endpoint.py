@@ -1,4 +1,4 @@
-"""The HTTP endpoint of metrics: what it answers, and that nobody who asks can hold it up."""
+"""The HTTP endpoint of metrics: its answers, and that no client can block it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Make = Callable[..., MetricsEndpoint]
 
 class Fatal:
     def __init__(self) -> None:
-        self.told = threading.Event()
+        self.called = threading.Event()
         self.errors: list[BaseException] = []
 
     def __call__(self, error: BaseException) -> None:
         self.errors.append(error)
-        self.told.set()
+        self.called.set()
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_nothing_else_is_answered(make: Make, path: str, method: str, status: in
     assert get(make(), path, method).status == status
 
 
-def test_a_page_that_cannot_be_made_is_an_error_of_this_scrape_alone(
+def test_a_page_that_cannot_be_built_fails_only_this_scrape(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     errors = [ValueError("broken")]
@@ -114,9 +114,9 @@ def test_a_page_that_cannot_be_made_is_an_error_of_this_scrape_alone(
 
 
 @pytest.mark.parametrize("sent", [b"\x00\xff\r\n\r\n", b"GET\r\n\r\n", b"GET /" + b"x" * 100_000])
-def test_what_is_no_request_ends_its_own_connection_alone(make: Make, sent: bytes) -> None:
+def test_a_malformed_request_ends_only_its_own_connection(make: Make, sent: bytes) -> None:
     endpoint = make()
-    # What the endpoint leaves unread when it closes makes a reset of the close.
+    # Closing with unread bytes resets the connection.
     with connected(endpoint) as client, suppress(ConnectionError):
         client.sendall(sent)
         while client.recv(65_536):
@@ -124,7 +124,7 @@ def test_what_is_no_request_ends_its_own_connection_alone(make: Make, sent: byte
     assert get(endpoint).status == 200
 
 
-def test_one_scrape_too_many_is_sent_away_and_the_next_is_served(make: Make) -> None:
+def test_a_scrape_too_many_is_refused_and_the_next_is_served(make: Make) -> None:
     may_go_on, begun = threading.Event(), threading.Semaphore(0)
 
     def page() -> bytes:
@@ -150,39 +150,39 @@ def test_one_scrape_too_many_is_sent_away_and_the_next_is_served(make: Make) -> 
 
 
 def _status(endpoint: MetricsEndpoint) -> int:
-    """503 also while those before are still being taken leave of."""
+    """503 also while earlier scrapes are being closed."""
     try:
         return get(endpoint).status
     except (OSError, http.client.HTTPException):
         return 503
 
 
-def test_who_asks_slowly_is_cut_off(make: Make) -> None:
+def test_a_client_that_sends_slowly_is_closed(make: Make) -> None:
     endpoint = make(scrape_timeout_s=0.3, max_scrapes=1)
-    # What comes after the cut makes a reset of it.
+    # Bytes after the close reset the connection.
     with connected(endpoint) as client, suppress(ConnectionError):
         client.sendall(b"GET /metr")
         assert client.recv(1000) == b""
     assert wait_until(lambda: _status(endpoint) == 200, DEADLINE_S)
 
 
-def test_who_never_stops_asking_is_cut_off(make: Make) -> None:
+def test_a_client_that_never_ends_its_request_is_closed(make: Make) -> None:
     endpoint = make(scrape_timeout_s=0.5, max_scrapes=1)
     with connected(endpoint) as client:
         said = itertools.chain([b"GET /metrics HTTP/1.0\r\na: "], itertools.repeat(b"b"))
 
-        def is_cut_off() -> bool:
+        def is_closed() -> bool:
             try:
                 client.sendall(next(said))
             except OSError:
                 return True
             return False
 
-        assert wait_until(is_cut_off, DEADLINE_S, 0.05)
+        assert wait_until(is_closed, DEADLINE_S, 0.05)
     assert wait_until(lambda: _status(endpoint) == 200, DEADLINE_S)
 
 
-def test_who_does_not_read_is_cut_off(make: Make) -> None:
+def test_a_client_that_does_not_read_is_closed(make: Make) -> None:
     endpoint = make(lambda: b"x" * 50_000_000, scrape_timeout_s=0.3, max_scrapes=1)
     with connected(endpoint) as client:
         client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
@@ -198,18 +198,18 @@ def _is_free(endpoint: MetricsEndpoint) -> bool:
         return False
 
 
-def test_a_port_that_is_taken_is_told_by_the_names_of_the_settings(make: Make) -> None:
+def test_the_error_for_a_taken_port_names_the_settings(make: Make) -> None:
     taken = make().endpoint
     with pytest.raises(CannotBind, match=f"metrics.host='127.0.0.1', metrics.port={taken.port}: cannot bind"):
         make(port=taken.port)
 
 
-def test_a_host_that_does_not_exist_is_told(make: Make) -> None:
+def test_the_error_for_an_unknown_host_names_the_setting(make: Make) -> None:
     with pytest.raises(CannotBind, match=r"metrics\.host='no\.such\.host\.invalid'"):
         make(host="no.such.host.invalid")
 
 
-def test_stopping_closes_the_port_and_breaks_off_what_is_served(fatal: Fatal) -> None:
+def test_stopping_closes_the_port_and_the_scrapes_in_progress(fatal: Fatal) -> None:
     endpoint = MetricsEndpoint(
         "127.0.0.1", 0, lambda: b"x" * 50_000_000, content_type="text/plain", on_fatal=fatal
     )
@@ -222,13 +222,13 @@ def test_stopping_closes_the_port_and_breaks_off_what_is_served(fatal: Fatal) ->
             while client.recv(1 << 20):
                 pass
         except ConnectionResetError:
-            logging.getLogger(__name__).debug("reset: broken off all the same")
+            logging.getLogger(__name__).debug("reset: closed as well")
     with pytest.raises(ConnectionRefusedError):
         connected(endpoint)
     assert fatal.errors == []
 
 
-def test_a_dying_thread_is_loud(fatal: Fatal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dying_thread_is_reported(fatal: Fatal, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint = MetricsEndpoint("127.0.0.1", 0, lambda: b"", content_type="text/plain", on_fatal=fatal)
 
     def die(now: float) -> None:
@@ -236,7 +236,7 @@ def test_a_dying_thread_is_loud(fatal: Fatal, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(endpoint._server, "close_late", die)
     endpoint.start()
-    assert fatal.told.wait(DEADLINE_S)
+    assert fatal.called.wait(DEADLINE_S)
     monkeypatch.undo()
     endpoint.stop()
     assert [str(error) for error in fatal.errors] == ["a bug"]

@@ -1,4 +1,4 @@
-"""From commits and the ends of partitions to samples: lag, what is not known, what is left out."""
+"""Samples from commits and the ends of partitions: lag, unknown ends, omitted series."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ends(**found: int | None) -> Ends:
 
 
 class Collected:
-    """What the library made of the metrics, read by its own parser."""
+    """The library's text of the metrics, read by its own parser."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         found = list(metrics)
@@ -78,7 +78,7 @@ def collected(*groups: GroupSnapshot, known: Ends, max_series: int = PLENTY) -> 
     return Collected(group_metrics(groups, known, max_series))
 
 
-def test_a_group_is_told_with_its_lag_by_partition_their_sum_and_the_worst() -> None:
+def test_a_group_has_its_lag_by_partition_the_sum_and_the_maximum() -> None:
     found = collected(group(t0=5, t1=90, u0=7), known=ends(t0=10, t1=100, u0=7))
     assert found.of("members") == {("g",): 2}
     assert found.of("state") == {("g", "Stable"): 1}
@@ -90,13 +90,13 @@ def test_a_group_is_told_with_its_lag_by_partition_their_sum_and_the_worst() -> 
     assert found.of("series_left_out") == {(): 0}
 
 
-def test_a_commit_beyond_the_end_is_no_negative_lag() -> None:
+def test_a_commit_beyond_the_end_has_no_lag() -> None:
     found = collected(group(t0=12, t1=1), known=ends(t0=10, t1=4))
     assert found.of("lag") == {("g", "t", "0"): 0, ("g", "t", "1"): 3}
     assert found.of("lag_sum") == {("g",): 3}
 
 
-def test_an_unknown_end_leaves_out_the_lag_there_the_sum_and_the_maximum() -> None:
+def test_an_unknown_end_omits_its_lag_the_sum_and_the_maximum() -> None:
     found = collected(group(t0=5, t1=90), known=ends(t0=10, t1=None))
     assert found.of("lag") == {("g", "t", "0"): 5}
     assert found.of("current_offset")[("g", "t", "1")] == 90
@@ -104,7 +104,7 @@ def test_an_unknown_end_leaves_out_the_lag_there_the_sum_and_the_maximum() -> No
     assert found.of("lag_sum") == found.of("lag_max") == {}
 
 
-def test_a_partition_that_exists_no_longer_does_not_hide_the_lag_of_the_others() -> None:
+def test_a_deleted_partition_does_not_hide_the_lag_of_the_others() -> None:
     found = collected(group(t0=5, u0=90), known=ends(t0=10))
     assert found.of("lag_sum") == {("g",): 5}
     assert found.of("unknown_lag_partitions") == {("g",): 0}
@@ -117,11 +117,11 @@ def test_a_group_that_committed_nothing_has_members_and_no_lag() -> None:
     assert found.of("lag_sum") == found.of("lag_max") == {}
 
 
-def test_no_group_is_no_sample_but_the_number_of_those_left_out() -> None:
+def test_without_groups_there_is_only_the_number_of_omitted_series() -> None:
     assert collected(known={}).samples == {"kafka_consumergroup_series_left_out": {(): 0}}
 
 
-def test_names_are_anybodys_and_the_page_stays_readable() -> None:
+def test_the_page_is_readable_with_any_names() -> None:
     names = ['quote " brace }', "line\nbreak", "back\\slash\\n", "юникод \u2028 \x00", "# HELP x", ""]
     found = collected(*(group(name, t0=1) for name in names), known=ends(t0=3))
     assert {labels[0] for labels in found.of("lag")} == set(names)
@@ -141,14 +141,14 @@ def test_names_are_anybodys_and_the_page_stays_readable() -> None:
     }
 
 
-def test_a_group_with_an_overlong_name_is_left_out_whole() -> None:
+def test_a_group_with_an_overlong_name_is_omitted_completely() -> None:
     longest, longer = "x" * MAX_GROUP_ID_CHARS, "x" * (MAX_GROUP_ID_CHARS + 1)
     found = collected(group(longest, t0=1), group(longer, t0=1), known=ends(t0=3))
     assert set(found.of("members")) == {(longest,)}
     assert found.of("series_left_out") == {(): 7}
 
 
-def test_partitions_give_way_before_groups_and_a_group_has_all_of_its_partitions_or_none() -> None:
+def test_partitions_are_omitted_before_groups_and_all_of_a_group_together() -> None:
     groups = [group("a", t0=1, t1=1), group("b", t0=1), group("c", t0=1)]
     known = ends(t0=3, t1=3)
     # Three times five series for the groups; then there is room for five more.
@@ -180,7 +180,7 @@ snapshots = st.builds(
     st.dictionaries(partitions, st.none() | st.integers(0, 50)),
     st.integers(1, 60),
 )
-def test_what_is_shown_is_true_and_what_is_left_out_is_counted(
+def test_shown_lag_is_correct_and_omitted_series_are_counted(
     groups: list[GroupSnapshot], known: dict[TopicPartition, Offset | None], max_series: int
 ) -> None:
     shown = collected(*groups, known=known, max_series=max_series)

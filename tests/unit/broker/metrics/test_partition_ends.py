@@ -1,4 +1,4 @@
-"""Where partitions end: by own replicas that know for certain, else by their leaders, else not known."""
+"""The ends of partitions: from certain local replicas, else from leaders, else unknown."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PATIENT_MS, SOON_MS = 20_000, 1_500
 
 
 class Rig:
-    """Broker 1, and brokers 2 and 3 that answer as told; replicas as the test gives them."""
+    """Broker 1 with real replicas, and brokers 2 and 3 with scripted answers."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
@@ -43,7 +43,7 @@ class Rig:
         self.wait(PATIENT_MS)
 
     def wait(self, timeout_ms: int) -> None:
-        """Give leaders so long."""
+        """Set the time-out of requests to leaders."""
         self.ends = PartitionEnds(
             self.managed.manager, self.managed.metadata, listener="INTERNAL", timeout_ms=timeout_ms
         )
@@ -88,7 +88,7 @@ async def rig() -> AsyncIterator[Rig]:
         yield Rig(cluster)
 
 
-async def test_a_leader_here_tells_its_high_watermark_and_not_its_end(rig: Rig) -> None:
+async def test_the_end_at_a_local_leader_is_its_high_watermark(rig: Rig) -> None:
     rig.know(led_by(1))
     rig.managed.tell(state(isr=(1, 2)))
     rig.managed.produce(count=3)
@@ -97,7 +97,7 @@ async def test_a_leader_here_tells_its_high_watermark_and_not_its_end(rig: Rig) 
     assert await rig.find(TP) == {TP: 3}
 
 
-async def test_a_new_leader_that_does_not_know_what_is_committed_is_not_asked_twice(rig: Rig) -> None:
+async def test_a_new_leader_without_a_certain_high_watermark_has_an_unknown_end(rig: Rig) -> None:
     rig.know(led_by(2))
     rig.managed.tell(state(leader=2))
     follow(rig.managed.manager.partition(TP), 0, 3)
@@ -107,7 +107,7 @@ async def test_a_new_leader_that_does_not_know_what_is_committed_is_not_asked_tw
     assert rig.cluster.requests(ApiKey.LIST_OFFSETS) == []
 
 
-async def test_a_follower_in_sync_tells_what_it_knows_and_one_out_of_sync_has_the_leader_asked(
+async def test_only_a_follower_in_sync_knows_the_end(
     rig: Rig,
 ) -> None:
     rig.managed.tell(state(leader=2))
@@ -121,7 +121,7 @@ async def test_a_follower_in_sync_tells_what_it_knows_and_one_out_of_sync_has_th
     assert await rig.find(TP) == {TP: 10}
 
 
-async def test_leaders_elsewhere_are_asked_once_for_all_that_they_lead(rig: Rig) -> None:
+async def test_other_leaders_are_asked_once_for_all_their_partitions(rig: Rig) -> None:
     rig.know(led_by(2, epoch=4), led_by(2, index=1), led_by(3, index=2))
     assert await rig.find(TP, T1, T2) == {TP: 10, T1: 11, T2: 12}
     (asked,) = rig.asked(2)
@@ -134,7 +134,7 @@ async def test_leaders_elsewhere_are_asked_once_for_all_that_they_lead(rig: Rig)
     ]
 
 
-async def test_many_partitions_of_one_leader_come_in_several_requests(
+async def test_many_partitions_of_one_leader_take_several_requests(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_ends, "MAX_PARTITIONS_PER_REQUEST", 1)
@@ -143,7 +143,7 @@ async def test_many_partitions_of_one_leader_come_in_several_requests(
     assert [len(request.topics[0].partitions) for request in rig.asked(2)] == [1, 1]
 
 
-async def test_a_leader_that_does_not_answer_leaves_its_own_partitions_unknown(
+async def test_a_leader_that_does_not_answer_leaves_only_its_partitions_unknown(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig.know(led_by(2), led_by(2, index=1), led_by(3, index=2))
@@ -170,7 +170,7 @@ async def test_a_suspected_leader_is_not_asked(rig: Rig) -> None:
     assert rig.asked(2) == []
 
 
-async def test_an_error_or_an_offset_that_is_none_is_no_end(rig: Rig) -> None:
+async def test_an_error_or_a_missing_offset_leaves_the_end_unknown(rig: Rig) -> None:
     def answer(*partitions: ListOffsetsPartitionResponse) -> ListOffsetsResponse:
         topic = ListOffsetsTopicResponse(name=TP.topic, partitions=list(partitions))
         return ListOffsetsResponse(topics=[topic])
@@ -187,6 +187,6 @@ async def test_an_error_or_an_offset_that_is_none_is_no_end(rig: Rig) -> None:
     assert await rig.find(TP, T1) == {TP: None, T1: None}
 
 
-async def test_a_partition_that_nobody_knows_has_no_entry(rig: Rig) -> None:
+async def test_an_unknown_partition_has_no_entry(rig: Rig) -> None:
     rig.know(led_by(2))
     assert await rig.find(TP, TopicPartition("gone", 0), TopicPartition(TP.topic, 9)) == {TP: 10}

@@ -1,0 +1,103 @@
+"""The page of metrics and its freshness, and what the collector reads of live groups."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from barnabas.broker.coordinators.group_records import OffsetAndMetadata
+from barnabas.broker.metrics.group_lag import Ends
+from barnabas.broker.metrics.serving import FRESH_MS, GroupCollector, Page, snapshot_of
+from barnabas.protocol.ids import Offset, TopicPartition
+from tests.support.building import Clock
+from tests.support.grouping import WALL_MS, Rig
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def commit(rig: Rig, member: str, offsets: dict[TopicPartition, int]) -> None:
+    rig.commit(member, offsets={tp: OffsetAndMetadata(offset, WALL_MS) for tp, offset in offsets.items()})
+
+
+def test_a_snapshot_has_the_committed_offsets_of_a_group() -> None:
+    rig = Rig()
+    rig.stable("m", "n")
+    commit(rig, "m", {T0: 7, T1: -1})
+    assert snapshot_of(rig.group) == ("g", "Stable", 2, {})
+    rig.settle()
+    assert snapshot_of(rig.group) == ("g", "Stable", 2, {T0: 7})
+
+
+def test_the_collector_needs_the_ends_of_committed_partitions_and_skips_dead_groups() -> None:
+    rig, dead = Rig(), Rig()
+    rig.stable("m")
+    commit(rig, "m", {T0: 7})
+    rig.settle()
+    dead.do(dead.group.unload(dead.moment()))
+    asked: list[Collection[TopicPartition]] = []
+
+    def find(names: Collection[TopicPartition]) -> Ends:
+        asked.append(names)
+        return {T0: Offset(9)}
+
+    metrics = GroupCollector(lambda: [rig.group, dead.group], find, max_series=100).collect()
+    values = {metric.name: [sample.value for sample in metric.samples] for metric in metrics}
+    assert asked == [{T0}]
+    assert values["kafka_consumergroup_lag"] == [2]
+    assert values["kafka_consumergroup_members"] == [1]
+
+
+class Counting:
+    """Counts its collections; each takes ``takes_ms``, or raises ``error``."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.takes_ms = 0.0
+        self.calls = 0
+        self.error: Exception | None = None
+
+    def collect(self) -> list[Metric]:
+        self.calls += 1
+        self.clock.now_ms += self.takes_ms
+        if self.error is not None:
+            raise self.error
+        return [GaugeMetricFamily("calls", "How often.", value=self.calls)]
+
+
+def test_a_page_is_rebuilt_when_it_is_no_longer_fresh() -> None:
+    clock = Clock()
+    registry, counting = CollectorRegistry(), Counting(clock)
+    registry.register(counting)
+    page = Page(registry, clock)
+    assert counting.calls == 0
+    assert page.text() == b"# HELP calls How often.\n# TYPE calls gauge\ncalls 1.0\n"
+    clock.now_ms += FRESH_MS - 1
+    assert page.text().endswith(b"calls 1.0\n")
+    clock.now_ms += 1
+    assert page.text().endswith(b"calls 2.0\n")
+
+
+def test_the_age_of_a_page_counts_since_its_collection_began() -> None:
+    clock = Clock()
+    registry, counting = CollectorRegistry(), Counting(clock)
+    registry.register(counting)
+    page = Page(registry, clock)
+    counting.takes_ms = FRESH_MS
+    page.text()
+    page.text()
+    assert counting.calls == 2
+
+
+def test_a_collector_that_fails_is_retried_by_the_next_scrape() -> None:
+    clock = Clock()
+    registry, counting = CollectorRegistry(), Counting(clock)
+    registry.register(counting)
+    page = Page(registry, clock)
+    counting.error = ValueError("broken")
+    with pytest.raises(ValueError, match="broken"):
+        page.text()
+    counting.error = None
+    assert page.text().endswith(b"calls 2.0\n")
