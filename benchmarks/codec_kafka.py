@@ -30,7 +30,7 @@ from barnabas.protocol.schema import RequestOf
 from benchmarks.support import Figure, Options, run
 
 _ROUNDS = 7
-_LENGTH_BYTES = 4
+FRAME_LENGTH_BYTES = 4
 
 
 class _Case(NamedTuple):
@@ -44,7 +44,7 @@ class _Case(NamedTuple):
     decode_us: float
 
 
-def _produce(partitions: int, size_bytes: int) -> ProduceRequest:
+def produce_request(partitions: int, size_bytes: int) -> ProduceRequest:
     records = memoryview(os.urandom(size_bytes))
     data = [PartitionProduceData(index=index, records=records) for index in range(partitions)]
     return ProduceRequest(
@@ -52,9 +52,9 @@ def _produce(partitions: int, size_bytes: int) -> ProduceRequest:
     )
 
 
-def _fetched(partitions: int, size_bytes: int) -> FetchResponse:
+def fetch_response(partitions: int, size_bytes: int) -> FetchResponse:
     records = memoryview(os.urandom(size_bytes))
-    found = [
+    answers = [
         FetchPartitionResponse(
             partition_index=index,
             error_code=0,
@@ -65,11 +65,11 @@ def _fetched(partitions: int, size_bytes: int) -> FetchResponse:
         )
         for index in range(partitions)
     ]
-    return FetchResponse(session_id=7, responses=[FetchTopicResponse(topic="orders", partitions=found)])
+    return FetchResponse(session_id=7, responses=[FetchTopicResponse(topic="orders", partitions=answers)])
 
 
 def _metadata(partitions: int) -> MetadataResponse:
-    found = [
+    described = [
         MetadataPartition(
             error_code=0,
             partition_index=index,
@@ -84,21 +84,21 @@ def _metadata(partitions: int) -> MetadataResponse:
         brokers=[MetadataBroker(node_id=node, host="127.0.0.1", port=9092) for node in (1, 2, 3)],
         cluster_id="a-cluster",
         controller_id=1,
-        topics=[MetadataTopic(error_code=0, name="orders", topic_id=uuid.uuid4(), partitions=found)],
+        topics=[MetadataTopic(error_code=0, name="orders", topic_id=uuid.uuid4(), partitions=described)],
     )
 
 
 def _cases() -> list[_Case]:
     # The limits are what a schema-compiled codec in plain Python was seen to take on two cores.
     return [
-        _Case("Produce v9, 16 KB", 9, ProduceRequest, _produce(1, 16_384), 2.0, 2.0),
-        _Case("Produce v9, 50 x 1 KB", 9, ProduceRequest, _produce(50, 1024), 25, 31),
-        _Case("Fetch response v12, 50 x 1 KB", 12, FetchRequest, _fetched(50, 1024), 52, 68),
+        _Case("Produce v9, 16 KB", 9, ProduceRequest, produce_request(1, 16_384), 2.0, 2.0),
+        _Case("Produce v9, 50 x 1 KB", 9, ProduceRequest, produce_request(50, 1024), 25, 31),
+        _Case("Fetch response v12, 50 x 1 KB", 12, FetchRequest, fetch_response(50, 1024), 52, 68),
         _Case("Metadata response v12, 100 partitions", 12, MetadataRequest, _metadata(100), 182, 206),
     ]
 
 
-def _best_us(work: Callable[[], object], loops: int) -> list[float]:
+def best_us(work: Callable[[], object], loops: int) -> list[float]:
     rounds = []
     for _ in range(_ROUNDS):
         started = time.perf_counter()
@@ -124,12 +124,12 @@ def _figures(case: _Case, loops: int) -> list[Figure]:
         def decode() -> object:
             return codec_kafka.decode_response(case.request, case.version, payload)
 
-    payload = memoryview(b"".join(encode()))[_LENGTH_BYTES:]
+    payload = memoryview(b"".join(encode()))[FRAME_LENGTH_BYTES:]
     return [
         Figure(name=f"{case.name}: {how}", measured=min(rounds), unit="µs", at_most=limit, rounds=rounds)
         for how, limit, rounds in (
-            ("encode", case.encode_us, _best_us(encode, loops)),
-            ("decode", case.decode_us, _best_us(decode, loops)),
+            ("encode", case.encode_us, best_us(encode, loops)),
+            ("decode", case.decode_us, best_us(decode, loops)),
         )
     ]
 

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from barnabas.broker.request_order import RequestOrder
+from barnabas.protocol import schema
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import (
     NO_BROKER,
@@ -325,7 +326,7 @@ def _hidden(
 
 
 def _with_leader(earlier: UpdateMetadataPartition, state: LeaderAndIsrPartition) -> UpdateMetadataPartition:
-    return replace(
+    return schema.replace(
         earlier,
         controller_epoch=state.controller_epoch,
         leader=state.leader,

@@ -11,8 +11,9 @@ the controller's event thread collects, the channels' thread merges and sends.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from barnabas.controller.context import ControllerContext, Replica
@@ -42,6 +43,7 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
+from barnabas.protocol.schema import replace
 from barnabas.zookeeper.znodes import LeadershipState, StoredConfig
 
 T = TypeVar("T")
@@ -364,7 +366,7 @@ def _during_deletion(state: LeadershipState | None) -> LeadershipState:
         controller_epoch=ControllerEpoch(-1),
         partition_epoch=-1,
     )
-    return replace(epochs, leader=BrokerId(LEADER_DURING_DELETE))
+    return dataclasses.replace(epochs, leader=BrokerId(LEADER_DURING_DELETE))
 
 
 def _by_topic(states: Mapping[TopicPartition, T]) -> dict[str, list[T]]:

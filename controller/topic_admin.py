@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from barnabas.controller.assignment import added_partitions, assign_replicas, check_assignment
+from barnabas.protocol import schema
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId
 from barnabas.protocol.messages.partitions import CreatePartitionsTopic, CreatePartitionsTopicResult
@@ -224,7 +225,7 @@ class TopicAdmin:
             result.replication_factor,
             overrides,
         )
-        return replace(result, topic_id=assignment.topic_id)
+        return schema.replace(result, topic_id=assignment.topic_id)
 
     def _assign(self, topic: CreatableTopic) -> dict[int, ReplicaAssignment]:
         live = self._controller.live_brokers

@@ -21,9 +21,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import barnabas.protocol.messages  # noqa: F401 - importing the declarations fills APIS
 from barnabas.protocol.codec_kafka_decoder import Decoder, compile_decoder, read_uvarint, skip_tagged_field
 from barnabas.protocol.codec_kafka_encoder import Encoder, compile_encoder
-from barnabas.protocol.codec_msgpack import MAX_ARRAY_LENGTH
 from barnabas.protocol.errors import ApiError, LocalError, MalformedFrame, MessageTooComplex, Unencodable
-from barnabas.protocol.schema import APIS, NATIVE_ONLY, ApiKey, Buffer, RequestOf
+from barnabas.protocol.schema import APIS, MAX_ARRAY_LENGTH, NATIVE_ONLY, ApiKey, Buffer, RequestOf
 
 _REQUEST_START = struct.Struct(">hhih")
 _FRAME_START = struct.Struct(">ihhih")

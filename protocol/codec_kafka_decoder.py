@@ -31,10 +31,9 @@ from barnabas.protocol.codec_kafka_source import (
     is_carried,
     smallest_size,
 )
-from barnabas.protocol.codec_msgpack import MAX_ARRAY_LENGTH, MAX_HEAD_BYTES
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.schema import WireField, WireType, wire_fields
+from barnabas.protocol.schema import MAX_ARRAY_LENGTH, MAX_HEAD_BYTES, WireField, WireType, wire_fields
 
 Decoder = Callable[[memoryview, int], Any]
 """Reads the message that starts at a position; raises MalformedFrame."""
@@ -49,19 +48,10 @@ _UUIDS_REMEMBERED: Final = 4096
 
 def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decoder:
     """The function that decodes a declared class in one version."""
-    run: Decoder = _made(cls, version, flexible).compile(f"kafka decoder of {cls.__name__} {version}")
-    return run
-
-
-def decoder_source(cls: type[Any], version: int, flexible: bool) -> str:
-    """The Python that `compile_decoder` compiles."""
-    return _made(cls, version, flexible).source
-
-
-def _made(cls: type[Any], version: int, flexible: bool) -> _DecoderMaker:
     maker = _DecoderMaker(version, flexible, has_records(cls, version))
     maker.make(cls)
-    return maker
+    run: Decoder = maker.compile(f"kafka decoder of {cls.__name__} {version}")
+    return run
 
 
 class _DecoderMaker(SourceMaker):
@@ -79,7 +69,6 @@ class _DecoderMaker(SourceMaker):
         self._loops = 0
         self._with_records = with_records
         self.scope |= {
-            "_new": object.__new__,
             "_uuid": _uuid,
             "_uvarint": read_uvarint,
             "_skip": skip_tagged_field,
@@ -102,7 +91,6 @@ class _DecoderMaker(SourceMaker):
             self.line("inner = 0")
             with self.block("try:"):
                 self._struct(cls, "m")
-                self._flush()
                 self.line("return m")
             self.line("except _Short: raise _short(" + where + ", p, end) from None")
             self.line("except UnicodeDecodeError as error: raise _bad(" + where + ", error, p) from None")
@@ -124,44 +112,44 @@ class _DecoderMaker(SourceMaker):
         for text in then:
             self.line(text)
 
-    def _struct(self, cls: type[Any], m: str) -> None:
+    def _struct(self, cls: type[Any], target: str) -> None:
+        """Read all fields into local variables, then make the structure: faster than setting attributes."""
         self._flush()
-        self.line(f"{m} = _new({self.known(cls.__name__, cls)})")
-        tagged: dict[int, tuple[str, WireField]] = {}
-        carried: list[tuple[str, WireField]] = []
+        arguments: list[str] = []
+        tagged: dict[int, tuple[str, WireField, str]] = {}
+        carried: list[tuple[str, WireField, str]] = []
         for field, wire, maker in wire_fields(cls):
             if not is_carried(wire, self.version):
-                self._default(cls, m, field, maker)
-            elif wire.tag is not None:
-                self._default(cls, m, field, maker)
-                tagged[wire.tag] = (field, wire)
+                invariant(maker is not None, "%s.%s needs a default", cls.__name__, field)
+                continue
+            local = self.name("f")
+            arguments.append(f"{field}={local}")
+            if wire.tag is not None:
+                invariant(maker is not None, "%s.%s needs a default", cls.__name__, field)
+                self._default(local, wire, maker())
+                tagged[wire.tag] = (field, wire, local)
             else:
-                carried.append((field, wire))
-        for field, wire in carried:
-            self._field(f"{cls.__name__}.{field}", wire, f"{m}.{field}")
+                carried.append((field, wire, local))
+        for field, wire, local in carried:
+            self._field(f"{cls.__name__}.{field}", wire, local)
         if self.flexible:
-            self._tags(cls, tagged, m)
+            self._tags(cls, tagged)
+        self._flush()
+        self.line(f"{target} = {self.known(cls.__name__, cls)}({', '.join(arguments)})")
 
-    def _default(self, cls: type[Any], m: str, field: str, maker: Any) -> None:
-        invariant(maker is not None, "%s.%s needs a default", cls.__name__, field)
-        default = maker()
-        if isinstance(default, uuid.UUID):
-            self.line(f"{m}.{field} = {self.known('default', default)}")
-        elif default is None or default == [] or isinstance(default, bool | int | str | bytes):
-            self.line(f"{m}.{field} = {default!r}")
+    def _default(self, local: str, wire: WireField, default: Any) -> None:
+        """The value of a tagged field that does not come."""
+        if wire.struct is not None and not wire.is_array:
+            self.line(f"{local} = {self.known('cls', wire.struct)}()")
+        elif default == []:
+            self.line(f"{local} = []")
         else:
-            # Made here, field by field, because `__init__`, which takes keywords, is several times slower.
-            held = self.name("m")
-            self.line(f"{m}.{field} = {held} = _new({self.known('cls', type(default))})")
-            for name, _, inner in wire_fields(type(default)):
-                self._default(type(default), held, name, inner)
+            self.line(f"{local} = {self.known('default', default)}")
 
     def _field(self, where: str, wire: WireField, target: str) -> None:
         if wire.struct is not None and not wire.is_array:
             invariant(not self.is_nullable(wire), "%s: a structure cannot be null", where)
-            held = self.name("m")
-            self._struct(wire.struct, held)
-            self._then.append(f"{target} = {held}")
+            self._struct(wire.struct, target)
         elif wire.kind is WireType.UUID and not wire.is_array:
             held = self.name("u")
             self._read(held, "16s")
@@ -288,7 +276,7 @@ class _DecoderMaker(SourceMaker):
             self.line(f"{held}.append({element})")
         self._loops -= 1
 
-    def _tags(self, cls: type[Any], tagged: dict[int, tuple[str, WireField]], m: str) -> None:
+    def _tags(self, cls: type[Any], tagged: dict[int, tuple[str, WireField, str]]) -> None:
         n = self.name("t")
         self._read(n, "B")
         self._flush()
@@ -310,9 +298,9 @@ class _DecoderMaker(SourceMaker):
                 self.line(
                     f"if {stop} > end: raise _bad({cls.__name__!r}, f'a tagged field of {{{size}}} bytes', p)"
                 )
-                for number, (field, wire) in tagged.items():
+                for number, (field, wire, local) in tagged.items():
                     with self.block(f"if {tag} == {number}:"):
-                        self._field(f"{cls.__name__}.{field}", wire, f"{m}.{field}")
+                        self._field(f"{cls.__name__}.{field}", wire, local)
                         self._flush()
                         self.line(f"if p != {stop}: raise _bad('{cls.__name__}.{field}', 'a wrong size', p)")
                 self.line(f"p = {stop}")

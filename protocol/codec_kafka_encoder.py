@@ -34,19 +34,10 @@ _NULL: Final = {"h": "b'\\xff\\xff'", "i": "b'\\xff\\xff\\xff\\xff'"}
 
 def compile_encoder(cls: type[Any], version: int, flexible: bool) -> Encoder:
     """The function that encodes a declared class in one version."""
-    run: Encoder = _made(cls, version, flexible).compile(f"kafka encoder of {cls.__name__} {version}")
-    return run
-
-
-def encoder_source(cls: type[Any], version: int, flexible: bool) -> str:
-    """The Python that `compile_encoder` compiles."""
-    return _made(cls, version, flexible).source
-
-
-def _made(cls: type[Any], version: int, flexible: bool) -> _EncoderMaker:
     maker = _EncoderMaker(version, flexible)
     maker.make(cls)
-    return maker
+    run: Encoder = maker.compile(f"kafka encoder of {cls.__name__} {version}")
+    return run
 
 
 class _EncoderMaker(SourceMaker):

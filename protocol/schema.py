@@ -1,23 +1,35 @@
-"""Declarations of messages: typed dataclasses whose fields have a wire type and Kafka versions.
+"""Declarations of messages: typed classes whose fields have a wire type and Kafka versions.
 
-A declaration serves both codecs. The native codec sends every field, by position. The Kafka codec sends a
-field in the versions ``since``..``until``, nullable from ``nullable_since`` on, or as a tagged field if it
-has a ``tag``. A field with ``native_only`` exists only between our own clients and brokers.
+A declaration serves both codecs; its class is a `msgspec.Struct`. The native codec sends every field, by
+position. The Kafka codec sends a field in the versions ``since``..``until``, nullable from ``nullable_since``
+on, or as a tagged field if it has a ``tag``. A field with ``native_only`` is not in Kafka's protocol.
 
-Adding a field: at the end of its class and with a default, so that an older native peer, which sends a
-shorter array, is still understood.
+Add a field at the end of its class and with a default, because an older native peer sends a shorter array.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Any, ClassVar, Final, Generic, TypeVar, dataclass_transform
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    NamedTuple,
+    Optional,
+    TypeVar,
+    cast,
+    dataclass_transform,
+)
 
-_WIRE: Final = "wire"
-_MISSING: Final = dataclasses.MISSING
+import msgspec
+import msgspec.structs
+
+_MISSING: Final = msgspec.NODEFAULT
 
 
 class ApiKey(IntEnum):
@@ -74,6 +86,29 @@ class WireType(Enum):
 
 INTEGER_BITS: Final = {WireType.INT8: 8, WireType.INT16: 16, WireType.INT32: 32, WireType.INT64: 64}
 
+MAX_ARRAY_LENGTH: Final = 1 << 17
+"""The maximum length of an array in a message."""
+MAX_HEAD_BYTES: Final = 8 * 1024 * 1024
+"""The maximum size of a message without its records; room for some 200,000 partitions."""
+_MAX_LENGTH: Final = msgspec.Meta(max_length=MAX_ARRAY_LENGTH)
+
+
+def _integer(bits: int) -> Any:
+    limit = 1 << (bits - 1)
+    return Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)]
+
+
+_NATIVE_TYPES: Final[dict[WireType, Any]] = {
+    WireType.BOOLEAN: bool,
+    WireType.STRING: str,
+    WireType.BYTES: bytes,
+    WireType.UUID: uuid.UUID,
+    # The length: the records themselves follow the head.
+    WireType.RECORDS: Annotated[int, msgspec.Meta(ge=0)],
+    **{kind: _integer(bits) for kind, bits in INTEGER_BITS.items()},
+}
+"""What msgspec accepts for a field of each type."""
+
 
 @dataclass(frozen=True, slots=True)
 class WireField:
@@ -91,14 +126,28 @@ class WireField:
     nullable_since: int | None = None
     tag: int | None = None
     native_only: bool = False
-    kafka_only: bool = False
     ignorable: bool = True
 
+    @property
+    def native_type(self) -> Any:
+        """What msgspec accepts for this field."""
+        element: Any = _NATIVE_TYPES[self.kind] if self.struct is None else self.struct
+        accepted = Annotated[list[element], _MAX_LENGTH] if self.is_array else element
+        return accepted if self.nullable_since is None else Optional[accepted]  # noqa: UP045 - at run time
 
-def _field(wire: WireField, default: Any, factory: Any = _MISSING) -> Any:
-    if factory is not _MISSING:
-        return dataclasses.field(default_factory=factory, metadata={_WIRE: wire})
-    return dataclasses.field(default=default, metadata={_WIRE: wire})
+
+class _Declared(NamedTuple):
+    wire: WireField
+    struct_field: Any
+    make_default: Callable[[], Any] | None
+
+
+def _field(wire: WireField, default: Any, default_factory: Any = _MISSING) -> Any:
+    if default_factory is not _MISSING:
+        return _Declared(wire, msgspec.field(default_factory=default_factory), default_factory)
+    if default is not _MISSING:
+        return _Declared(wire, msgspec.field(default=default), lambda: default)
+    return _Declared(wire, msgspec.field(), None)
 
 
 def boolean(*, default: Any = _MISSING, **versions: Any) -> Any:
@@ -157,6 +206,11 @@ def array(
 T = TypeVar("T")
 R = TypeVar("R")
 Buffer = bytes | bytearray | memoryview
+Fields = list[tuple[str, WireField, Any]]
+"""Of each field its name, its wire type, and a maker of its default or None."""
+
+_FIELDS: Final[dict[type[Any], Fields]] = {}
+
 RecordsToSend = Buffer | list[Buffer] | list[memoryview] | tuple[Buffer, ...] | None
 
 
@@ -178,7 +232,23 @@ RecordsToSend = Buffer | list[Buffer] | list[memoryview] | tuple[Buffer, ...] | 
 )
 def message(cls: type[T]) -> type[T]:
     """Declare a structure that is part of a request or response."""
-    return dataclass(slots=True, kw_only=True)(cls)
+    declared = {name: value for name, value in vars(cls).items() if isinstance(value, _Declared)}
+    struct = msgspec.defstruct(
+        cls.__name__,
+        [(name, field.wire.native_type, field.struct_field) for name, field in declared.items()],
+        bases=(*(base for base in cls.__bases__ if base is not object), msgspec.Struct),
+        namespace={"__doc__": cls.__doc__, "__qualname__": cls.__qualname__},
+        module=cls.__module__,
+        array_like=True,
+        kw_only=True,
+    )
+    _FIELDS[struct] = [(name, field.wire, field.make_default) for name, field in declared.items()]
+    return cast(type[T], struct)
+
+
+def replace(message: T, **changes: Any) -> T:
+    """A shallow copy of a message with other values of these fields."""
+    return cast(T, msgspec.structs.replace(cast(msgspec.Struct, message), **changes))
 
 
 class RequestOf(Generic[R]):
@@ -238,23 +308,6 @@ def request(
     return enter
 
 
-def wire_fields(cls: type[Any]) -> list[tuple[str, WireField, Any]]:
-    """The fields of a declared class in order: name, wire type, and a maker of its default or None."""
-    found: list[tuple[str, WireField, Any]] = []
-    for declared in dataclasses.fields(cls):
-        maker: Any = None
-        if declared.default_factory is not _MISSING:
-            maker = declared.default_factory
-        elif declared.default is not _MISSING:
-            maker = _constant(declared.default)
-        found.append((declared.name, declared.metadata[_WIRE], maker))
-    return found
-
-
-def native_fields(cls: type[Any]) -> list[tuple[str, WireField, Any]]:
-    """The fields of `wire_fields` that the native codec sends."""
-    return [field for field in wire_fields(cls) if not field[1].kafka_only]
-
-
-def _constant(value: Any) -> Any:
-    return lambda: value
+def wire_fields(cls: type[Any]) -> Fields:
+    """The fields of a declared class, in order."""
+    return _FIELDS[cls]

@@ -126,9 +126,6 @@ class FetchRequest(RequestOf[FetchResponse]):
 
     cluster_id: str | None = string(since=12, nullable_since=12, tag=0, default=None)
     replica_id: int = int32(until=14, default=CONSUMER_REPLICA_ID)
-    replica_state: ReplicaState = struct(
-        ReplicaState, since=15, tag=1, kafka_only=True, default_factory=ReplicaState
-    )
     max_wait_ms: int = int32()
     min_bytes: int = int32()
     max_bytes: int = int32(default=0x7FFFFFFF)
@@ -139,3 +136,4 @@ class FetchRequest(RequestOf[FetchResponse]):
     forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, since=7, default_factory=list)
     rack_id: str = string(since=11, default="")
     replica_epoch: int = int64(native_only=True, default=-1)
+    replica_state: ReplicaState = struct(ReplicaState, since=15, tag=1, default_factory=ReplicaState)

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgpack
+import msgspec
 import pytest
 
 from barnabas.client.blocking import Consumer, Producer
@@ -72,7 +72,7 @@ def metadata_request() -> bytes:
 
 def head(*fields: object) -> bytes:
     """A native frame of these head fields, whatever they are."""
-    packed = msgpack.packb([0xFFFFFFFF, *fields])
+    packed = msgspec.msgpack.encode([0xFFFFFFFF, *fields])
     return frame(packed[:2] + struct.pack(">I", len(packed)) + packed[6:])
 
 
@@ -85,7 +85,7 @@ NONSENSE = {
     "head longer than the frame": frame(b"\x95\xce\x00\xff\xff\xff" + bytes(20)),
     "head cut short": frame(metadata_request()[4:-3]),
     "bytes within the head that belong to nothing": frame(
-        b"\x95\xce" + struct.pack(">I", 60) + msgpack.packb([0, 3, 1, "", []])[2:] + bytes(60)
+        b"\x95\xce" + struct.pack(">I", 60) + msgspec.msgpack.encode([0, 3, 1, "", []])[2:] + bytes(60)
     ),
     "unknown api key": head(9999, 1, "raw", []),
     "negative api key": head(-1, 1, "raw", []),
@@ -95,7 +95,7 @@ NONSENSE = {
     "client id of a wrong type": head(int(ApiKey.METADATA), 1, 7, []),
     "body that is no array": head(int(ApiKey.METADATA), 1, "raw", "body"),
     "body that nests for ever": head(
-        int(ApiKey.METADATA), 1, "raw", msgpack.unpackb(b"\x91" * 200 + b"\x90")
+        int(ApiKey.METADATA), 1, "raw", msgspec.msgpack.decode(b"\x91" * 200 + b"\x90")
     ),
     "acks of a wrong type": head(int(ApiKey.PRODUCE), 1, "raw", [None, "all", 1000, []]),
     "records longer than what follows": head(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from barnabas.protocol.messages.inter_broker import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
 )
+from barnabas.protocol.schema import replace
 from tests.support.building import TOPIC_ID, led_by, metadata
 
 ALL = {1: 10, 2: 20, 3: 30}

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import struct
 import tracemalloc
 import uuid
 from typing import Any
 
-import msgpack
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.protocol import codec_msgpack
 from barnabas.protocol.codec_msgpack import (
-    MAX_ARRAY_LENGTH,
-    MAX_HEAD_BYTES,
     decode_request,
     encode_request,
     encode_response,
@@ -33,7 +29,15 @@ from barnabas.protocol.messages.fetch import (
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.messages.topics import DeleteTopicsRequest
-from barnabas.protocol.schema import APIS, INTEGER_BITS, WireField, WireType, int32, native_fields
+from barnabas.protocol.schema import (
+    APIS,
+    INTEGER_BITS,
+    MAX_ARRAY_LENGTH,
+    MAX_HEAD_BYTES,
+    WireField,
+    WireType,
+    wire_fields,
+)
 
 REQUESTS = [api.request for api in APIS.values()]
 RESPONSES = [api.response for api in APIS.values()]
@@ -67,7 +71,7 @@ _made: dict[type[Any], st.SearchStrategy[Any]] = {}
 
 def instances(cls: type[Any]) -> st.SearchStrategy[Any]:
     if cls not in _made:
-        _made[cls] = st.builds(cls, **{name: values(wire) for name, wire, _ in native_fields(cls)})
+        _made[cls] = st.builds(cls, **{name: values(wire) for name, wire, _ in wire_fields(cls)})
     return _made[cls]
 
 
@@ -79,13 +83,13 @@ def payload(buffers: list[Any]) -> memoryview:
 
 
 def request_bytes(head: list[Any], behind: bytes = b"") -> memoryview:
-    packed = msgpack.packb([0xFFFFFFFF, *head])
+    packed = msgspec.msgpack.encode([0xFFFFFFFF, *head])
     assert packed[:2] == b"\x95\xce"
     return memoryview(packed[:2] + struct.pack(">I", len(packed)) + packed[6:] + behind)
 
 
 def response_bytes(body: Any, behind: bytes = b"") -> memoryview:
-    packed = msgpack.packb([0xFFFFFFFF, 7, body])
+    packed = msgspec.msgpack.encode([0xFFFFFFFF, 7, body])
     return memoryview(packed[:2] + struct.pack(">I", len(packed)) + packed[6:] + behind)
 
 
@@ -185,8 +189,8 @@ def test_the_surplus_of_a_longer_array_is_ignored() -> None:
     assert decode_request(request_bytes([3, 1, "c", values])).body == MetadataRequest(topics=None)
 
 
-def test_a_missing_field_without_default_is_named() -> None:
-    assert "ProduceRequest has 2 fields; timeout_ms has no default" in refusal(
+def test_a_missing_field_without_default_is_refused() -> None:
+    assert "ProduceRequest: Expected `array` of at least length 4, got 2" in refusal(
         request_bytes([0, 1, "c", [None, 1]])
     )
 
@@ -199,7 +203,7 @@ def test_bytes_behind_the_last_records_field_are_ignored() -> None:
 def test_bytes_behind_the_array_within_the_head_are_refused() -> None:
     frame = bytearray(request_bytes([3, 1, "c", []]).tobytes() + b"\x01")
     struct.pack_into(">I", frame, 2, len(frame))
-    assert "not msgpack" in refusal(frame)
+    assert "malformed head" in refusal(frame)
 
 
 # ---- wrong bytes
@@ -208,32 +212,30 @@ def test_bytes_behind_the_array_within_the_head_are_refused() -> None:
 @pytest.mark.parametrize(
     ("api_key", "body", "complaint"),
     [
-        (3, {}, "MetadataRequest is {}; expected an array of its fields"),
-        (3, {"topics": None}, "MetadataRequest is {'topics': None}; expected an array"),
-        (3, None, "MetadataRequest is None; expected an array of its fields"),
-        (3, [{}], "MetadataRequest.topics is {}; expected an array"),
-        (3, [["t"]], "MetadataRequestTopic is 't'; expected an array of its fields"),
-        (3, [[["t", None]]], "MetadataRequestTopic.topic_id is 't'; expected a uuid of 16 bytes"),
-        (3, [[[b"short", None]]], "MetadataRequestTopic.topic_id is b'short'; expected a uuid"),
-        (3, [[[b"0" * 16, b"t"]]], "MetadataRequestTopic.name is b't'; expected string"),
-        (3, [None, 1], "MetadataRequest.allow_auto_topic_creation is 1; expected boolean"),
-        (0, [None, True, 0, []], "ProduceRequest.acks is True; expected int16"),
-        (0, [None, 1.0, 0, []], "ProduceRequest.acks is 1.0; expected int16"),
-        (0, [None, None, 0, []], "ProduceRequest.acks is None; expected int16"),
-        (0, [None, 32768, 0, []], "ProduceRequest.acks is 32768; expected int16"),
-        (0, [None, -32769, 0, []], "ProduceRequest.acks is -32769; expected int16"),
-        (0, [None, 1, 2**31, []], "ProduceRequest.timeout_ms is 2147483648; expected int32"),
-        (0, [None, 1, 0, None], "ProduceRequest.topic_data is None; expected an array"),
-        (0, [None, 1, 0, [["t", [[0, "x"]]]]], "PartitionProduceData.records has length 'x'"),
-        (0, [None, 1, 0, [["t", [[0, -1]]]]], "PartitionProduceData.records has length -1"),
+        (3, {}, "MetadataRequest: Expected `array`, got `object`"),
+        (3, None, "MetadataRequest: Expected `array`, got `None`"),
+        (3, [{}], "Expected `array | null`, got `object` - at `$[0]`"),
+        (3, [["t"]], "Expected `array`, got `str` - at `$[0][0]`"),
+        (3, [[["t", None]]], "Invalid UUID - at `$[0][0][0]`"),
+        (3, [[[b"short", None]]], "Invalid UUID bytes - at `$[0][0][0]`"),
+        (3, [[[b"0" * 16, b"t"]]], "Expected `str | null`, got `bytes` - at `$[0][0][1]`"),
+        (3, [None, 1], "Expected `bool`, got `int` - at `$[1]`"),
+        (0, [None, True, 0, []], "Expected `int`, got `bool` - at `$[1]`"),
+        (0, [None, 1.5, 0, []], "Expected `int`, got `float` - at `$[1]`"),
+        (0, [None, None, 0, []], "Expected `int`, got `None` - at `$[1]`"),
+        (0, [None, 32768, 0, []], "Expected `int` <= 32767 - at `$[1]`"),
+        (0, [None, -32769, 0, []], "Expected `int` >= -32768 - at `$[1]`"),
+        (0, [None, 1, 2**31, []], "Expected `int` <= 2147483647 - at `$[2]`"),
+        (0, [None, 1, 0, None], "Expected `array`, got `None` - at `$[3]`"),
+        (0, [None, 1, 0, [["t", [[0, "x"]]]]], "Expected `int | null`, got `str`"),
+        (0, [None, 1, 0, [["t", [[0, -1]]]]], "Expected `int` >= 0"),
         (0, [None, 1, 0, [["t", [[0, 5]]]]], "PartitionProduceData.records claims 5 bytes, but only 0"),
-        (7, [1, 2**63], "ControlledShutdownRequest.broker_epoch is 9223372036854775808; expected int64"),
-        (20, [[], [7], 0], "DeleteTopicsRequest.topic_names is 7; expected string"),
-        (3, [[msgpack.ExtType(5, b"x")]], "MetadataRequestTopic is of type ExtType; expected"),
-        (3, [None, msgpack.Timestamp(1)], "allow_auto_topic_creation is of type Timestamp; expected boolean"),
+        (7, [1, 2**63], "Expected `int` <= 9223372036854775807 - at `$[1]`"),
+        (20, [[], [7], 0], "Expected `str`, got `int` - at `$[1][0]`"),
+        (3, [[msgspec.msgpack.Ext(5, b"x")]], "Expected `array`, got `ext` - at `$[0][0]`"),
     ],
 )
-def test_a_wrong_value_is_refused_and_its_field_named(api_key: int, body: Any, complaint: str) -> None:
+def test_a_wrong_value_is_refused_with_its_place(api_key: int, body: Any, complaint: str) -> None:
     assert complaint in refusal(request_bytes([api_key, 1, "c", body]))
 
 
@@ -241,13 +243,13 @@ def test_a_wrong_value_is_refused_and_its_field_named(api_key: int, body: Any, c
     ("head", "complaint"),
     [
         ([99, 1, "c", []], "unknown api key 99"),
-        ([True, 1, "c", []], "unknown api key True"),
-        ([[1], 1, "c", []], r"unknown api key [1]"),
-        ([3, -1, "c", []], "correlation id -1"),
-        ([3, 2**31, "c", []], "correlation id 2147483648"),
-        ([3, "x", "c", []], "correlation id 'x'"),
-        ([3, 1, None, []], "client id None"),
-        ([3, 1, b"c", []], "client id b'c'"),
+        ([True, 1, "c", []], "Expected `int`, got `bool` - at `$[1]`"),
+        ([[1], 1, "c", []], "Expected `int`, got `array` - at `$[1]`"),
+        ([3, -1, "c", []], "Expected `int` >= 0 - at `$[2]`"),
+        ([3, 2**31, "c", []], "Expected `int` <= 2147483647 - at `$[2]`"),
+        ([3, "x", "c", []], "Expected `int`, got `str` - at `$[2]`"),
+        ([3, 1, None, []], "Expected `str`, got `None` - at `$[3]`"),
+        ([3, 1, b"c", []], "Expected `str`, got `bytes` - at `$[3]`"),
     ],
 )
 def test_a_wrong_head_is_refused(head: list[Any], complaint: str) -> None:
@@ -273,9 +275,9 @@ def test_a_head_that_is_none_is_refused(data: bytes) -> None:
 
 
 def test_wrong_bodies_of_responses_are_refused() -> None:
-    assert "FetchResponse.session_id is 'x'" in refusal_of_response(FetchResponse, [0, 0, "x", []])
-    assert "FetchResponse is 5" in refusal_of_response(FetchResponse, 5)
-    with pytest.raises(MalformedFrame, match="correlation id 'x'"):
+    assert "FetchResponse: Expected `int`, got `str`" in refusal_of_response(FetchResponse, [0, 0, "x", []])
+    assert "FetchResponse: Expected `array`, got `int`" in refusal_of_response(FetchResponse, 5)
+    with pytest.raises(MalformedFrame, match="malformed head: Expected `int`, got `str`"):
         open_response(memoryview(b"\x93\xce\0\0\0\x09\xa1x\x90"))
 
 
@@ -380,7 +382,7 @@ def test_a_head_above_its_limit_is_refused_before_it_is_parsed() -> None:
 def test_an_array_above_its_limit_is_refused() -> None:
     names = ["t"] * (MAX_ARRAY_LENGTH + 1)
     request = DeleteTopicsRequest(topic_names=names, timeout_ms=0)
-    assert "max_array_len" in refusal(payload(encode_request(1, "c", request)))
+    assert "Expected `array` of length <= 131072" in refusal(payload(encode_request(1, "c", request)))
     request.topic_names.pop()
     assert decode_request(payload(encode_request(1, "c", request))).body == request
 
@@ -392,18 +394,3 @@ def test_a_message_that_no_peer_would_take_is_not_sent() -> None:
 
 
 # ---- the generated code
-
-
-def test_a_field_named_like_the_generators_own_names_is_no_trouble() -> None:
-    odd: Any = dataclasses.make_dataclass(
-        "Odd", [(name, int, int32()) for name in ("cls", "wrong", "attach", "complete", "run")], kw_only=True
-    )
-    made = odd(cls=1, wrong=2, attach=3, complete=4, run=5)
-    assert open_response(payload(encode_response(1, made))).body(odd) == made
-
-
-def test_the_generated_source_can_be_read() -> None:
-    source = codec_msgpack.source_of(MetadataRequestTopic)
-    assert "_m.topic_id.bytes" in source
-    assert "MetadataRequestTopic.name" in source
-    compile(source, "<test>", "exec")

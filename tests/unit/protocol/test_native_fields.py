@@ -14,7 +14,7 @@ import pytest
 
 from barnabas.protocol.codec_msgpack import decode_request
 from barnabas.protocol.ids import NO_TOPIC_ID
-from barnabas.protocol.schema import APIS, ApiKey, WireField, native_fields
+from barnabas.protocol.schema import APIS, ApiKey, WireField, wire_fields
 
 from .test_codec_msgpack import request_bytes
 
@@ -36,13 +36,13 @@ def _all_messages() -> dict[str, type[Any]]:
         cls = to_visit.pop()
         if cls.__name__ not in found:
             found[cls.__name__] = cls
-            to_visit += [wire.struct for _, wire, _ in native_fields(cls) if wire.struct is not None]
+            to_visit += [wire.struct for _, wire, _ in wire_fields(cls) if wire.struct is not None]
     return found
 
 
 @pytest.mark.parametrize("name", sorted(_RELEASED))
 def test_a_message_begins_with_the_fields_that_were_released(name: str) -> None:
-    fields = native_fields(_all_messages()[name])
+    fields = wire_fields(_all_messages()[name])
     released = _RELEASED[name].split()
     assert [f"{field}:{_kind(wire)}" for field, wire, _ in fields[: len(released)]] == released
     assert [field for field, _, default in fields[len(released) :] if default is None] == []

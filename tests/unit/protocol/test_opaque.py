@@ -83,7 +83,5 @@ def test_what_is_no_bytes_is_refused_natively(value: object) -> None:
         group_id="g", session_timeout_ms=1, protocol_type="consumer", protocols=[protocol]
     )
     whole = memoryview(b"".join(codec_msgpack.encode_request(1, "c", body)))[4:]
-    with pytest.raises(
-        MalformedFrame, match=r"JoinGroupRequestProtocol\.metadata is .*; expected 'bytes'|expected bytes"
-    ):
+    with pytest.raises(MalformedFrame, match=r"malformed JoinGroupRequest: Expected `bytes`"):
         codec_msgpack.decode_request(whole)

@@ -8,8 +8,9 @@ fields are left out on purpose: `snapshot_id` in Fetch and `zk_migration_ready` 
 from __future__ import annotations
 
 import ast
-import dataclasses
+import inspect
 import re
+import sys
 from typing import Any, NamedTuple
 
 import pytest
@@ -736,23 +737,27 @@ def test_annotations_agree_with_wire_types(cls: type[Any]) -> None:
         WireType.UUID: "uuid.UUID",
         WireType.RECORDS: "RecordsToSend",
     }
-    for declared, (name, wire, _) in zip(dataclasses.fields(cls), wire_fields(cls), strict=True):
+    module = ast.parse(inspect.getsource(sys.modules[cls.__module__]))
+    classes = {node.name: node.body for node in module.body if isinstance(node, ast.ClassDef)}
+    annotations = [
+        ast.unparse(line.annotation) for line in classes[cls.__name__] if isinstance(line, ast.AnnAssign)
+    ]
+    for annotation, (name, wire, _) in zip(annotations, wire_fields(cls), strict=True):
         expected = wire.struct.__name__ if wire.struct is not None else python_types.get(wire.kind, "int")
         if wire.is_array:
             expected = f"list[{expected}]"
         if wire.nullable_since is not None and wire.kind is not WireType.RECORDS:
             expected += " | None"
-        assert str(declared.type) == expected, name
+        assert annotation == expected, name
 
 
 @pytest.mark.parametrize("cls", ALL_CLASSES, ids=lambda cls: cls.__name__)
 def test_messages_have_slots_and_take_keywords_alone(cls: type[Any]) -> None:
-    made = object.__new__(cls)
+    made = cls(**{name: None for name, _, _ in wire_fields(cls)})
     with pytest.raises(AttributeError):
         made.no_such_field = 1
-    if dataclasses.fields(cls):
-        with pytest.raises(TypeError):
-            cls(1)
+    with pytest.raises(TypeError):
+        cls(1)
 
 
 def test_an_api_key_cannot_be_declared_twice() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from barnabas.broker.coordinators.group import Group
@@ -12,6 +10,7 @@ from barnabas.broker.coordinators.offsets import LoadedOffset
 from barnabas.broker.coordinators.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.schema import replace
 from tests.support.grouping import NEW_CLIENT, WALL_MS, Rig, subscription
 
 E = ErrorCode

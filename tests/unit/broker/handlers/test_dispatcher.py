@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import msgpack
+import msgspec
 import pytest
 
 from barnabas.broker.handlers.registry import HANDLERS
@@ -118,7 +118,7 @@ def whole(body: object) -> bytes:
         (b"\x00\x12\x00\x03", "too short"),
         (b"GET / HTTP/1.1\r\n", "it begins with byte 0x47"),
         (whole(MetadataRequest(topics=None))[:-1], "malformed"),
-        (msgpack.packb([7, 3, 1, "c", []]), "malformed"),
+        (msgspec.msgpack.encode([7, 3, 1, "c", []]), "malformed"),
         (whole(MetadataRequest(topics=None)).replace(b"\x03", b"\x55", 1), "malformed|unknown api key"),
     ],
     ids=["empty", "Kafka's", "HTTP", "cut short", "another shape", "unknown key"],

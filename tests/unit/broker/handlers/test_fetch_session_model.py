@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from barnabas.protocol import schema
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
@@ -66,7 +67,7 @@ class SessionMachine(RuleBasedStateMachine):
             isr=replicas if index == REPLICATED else (1,),
             replicas=replicas,
         )
-        assert self.serving.managed.tell(replace(told, partition_index=index)) == []
+        assert self.serving.managed.tell(schema.replace(told, partition_index=index)) == []
 
     # What happens to the partitions
 

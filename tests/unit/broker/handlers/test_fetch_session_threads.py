@@ -8,12 +8,12 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.record_batch import iter_batches
+from barnabas.protocol.schema import replace
 from tests.support.building import TP, TWO, state
 from tests.support.serving import Serving, batch
 

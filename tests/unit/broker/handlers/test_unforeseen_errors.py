@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from barnabas.protocol.messages.delete_records import (
 from barnabas.protocol.messages.groups import DescribeGroupsRequest
 from barnabas.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 from barnabas.protocol.messages.topics import DeleteTopicsRequest
+from barnabas.protocol.schema import replace
 from tests.support.building import TP, TWO, state
 from tests.support.record_requests import catch_up, fetch_request, produce_request, produced
 from tests.support.serving import INTERNAL, Serving, batch

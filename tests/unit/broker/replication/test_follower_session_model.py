@@ -8,7 +8,6 @@ session forgets to tell stays unknown, and the test finds it.
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +24,7 @@ from barnabas.broker.replication.session_partitions import SessionPartitions
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
+from barnabas.protocol.schema import replace
 from tests.simulation.requests import LISTENER, SimRequest
 from tests.support.building import LAG_MS, THREE, TP, TWO, Managed, state
 from tests.support.memory_log import MemoryLog, encode
