@@ -20,8 +20,8 @@ from barnabas.protocol.record_batch import iter_batches
 from barnabas.zookeeper import paths
 from barnabas.zookeeper.store import PRODUCER_ID_BLOCK_SIZE, ClusterStore
 from barnabas.zookeeper.znodes import MalformedZnode
+from tests.support.logs import produced
 
-from ..unit.broker.log.producing import produced
 from .raw_client import RawClient, encoded, produce_request
 from .tools import ClusterView, eventually
 

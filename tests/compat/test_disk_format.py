@@ -15,9 +15,7 @@ from barnabas.deploy.zookeeper import find_java
 from barnabas.protocol.ids import TopicPartition
 from benchmarks.peers.apache_kafka import archives
 from benchmarks.peers.processes import PeerError
-from tests.support.logs import append_batches
-
-from ..unit.broker.log.producing import produced
+from tests.support.logs import append_batches, produced
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.appending import AppendOutcome
@@ -17,7 +15,7 @@ from barnabas.broker.replication.fetching import FetchItem, FetchParams, FetchRe
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.replication.replica_views import FollowerProgress
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
     BrokerListener,
@@ -137,11 +135,6 @@ def follow(
         leader_log_start_offset=Offset(start),
         wall_clock_ms=0,
     )
-
-
-def refused(code: ErrorCode) -> Any:
-    """A block that must raise the error of that code."""
-    return pytest.raises(ApiError, check=lambda error: error.code == code)
 
 
 class Clock:

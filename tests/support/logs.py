@@ -1,12 +1,94 @@
-"""One way to append to a log, for all tests."""
+"""Logs for tests: records, ways to append and read them, and damage to their files."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from pathlib import Path
+
 from barnabas.broker.log.appending import AppendResult, parse_produced
 from barnabas.broker.log.log import Log
-from barnabas.protocol.record_batch import Buffer
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.record_batch import BatchHeader, Buffer, iter_batches, parse_header, stamp
+
+OpenLog = Callable[..., Log]
+PRODUCER_ID = 7
+
+
+def batch(count: int = 1, size: int = 10, timestamp_ms: int = 0) -> bytearray:
+    """One batch of a producer without an id."""
+    return build_batch([(None, b"v" * size)] * count, timestamp_ms=timestamp_ms)
+
+
+def produced(
+    sequence: int,
+    count: int = 1,
+    *,
+    producer_id: int = PRODUCER_ID,
+    epoch: int = 0,
+    timestamp_ms: int = 0,
+    size: int = 20,
+    is_transactional: bool = False,
+) -> bytearray:
+    """One batch of an idempotent producer."""
+    builder = RecordBatchBuilder()
+    for _ in range(count):
+        builder.append(None, b"v" * size, None, timestamp_ms)
+    return builder.build(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        is_transactional=is_transactional,
+    )
+
+
+def written(offset: int, sequence: int, count: int = 1, **options: int) -> BatchHeader:
+    """The header of such a batch in the log."""
+    data = produced(sequence, count, **options)
+    stamp(data, 0, offset, 0)
+    return parse_header(data)
 
 
 def append_batches(log: Log, records: Buffer, leader_epoch: int = 0, now_ms: int = 0) -> AppendResult:
     """Append batches as the leader does with a producer's request."""
     return log.append_as_leader(parse_produced(records), leader_epoch, now_ms)
+
+
+def headers_of(log: Log) -> list[BatchHeader]:
+    """The headers of all batches from the log start to the log end."""
+    headers: list[BatchHeader] = []
+    offset = int(log.log_start_offset)
+    while offset < log.log_end_offset:
+        read = log.read(offset, 1 << 20)
+        headers += [header for _, header in iter_batches(read.records)]
+        offset = read.next_offset
+    return headers
+
+
+def online(manager: LogManager, key: TopicPartition) -> Log:
+    """The log of a partition, which must be online."""
+    log = manager.get(key)
+    assert log is not None, manager.offline_partitions
+    return log
+
+
+def log_files(log: Log) -> list[Path]:
+    return sorted(log.folder.glob("*.log"))
+
+
+def flip_bits(path: Path, position: int, mask: int = 1) -> None:
+    """Damage one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= mask
+    path.write_bytes(data)
+
+
+def failing(error_number: int) -> Callable[..., int]:
+    """A call of the operating system that fails."""
+
+    def fail(*_: object, **__: object) -> int:
+        raise OSError(error_number, os.strerror(error_number))
+
+    return fail

@@ -21,7 +21,7 @@ from barnabas.cli import exit_codes, log_repair
 from barnabas.cli.main import main
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
-from tests.support.logs import append_batches
+from tests.support.logs import append_batches, flip_bits
 
 BROKER = 2
 KEYS = [TopicPartition("t", 0), TopicPartition("t", 1)]
@@ -72,9 +72,7 @@ def file_of(folder: Path, suffix: str, index: int = 0) -> Path:
 
 
 def change(path: Path, position: int, mask: int = 1) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= mask
-    path.write_bytes(data)
+    flip_bits(path, position, mask)
 
 
 def cut(path: Path, size: int) -> None:

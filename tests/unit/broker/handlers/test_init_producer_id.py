@@ -8,9 +8,9 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from tests.support.building import THREE, TP, TWO
+from tests.support.logs import produced as batch_of
 from tests.support.record_requests import produce_request, produced
 from tests.support.serving import Connection, Serving
-from tests.unit.broker.log.producing import produced as batch_of
 
 
 def init(serving: Serving, **fields: object) -> InitProducerIdResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.ids import BrokerId, TopicPartition
-
-OpenLog = Callable[..., Log]
+from tests.support.logs import OpenLog
 
 
 @pytest.fixture

@@ -16,10 +16,11 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.recovery import Recovered, recover_log
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import parse_header
-from tests.support.logs import append_batches
+from tests.support.errors import refused
+from tests.support.logs import append_batches, flip_bits, online
 
 from .conftest import Managers
 
@@ -57,9 +58,7 @@ def damaged(managers: Managers) -> Path:
     manager.checkpoint_high_watermarks({KEY: 4, OTHER: 3})
     managers.crash(manager)
     (path,) = (managers.paths[0] / str(KEY)).glob("*.log")
-    data = bytearray(path.read_bytes())
-    data[200] ^= 1
-    path.write_bytes(data)
+    flip_bits(path, 200)
     return path.parent
 
 
@@ -93,11 +92,9 @@ def test_a_damaged_log_stays_offline_and_untouched_over_several_starts(
     for kind in stops:
         manager = managers.open()
         assert isinstance(manager.offline_partitions.get(KEY), CorruptLog), kind
-        with pytest.raises(ApiError) as caught:
+        with refused(ErrorCode.KAFKA_STORAGE_ERROR):
             manager.get_or_create(KEY, TOPIC_ID, 0)
-        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-        log = manager.get(OTHER)
-        assert log is not None
+        log = online(manager, OTHER)
         assert (log.log_start_offset, log.log_end_offset) == (1, 4)
         assert manager.load_high_watermarks() == {KEY: 4, OTHER: 3}
         manager.checkpoint_pass(0)
@@ -143,8 +140,7 @@ def test_a_sealed_segment_that_must_be_read_and_is_damaged_keeps_only_its_log_of
     for _ in range(2):
         manager = managers.open()
         assert list(manager.offline_partitions) == [KEY]
-        other = manager.get(OTHER)
-        assert other is not None
+        other = online(manager, OTHER)
         assert other.log_end_offset == 9
         managers.crash(manager)
     assert {path: path.read_bytes() for path in segments[:-1]} == before
@@ -182,8 +178,7 @@ def test_a_log_that_lost_its_last_segment_after_a_clean_stop_is_damaged(managers
 def test_a_start_beyond_the_end_after_a_clean_stop_deletes_nothing(managers: Managers) -> None:
     manager, segments = fill(managers)
     for key in (KEY, OTHER):
-        log = manager.get(key)
-        assert log is not None
+        log = online(manager, key)
         log.increment_log_start_offset(1)
     stop(managers, manager, "clean")
     starts = managers.paths[0] / "log-start-offset-checkpoint"
@@ -201,9 +196,7 @@ def test_the_mark_of_a_clean_stop_excludes_the_damaged_log_alone(managers: Manag
     assert json.loads(mark.read_text()) == {"version": 0, "brokerEpoch": "-1", "damaged": [str(KEY)]}
     (sound,) = (damaged.parent / str(OTHER)).glob("*.log")
     # Only reading all batches would find this, and a cleanly closed log is not read.
-    data = bytearray(sound.read_bytes())
-    data[70] ^= 1
-    sound.write_bytes(data)
+    flip_bits(sound, 70)
     again = managers.open()
     assert again.get(OTHER) is not None
     assert isinstance(again.offline_partitions[KEY], CorruptLog)
@@ -227,8 +220,7 @@ def test_a_log_created_after_the_deletion_of_a_damaged_one_inherits_nothing(
     manager.checkpoint_high_watermarks({OTHER: 3})
     managers.crash(manager)
     again = managers.open()
-    found = again.get(KEY)
-    assert found is not None, again.offline_partitions
+    found = online(again, KEY)
     assert (found.log_start_offset, found.log_end_offset) == (0, 1)
     assert again.load_high_watermarks() == {OTHER: 3}
 

@@ -15,11 +15,9 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
-from barnabas.protocol.record_batch import iter_batches
-from tests.support.logs import append_batches
+from tests.support.logs import append_batches, headers_of, produced
 
 from .conftest import Managers
-from .producing import produced
 
 KEY = TopicPartition("t", 0)
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0)
@@ -102,10 +100,7 @@ def test_no_accepted_record_is_lost_whichever_operation_finds_the_disk_full(
         assert taken == 0 or log is not None
         if log is not None:
             assert log.log_end_offset in (2 * taken, 2 * taken + 2)
-            sequences = []
-            while len(sequences) * 2 < log.log_end_offset:
-                found = log.read(2 * len(sequences), 1 << 20)
-                sequences += [header.base_sequence for _, header in iter_batches(found.records)]
+            sequences = [header.base_sequence for header in headers_of(log)]
             assert sequences == [2 * number for number in range(len(sequences))]
             last = append_batches(log, produced(2 * len(sequences), 1), 99)
             assert last.base_offset == log.log_end_offset - 1

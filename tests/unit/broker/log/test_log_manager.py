@@ -9,7 +9,6 @@ import sys
 import threading
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,20 +18,16 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import LogDir
 from barnabas.broker.log.storage_errors import CorruptLog, LogDirFailure, LogGone, StorageCallFailed
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import TopicId, TopicPartition
-from tests.support.logs import append_batches
+from tests.support.errors import refused
+from tests.support.logs import append_batches, batch, failing, flip_bits, online
 
 from .conftest import Managers
 
 KEY = TopicPartition("some-topic", 3)
 OTHER = TopicPartition("other", 0)
 TOPIC_ID = TopicId(uuid.uuid4())
-
-
-def batch(count: int = 1) -> bytearray:
-    return build_batch([(None, b"value")] * count)
 
 
 def test_logs_are_found_again_after_a_clean_stop(managers: Managers) -> None:
@@ -44,8 +39,7 @@ def test_logs_are_found_again_after_a_clean_stop(managers: Managers) -> None:
     assert all((path / ".kafka_cleanshutdown").exists() for path in managers.paths)
     again = managers.open()
     assert not any((path / ".kafka_cleanshutdown").exists() for path in managers.paths)
-    found = again.get(KEY)
-    assert found is not None
+    found = online(again, KEY)
     assert (found.log_start_offset, found.log_end_offset, found.topic_id) == (2, 5, TOPIC_ID)
     assert found.recovery_point == 5
     assert found.epoch_cache.entries == ((2, 2),)
@@ -56,8 +50,7 @@ def test_logs_are_recovered_after_a_crash(managers: Managers) -> None:
     manager = managers.open()
     append_batches(manager.get_or_create(KEY, TOPIC_ID, 0), batch(5))
     managers.crash(manager)
-    found = managers.open().get(KEY)
-    assert found is not None
+    found = online(managers.open(), KEY)
     assert (found.log_end_offset, found.recovery_point) == (5, 0)
 
 
@@ -72,9 +65,8 @@ def test_new_logs_are_spread_over_the_dirs(managers: Managers) -> None:
 def test_a_log_of_another_topic_id_is_refused(managers: Managers) -> None:
     manager = managers.open()
     manager.get_or_create(KEY, TOPIC_ID, 0)
-    with pytest.raises(ApiError) as caught:
+    with refused(ErrorCode.INCONSISTENT_TOPIC_ID):
         manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
-    assert caught.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 def test_a_deleted_log_is_gone_at_once_and_its_folder_after_the_delay(managers: Managers) -> None:
@@ -126,8 +118,7 @@ def test_only_the_same_topic_reopens_a_log_that_was_set_aside(managers: Managers
     assert strays(managers) == []
     assert manager.strays.all() == []
     manager.close(0)
-    again = managers.open().get(KEY)
-    assert again is not None
+    again = online(managers.open(), KEY)
     assert (again.log_start_offset, again.log_end_offset) == (2, 5)
 
 
@@ -187,8 +178,7 @@ def test_a_log_that_was_set_aside_is_deleted_when_its_topic_is(managers: Manager
     assert manager.delete(KEY, 0, TOPIC_ID)
     assert strays(managers) == []
     assert not manager.delete(KEY, 0, TOPIC_ID)
-    found = manager.get(KEY)
-    assert found is not None
+    found = online(manager, KEY)
     assert (found.topic_id, found.log_end_offset) == (other_id, 3)
 
 
@@ -276,16 +266,13 @@ def test_a_damaged_log_stays_offline_and_the_others_come_up(managers: Managers) 
     manager.checkpoint_pass(0)
     managers.crash(manager)
     (path,) = [file for root in managers.paths for file in (root / str(KEY)).glob("*.log")]
-    data = bytearray(path.read_bytes())
-    data[50] ^= 1
-    path.write_bytes(data)
+    flip_bits(path, 50)
     again = managers.open()
     assert again.get(OTHER) is not None
     assert again.get(KEY) is None
     assert isinstance(again.offline_partitions[KEY], CorruptLog)
-    with pytest.raises(ApiError, match="below the recovery point") as caught:
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR, match="below the recovery point"):
         again.get_or_create(KEY, TOPIC_ID, 0)
-    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     # Its topic is deleted, and another of that name is made.
     assert again.delete(KEY, 0)
     assert again.get_or_create(KEY, TopicId(uuid.uuid4()), 0).log_end_offset == 0
@@ -299,11 +286,8 @@ def test_a_dir_whose_disk_fails_goes_offline_with_its_logs_alone(
     first = manager.get_or_create(KEY, TOPIC_ID, 0)
     second = manager.get_or_create(OTHER, TOPIC_ID, 0)
 
-    def refuse(*_: Any) -> int:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
     with monkeypatch.context() as patch:
-        patch.setattr(FileSystem, "pwrite", staticmethod(refuse))
+        patch.setattr(FileSystem, "pwrite", staticmethod(failing(errno.EIO)))
         with pytest.raises(LogDirFailure) as caught:
             append_batches(first, batch())
     assert manager.fail_dir(caught.value) == [KEY]
@@ -336,15 +320,11 @@ def test_a_broker_whose_only_disk_fails_while_logs_are_opened_does_not_start(
     append_batches(manager.get_or_create(KEY, TOPIC_ID, 0), batch())
     managers.crash(manager)
 
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "truncate", full)
+        patch.setattr(os, "truncate", failing(errno.ENOSPC))
         with pytest.raises(InvalidConfiguration, match=f"no folder is left.*{path}.*No space left"):
             managers.open(paths=paths)
-    again = managers.open(paths=paths).get(KEY)
-    assert again is not None
+    again = online(managers.open(paths=paths), KEY)
     assert again.log_end_offset == 1
 
 
@@ -367,8 +347,7 @@ def test_the_checkpoint_pass_saves_recovery_points_of_sealed_segments(managers: 
     text = (log.folder.parent / "recovery-point-offset-checkpoint").read_text()
     assert text == "0\n1\nsome-topic 3 4\n"
     managers.crash(manager)
-    found = managers.open().get(KEY)
-    assert found is not None
+    found = online(managers.open(), KEY)
     assert (found.recovery_point, found.log_end_offset) == (4, 5)
 
 
@@ -400,8 +379,7 @@ def test_high_watermarks_are_saved_in_the_dir_of_their_log(managers: Managers) -
     managers.crash(manager)
     again = managers.open()
     assert again.load_high_watermarks() == {KEY: 7, OTHER: 9}
-    log = again.get(KEY)
-    assert log is not None
+    log = online(again, KEY)
     (log.folder.parent / "replication-offset-checkpoint").write_text("nonsense")
     assert again.load_high_watermarks() == {OTHER: 9}
     again.get_or_create(TopicPartition("new", 0), TOPIC_ID, 0)
@@ -442,9 +420,8 @@ def test_a_new_configuration_reaches_the_logs(managers: Managers) -> None:
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
     managers.configs[KEY.topic] = LogConfig(max_message_bytes=80)
     manager.update_config(KEY.topic)
-    with pytest.raises(ApiError) as caught:
+    with refused(ErrorCode.MESSAGE_TOO_LARGE):
         append_batches(log, batch(20))
-    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
 def test_a_lock_is_given_back_by_release(tmp_path: Path) -> None:
@@ -500,8 +477,7 @@ def test_a_crash_after_a_truncation_below_the_recovery_point_is_no_damage(
     log.truncate_to(offset)
     managers.crash(manager)
     again = managers.open()
-    found = again.get(KEY)
-    assert found is not None, again.offline_partitions
+    found = online(again, KEY)
     assert (found.log_start_offset, found.log_end_offset) == (min(2, offset), offset)
 
 
@@ -515,8 +491,7 @@ def test_a_crash_after_starting_afresh_lower_down_is_no_damage(managers: Manager
     log.truncate_fully_and_start_at(40)
     append_batches(log, batch())
     managers.crash(manager)
-    found = managers.open().get(KEY)
-    assert found is not None
+    found = online(managers.open(), KEY)
     assert (found.log_start_offset, found.log_end_offset) == (40, 41)
 
 
@@ -537,8 +512,7 @@ def test_a_topic_created_again_inherits_no_checkpoint(managers: Managers, is_cra
     append_batches(manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0), batch())
     managers.crash(manager)
     again = managers.open()
-    found = again.get(KEY)
-    assert found is not None, again.offline_partitions
+    found = online(again, KEY)
     assert (found.log_start_offset, found.log_end_offset) == (0, 1)
     assert again.load_high_watermarks() == {}
 

@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,9 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.record_batch import iter_batches
-from tests.support.logs import append_batches
+from tests.support.errors import refused
+from tests.support.logs import PRODUCER_ID, OpenLog, append_batches, failing, flip_bits, headers_of, produced
 
-from .producing import ID, produced
-
-OpenLog = Callable[..., Log]
 SIZE = len(produced(0))
 SMALL = LogConfig(segment_bytes=4 * SIZE, index_interval_bytes=0)
 
@@ -51,13 +47,7 @@ def filled(open_log: OpenLog, count: int, config: LogConfig = SMALL) -> Log:
 
 
 def sequences(log: Log) -> list[int]:
-    found: list[int] = []
-    start = int(log.log_start_offset)
-    while start < log.log_end_offset:
-        read = log.read(start, 1 << 20)
-        found += [header.base_sequence for _, header in iter_batches(read.records)]
-        start = read.next_offset
-    return found
+    return [header.base_sequence for header in headers_of(log)]
 
 
 def test_five_in_flight_whose_answers_were_lost_are_answered_again_and_written_once(
@@ -166,10 +156,7 @@ def test_a_snapshot_that_cannot_be_written_stops_the_roll(
 ) -> None:
     log = filled(open_log, 4)
 
-    def full(files: object, source: object, target: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(FileSystem, "rename", full)
+    monkeypatch.setattr(FileSystem, "rename", failing(errno.ENOSPC))
     with pytest.raises(LogDirFailure, match="snapshot"):
         append(log, 4)
     monkeypatch.undo()
@@ -246,9 +233,7 @@ def test_damaged_snapshots_are_reported_and_the_log_is_read_instead(
     log = filled(open_log, 10)
     log.close(0)
     for path in sorted(log.folder.glob("*.snapshot"))[-damaged:]:
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1
-        path.write_bytes(data)
+        flip_bits(path, -1)
     with caplog.at_level(logging.WARNING):
         again = open_log(SMALL, is_clean=is_clean, recovery_point=10)
     assert caplog.text.count("is of no use") == damaged
@@ -346,9 +331,8 @@ def test_after_a_truncation_no_batch_that_it_took_is_a_duplicate_although_the_lo
     data = bytearray(path.read_bytes())
     data[8:12] = bytes(4)
     path.write_bytes(data)
-    with pytest.raises(ApiError) as caught:
+    with refused(ErrorCode.CORRUPT_MESSAGE):
         log.truncate_to(14)
-    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
     assert log.log_end_offset == 14
     assert append(log, 29) == 14
 
@@ -430,7 +414,7 @@ def test_a_producer_without_an_id_leaves_no_state(open_log: OpenLog) -> None:
         append(log, -1, producer_id=-1, epoch=-1)
     assert len(log.producers) == 0
     assert log.log_end_offset == 3
-    assert log.producers.get(ID) is None
+    assert log.producers.get(PRODUCER_ID) is None
 
 
 def test_retention_waits_for_the_snapshot_of_the_producers_that_it_deletes(

@@ -18,12 +18,11 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.ids import TopicId, TopicPartition
-from tests.support.logs import append_batches
+from tests.support.logs import append_batches, flip_bits, online, produced
 from tests.support.slow_disk import SlowDisk
 from tests.support.waiting import DEADLINE_S
 
 from .conftest import Managers, OpenLog
-from .producing import produced
 
 TOPIC_ID = TopicId(uuid.uuid4())
 KEYS = [TopicPartition("t", number) for number in range(12)]
@@ -172,17 +171,14 @@ def test_several_threads_open_the_same_logs_as_one(managers: Managers, end: str)
     manager = managers.open(recovery_threads=4)
     write(manager, *KEYS)
     for key in KEYS[:2]:
-        log = manager.get(key)
-        assert log is not None
+        log = online(manager, key)
         log.flush(0)
     manager.checkpoint_pass(0)
     if end == "crash":
         managers.crash(manager)
         for root in managers.paths:
             for path in root.glob("t-[01]/*.log"):
-                data = bytearray(path.read_bytes())
-                data[70] ^= 1
-                path.write_bytes(data)
+                flip_bits(path, 70)
     else:
         manager.close(0)
     again = managers.open(recovery_threads=4)

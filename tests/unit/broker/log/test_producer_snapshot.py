@@ -16,8 +16,7 @@ from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.producer_snapshot import ProducerSnapshots, decode_snapshot, encode_snapshot
 from barnabas.broker.log.producer_state import MAX_SEQUENCE, ProducerState, ProducerStates, RecentBatch
 from barnabas.broker.log.storage_errors import CheckpointDamaged, LogDirFailure
-
-from .producing import ID, written
+from tests.support.logs import PRODUCER_ID, written
 
 
 def seven() -> ProducerStates:
@@ -44,7 +43,7 @@ def described(states: list[ProducerState]) -> list[tuple[object, ...]]:
 def test_the_bytes_are_kafkas() -> None:
     states = ProducerStates()
     states.note(written(100, 4, 3, epoch=2, timestamp_ms=1234), 0)
-    body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", ID, 2, 6, 102, 2, 1234, -1, -1)
+    body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", PRODUCER_ID, 2, 6, 102, 2, 1234, -1, -1)
     assert encode_snapshot(states) == struct.pack(">hI", 1, crc32c(body)) + body
 
 
@@ -53,7 +52,7 @@ def test_the_last_entry_of_a_producer_is_its_newest_batch_as_kafka_reads_it() ->
     (count,) = struct.unpack_from(">i", data, 6)
     entries = list(struct.iter_unpack(">qhiqiqiq", data[10:]))
     assert count == len(entries) == 5
-    assert {entry[0]: entry for entry in entries} == {ID: (ID, 0, 13, 61, 1, 6, -1, -1)}
+    assert {entry[0]: entry for entry in entries} == {PRODUCER_ID: (PRODUCER_ID, 0, 13, 61, 1, 6, -1, -1)}
 
 
 def test_a_snapshot_of_kafkas_gives_the_one_batch_it_has_and_a_producer_without_any() -> None:

@@ -9,8 +9,7 @@ import pytest
 from barnabas.broker.log.producer_state import MAX_SEQUENCE, ProducerState, ProducerStates, RecentBatch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import BatchHeader, parse_header
-
-from .producing import ID, produced, written
+from tests.support.logs import PRODUCER_ID, produced, written
 
 
 def states_with(*headers: BatchHeader, now_ms: int = 0) -> ProducerStates:
@@ -131,7 +130,7 @@ def test_fields_that_make_no_sense_are_refused(batch: bytearray, code: ErrorCode
 
 def test_a_replica_takes_what_its_leader_wrote() -> None:
     states = states_with(*SEVEN_BATCHES, written(70, 90, epoch=3), written(71, 5, epoch=2))
-    state = states.get(ID)
+    state = states.get(PRODUCER_ID)
     assert state is not None
     assert (state.epoch, state.last_sequence, state.last_offset) == (2, 5, 71)
 
@@ -146,7 +145,7 @@ def test_who_has_not_written_for_long_is_forgotten_by_the_time_of_the_append() -
 
 def test_who_is_in_a_transaction_is_not_forgotten() -> None:
     states = states_with(written(0, 0))
-    state = states.get(ID)
+    state = states.get(PRODUCER_ID)
     assert state is not None
     state.mark(0, 0, 0)
     assert states.expire(10**15, 1) == 0
@@ -162,7 +161,7 @@ def test_a_cut_leaves_the_batches_before_it() -> None:
 def test_a_cut_below_its_first_batch_forgets_a_producer() -> None:
     states = states_with(*SEVEN_BATCHES, written(70, 0, producer_id=8))
     assert states.cut(70)
-    assert [state.producer_id for state in states] == [ID]
+    assert [state.producer_id for state in states] == [PRODUCER_ID]
     assert states.cut(0)
     assert len(states) == 0
 
@@ -171,11 +170,11 @@ def test_a_cut_that_needs_older_batches_than_are_kept_says_so_and_changes_nothin
     long = states_with(*(written(number, number) for number in range(11)))
     assert long.cut(6), "five are left"
     long = states_with(*(written(number, number) for number in range(11)))
-    before = long.get(ID).recent
+    before = long.get(PRODUCER_ID).recent
     assert not long.cut(5)
-    assert long.get(ID).recent == before
+    assert long.get(PRODUCER_ID).recent == before
     assert not states_with(*SEVEN_BATCHES, written(70, 0, epoch=1)).cut(70), "the older epoch counts again"
-    restored = ProducerState(ID, 0)
+    restored = ProducerState(PRODUCER_ID, 0)
     restored.has_earlier = True
     restored.add(RecentBatch(0, 0, 0, 0, 0))
     assert not ProducerStates([restored]).cut(0)

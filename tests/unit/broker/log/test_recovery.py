@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +15,9 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.record_batch import HEADER_BYTES, iter_batches
-from tests.support.logs import append_batches
+from barnabas.protocol.record_batch import HEADER_BYTES
+from tests.support.logs import OpenLog, append_batches, flip_bits, headers_of, log_files
 
-OpenLog = Callable[..., Log]
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0)
 
 
@@ -38,18 +36,8 @@ def filled(open_log: OpenLog, count: int = 10) -> Log:
     return log
 
 
-def log_files(log: Log) -> list[Path]:
-    return sorted(log.folder.glob("*.log"))
-
-
-def values_of(log: Log) -> list[int]:
-    offsets: list[int] = []
-    start = int(log.log_start_offset)
-    while start < log.log_end_offset:
-        found = log.read(start, 1 << 20)
-        offsets += [header.base_offset for _, header in iter_batches(found.records)]
-        start = found.next_offset
-    return offsets
+def base_offsets(log: Log) -> list[int]:
+    return [header.base_offset for header in headers_of(log)]
 
 
 def described(log: Log) -> list[object]:
@@ -59,7 +47,7 @@ def described(log: Log) -> list[object]:
         [segment.offset_index.entries() for segment in log.segments],
         [(segment.max_timestamp, segment.offset_of_max_timestamp) for segment in log.segments],
         log.epoch_cache.entries,
-        values_of(log),
+        base_offsets(log),
     ]
 
 
@@ -159,11 +147,9 @@ def test_a_flipped_bit_above_the_recovery_point_cuts_there_and_drops_what_follow
 ) -> None:
     log = filled(open_log)
     path = log_files(log)[1]
-    data = bytearray(path.read_bytes())
-    data[SIZE + bit // 8] ^= 1 << (bit % 8)
-    path.write_bytes(data)
+    flip_bits(path, SIZE + bit // 8, 1 << (bit % 8))
     again = open_log(CONFIG, recovery_point=5)
-    assert (again.log_end_offset, values_of(again)) == (5, [0, 1, 2, 3, 4])
+    assert (again.log_end_offset, base_offsets(again)) == (5, [0, 1, 2, 3, 4])
     assert [file.name for file in log_files(log)] == [f"{base:020}.log" for base in (0, 4)]
     assert again.epoch_cache.entries == ((0, 0), (1, 3))
     assert append_batches(again, batch(), 7).base_offset == 5
@@ -174,9 +160,7 @@ def test_a_flipped_bit_below_the_recovery_point_stops_the_replica_and_changes_no
 ) -> None:
     log = filled(open_log)
     path = log_files(log)[1]
-    data = bytearray(path.read_bytes())
-    data[SIZE + 40] ^= 1
-    path.write_bytes(data)
+    flip_bits(path, SIZE + 40)
     before = {file.name: file.read_bytes() for file in log_files(log)}
     with pytest.raises(CorruptLog, match=r"offset 5, below the recovery point 6") as caught:
         open_log(CONFIG, recovery_point=6)
@@ -195,7 +179,7 @@ def test_a_missing_middle_segment_cuts_the_log_there(open_log: OpenLog) -> None:
     log = filled(open_log)
     log_files(log)[1].unlink()
     again = open_log(CONFIG)
-    assert (again.log_end_offset, values_of(again)) == (4, [0, 1, 2, 3])
+    assert (again.log_end_offset, base_offsets(again)) == (4, [0, 1, 2, 3])
 
 
 def test_a_segment_that_lost_its_last_batch_is_no_bridge_to_the_next(open_log: OpenLog) -> None:

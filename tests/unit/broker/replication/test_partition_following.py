@@ -24,9 +24,9 @@ from tests.support.building import (
     leader_of,
     partition_of,
     records_at,
-    refused,
     state,
 )
+from tests.support.errors import refused
 
 
 @pytest.mark.parametrize(("mark", "expected"), [(0, 0), (2, 2), (9, 3)])

@@ -29,9 +29,9 @@ from tests.support.building import (
     fetched,
     leader_of,
     partition_of,
-    refused,
     state,
 )
+from tests.support.errors import refused
 from tests.support.memory_log import MemoryLog, decode, encode
 
 NOW_MS = 1_700_000_000_000

@@ -23,7 +23,8 @@ from barnabas.protocol.ids import (
     TopicPartition,
 )
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
-from tests.support.building import TOPIC_ID, TP, TWO, Managed, NoStore, led_by, refused, state
+from tests.support.building import TOPIC_ID, TP, TWO, Managed, NoStore, led_by, state
+from tests.support.errors import refused
 from tests.support.memory_log import MemoryLogs
 
 OTHER_ID = uuid.UUID(int=8)

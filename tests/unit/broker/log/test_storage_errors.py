@@ -33,10 +33,9 @@ from barnabas.broker.log.storage_errors import (
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
-from tests.support.logs import append_batches
+from tests.support.logs import PRODUCER_ID, append_batches, failing, online, produced
 
 from .conftest import Managers, OpenLog
-from .producing import ID, produced
 
 READ, WRITE, CHANGE, SYNC = Operation.READ, Operation.WRITE, Operation.CHANGE, Operation.SYNC
 BROKEN, FAILED, GONE = Verdict.DISK_BROKEN, Verdict.CALL_FAILED, Verdict.LOG_GONE
@@ -109,27 +108,19 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
     made.logs.close(0)
 
 
-def refusing(error_number: int) -> Callable[..., int]:
-    def refuse(*_: object, **__: object) -> int:
-        raise OSError(error_number, os.strerror(error_number))
-
-    return refuse
-
-
 @pytest.mark.parametrize("error_number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 def test_a_write_without_descriptors_or_memory_is_refused_and_the_dir_stays(
     manager: Manager, monkeypatch: pytest.MonkeyPatch, error_number: int
 ) -> None:
     manager.append(T0)
     with monkeypatch.context() as patch:
-        patch.setattr(FileSystem, "pwrite", staticmethod(refusing(error_number)))
+        patch.setattr(FileSystem, "pwrite", staticmethod(failing(error_number)))
         with pytest.raises(StorageCallFailed) as refused:
             manager.append(T0)
     assert refused.value.retriable
     assert manager.logs.offline_dirs == {}
     manager.append(T0)
-    log = manager.logs.get(T0)
-    assert log is not None
+    log = online(manager.logs, T0)
     assert log.log_end_offset == 2
 
 
@@ -137,11 +128,10 @@ def test_a_roll_that_finds_no_descriptor_is_done_by_a_later_append(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager.append(T0)
-    log = manager.logs.get(T0)
-    assert log is not None
+    log = online(manager.logs, T0)
     log.config = LogConfig(segment_bytes=100)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", refusing(errno.EMFILE))
+        patch.setattr(os, "open", failing(errno.EMFILE))
         with pytest.raises(StorageCallFailed):
             manager.append(T0)
     assert (log.log_end_offset, len(log.segments)) == (1, 1)
@@ -174,8 +164,7 @@ def test_a_pass_skips_the_log_whose_call_failed_and_does_the_others(
 def test_a_reader_of_a_deleted_log_takes_no_dir_offline(manager: Manager) -> None:
     manager.append(T0)
     manager.append(T1)
-    log = manager.logs.get(T0)
-    assert log is not None
+    log = online(manager.logs, T0)
     assert manager.logs.delete(T0, 0)
     with pytest.raises(LogGone):
         log.read(0, 1 << 20)
@@ -186,8 +175,7 @@ def test_a_reader_of_a_deleted_log_takes_no_dir_offline(manager: Manager) -> Non
 
 def test_many_readers_during_a_deletion_report_no_failed_disk(manager: Manager) -> None:
     manager.append(T0)
-    log = manager.logs.get(T0)
-    assert log is not None
+    log = online(manager.logs, T0)
     begun, found = threading.Semaphore(0), []
 
     def read() -> None:
@@ -288,7 +276,7 @@ def test_a_refused_truncation_changes_nothing_and_the_next_one_works(open_log: O
     assert log.read(0, 1000).next_offset == 2
     disk.refuses = False
     assert log.truncate_to(1)
-    producer = log.producers.get(ID)
+    producer = log.producers.get(PRODUCER_ID)
     assert producer is not None
     assert (log.log_end_offset, log.epoch_cache.latest_epoch, producer.last_sequence) == (1, 1, 0)
 
@@ -297,11 +285,10 @@ def test_a_checkpoint_that_finds_no_descriptor_is_left_to_the_next_pass(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager.append(T0)
-    log = manager.logs.get(T0)
-    assert log is not None
+    log = online(manager.logs, T0)
     log.flush(0)
     with monkeypatch.context() as patch:
-        patch.setattr(FileSystem, "write_atomically", refusing(errno.EMFILE))
+        patch.setattr(FileSystem, "write_atomically", failing(errno.EMFILE))
         manager.logs.checkpoint_pass(0)
         manager.logs.checkpoint_high_watermarks({T0: 1})
         manager.logs.checkpoint_log_starts()
@@ -343,8 +330,7 @@ def test_a_log_that_could_not_be_opened_at_start_is_opened_on_demand(
     # The log writes its own checkpoint entries again.
     found.truncate_fully_and_start_at(0)
     managers.crash(manager)
-    again = managers.open().get(T0)
-    assert again is not None
+    again = online(managers.open(), T0)
     assert again.log_start_offset == 0
 
 
