@@ -1,4 +1,8 @@
-"""The checks before an append: plain functions over bytes and headers. Any thread."""
+"""Batches on their way into a log: parsed, checked, stamped, and cut to fit segments.
+
+Pure functions over bytes and headers. A producer's batch is parsed and its CRC checked once, by
+`parse_produced`; from there on (position, header) pairs travel with the bytes. Any thread.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +37,11 @@ _LENGTH_END: Final = LENGTH_OFFSET + 4
 
 
 class AppendResult(NamedTuple):
-    """What an append did. An empty one has a last offset one below its base offset.
+    """The outcome of an append. Without any batch, the last offset is one below the base offset.
 
-    `log_append_time_ms` is -1 unless the broker's time was stamped; `log_end_offset` is the next offset.
-    Where all batches are duplicates, base and last offset and the time are those of the old ones; where only
-    the first are, the base offset is. Size and count are of what was written.
+    `log_append_time_ms` is -1 unless the broker's time was stamped; `log_end_offset` is the next offset. If
+    all batches are duplicates, the offsets and the time are those of the first append; if only the leading
+    ones are, the base offset is. Size and count are those of the batches that were written.
     """
 
     base_offset: Offset
@@ -133,14 +137,14 @@ def stamp_all(
 def fetched_batches(
     view: memoryview, log_end_offset: int, newest_epoch: LeaderEpoch | None = None
 ) -> tuple[list[Appendable], int]:
-    """The whole batches of a leader's answer, checked, and where they end.
+    """The whole batches of a leader's fetch response, checked, and where they end.
 
-    A last batch that is cut short is none. Raises UnexpectedAppendOffset unless each batch continues the one
-    before and the first the log. Raises UNKNOWN_LEADER_EPOCH for a batch of an epoch above that of the leader
-    who answered: it was deposed while its answer was on the way, and the bytes are another history's, which
-    need not share what lies before them (KAFKA-18723).
+    A last batch that is cut short is left out. Raises UnexpectedAppendOffset unless the first batch continues
+    the log and each other one the batch before. Raises UNKNOWN_LEADER_EPOCH for a batch of an epoch above
+    that of the responding leader: it was deposed meanwhile, and the bytes belong to another history, which
+    may differ below them too (KAFKA-18723).
     """
-    found: list[Appendable] = []
+    batches: list[Appendable] = []
     position = 0
     size = len(view)
     expected = log_end_offset
@@ -151,22 +155,22 @@ def fetched_batches(
         header = check_batch(view, position)
         if header.base_offset != expected:
             raise UnexpectedAppendOffset(
-                f"the batch at byte {position} has offset {header.base_offset}, due is {expected}"
+                f"the batch at byte {position} has offset {header.base_offset}, expected {expected}"
             )
         if newest_epoch is not None and header.partition_leader_epoch > newest_epoch:
             raise api_error(
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
                 f"the batch at offset {expected} is of leader epoch {header.partition_leader_epoch}, "
-                f"the answer of {newest_epoch}",
+                f"the leader of {newest_epoch}",
             )
-        found.append((position, header))
+        batches.append((position, header))
         expected = header.next_offset
         position += header.size_bytes
-    return found, position
+    return batches, position
 
 
 def first_base_offset(view: memoryview, log_end_offset: int) -> int:
-    """Where a log without records begins with a leader's answer: at its end, or with a batch around that."""
+    """Where an empty follower's log begins: at its end, or at the base offset of the batch around its end."""
     if len(view) >= HEADER_BYTES:
         header = parse_header(view)
         if header.base_offset < log_end_offset <= header.last_offset:
@@ -177,7 +181,7 @@ def first_base_offset(view: memoryview, log_end_offset: int) -> int:
 def written_before(
     duplicates: Sequence[RecentBatch], log_start_offset: int, log_end_offset: int, latest_epoch: LeaderEpoch
 ) -> AppendResult:
-    """What an append of nothing but duplicates is answered with."""
+    """The result of an append that consists of duplicates only."""
     return AppendResult(
         Offset(duplicates[0].base_offset),
         Offset(max(batch.last_offset for batch in duplicates)),
@@ -193,10 +197,10 @@ def written_before(
 def runs(
     batches: Sequence[Appendable], segment_size: int, segment_bytes: int
 ) -> Iterator[tuple[int, int, Sequence[Appendable]]]:
-    """Cut batches that lie one behind another into runs, each of which one segment can take.
+    """Cut adjacent batches into runs that each fit into one segment.
 
-    Yields (start, end, batches) in bytes of the buffer. Nearly always there is one run; only a follower whose
-    segments are smaller than its fetches sees more. A batch larger than a segment makes a run of its own.
+    Yields (start, end, batches) in bytes of the buffer. There is one run unless a follower's segments are
+    smaller than its fetches. A batch larger than a segment is a run of its own.
     """
     first = 0
     room = segment_bytes - segment_size

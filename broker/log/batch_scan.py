@@ -52,9 +52,9 @@ def impossible(position: int, length: int, end: int) -> Exception:
 
 
 def find_batch(data: Bytes, position: int, end: int, offset: int) -> tuple[int, int]:
-    """The first batch from a position on whose last offset is at least this one: (position, base offset).
+    """(position, base offset) of the first batch from a position whose last offset is at least `offset`.
 
-    (where the walk ended, -1) when there is none whose header is whole before `end`.
+    (where the walk ended, -1) if no such header is whole before `end`.
     """
     last = end - HEADER_BYTES
     while position <= last:
@@ -68,10 +68,10 @@ def find_batch(data: Bytes, position: int, end: int, offset: int) -> tuple[int, 
 
 
 def batches_end(data: Bytes, position: int, end: int, limit: int, upper_bound_offset: int) -> tuple[int, int]:
-    """Where the whole batches from a position on end: (position, next offset).
+    """(position, next offset) of the end of the batches from a position.
 
-    Counted are those that end at `limit` at the latest and lie below the upper bound. The next offset is -1
-    when there is not a single one.
+    Counts whole batches that end at `limit` at the latest and lie below the upper bound. The next offset is
+    -1 if there is no such batch.
     """
     next_offset = -1
     last = end - HEADER_BYTES
@@ -143,15 +143,15 @@ class ReadBuffers:
         It is shorter only above the largest block's size, or above the smallest's if all blocks are leased.
         """
         fitting = (blocks for block_size, blocks in self._blocks.items() if size <= block_size)
-        found = next(fitting, self._largest).lease()
-        if found is None:
+        lease = next(fitting, self._largest).lease()
+        if lease is None:
             return memoryview(bytearray(min(size, SMALL_BYTES)))
-        return found[:size]
+        return lease[:size]
 
     def exactly(self, size: int) -> memoryview:
         """As `lease`, but never shorter, because a single batch must be read whole."""
-        found = self.lease(size)
-        return found if len(found) == size else memoryview(bytearray(size))
+        lease = self.lease(size)
+        return lease if len(lease) == size else memoryview(bytearray(size))
 
     @property
     def free(self) -> dict[int, int]:
@@ -182,11 +182,11 @@ class Window:
         read_to = self.origin + len(self.data)
         if self.origin <= position and stop <= read_to:
             return position - self.origin
-        wanted = _WINDOW_BYTES if position <= read_to else _STEP_BYTES
-        wanted = min(max(wanted, stop - position), self._end - position)
+        size = _WINDOW_BYTES if position <= read_to else _STEP_BYTES
+        size = min(max(size, stop - position), self._end - position)
         # The old memory is freed first, so that the new one may reuse it.
         self.data = memoryview(b"")
-        data = self._buffers.exactly(wanted)
+        data = self._buffers.exactly(size)
         self._file.read_into(data, position)
         self.data, self.origin = data, position
         return 0
@@ -257,8 +257,8 @@ def find_batch_in(file: SegmentFile, position: int, end: int, offset: int) -> tu
         if position + HEADER_BYTES > end:
             raise impossible(position, end - position, end)
         at = window.cover(position, HEADER_BYTES)
-        found, base_offset = find_batch(window.data, at, len(window.data), offset)
+        index, base_offset = find_batch(window.data, at, len(window.data), offset)
         if base_offset >= 0:
-            return window.origin + found, base_offset
-        position = window.origin + found
+            return window.origin + index, base_offset
+        position = window.origin + index
     return end, -1

@@ -66,7 +66,7 @@ def parse_checkpoint(text: str, fields: int, source: object) -> list[list[str]]:
 def parse_number(text: str, source: object) -> int:
     """A whole number of a checkpoint; raises CheckpointDamaged."""
     if not text.removeprefix("-").isdecimal():
-        raise CheckpointDamaged(f"{source}: {text!r} is no number")
+        raise CheckpointDamaged(f"{source}: {text!r} is not a number")
     return int(text)
 
 
@@ -94,7 +94,7 @@ class OffsetCheckpoint:
         which records the log must still hold, and the next start checks that."""
 
     def read(self) -> dict[TopicPartition, Offset]:
-        """What was written last; nothing when there is no file. Raises CheckpointDamaged, LogDirFailure."""
+        """The file's entries; empty if there is no file. Raises CheckpointDamaged, LogDirFailure."""
         text = read_text(self.path)
         if text is None:
             self._entries = None
@@ -151,7 +151,7 @@ class OffsetCheckpoint:
 
 
 def encode_topic_id(topic_id: TopicId) -> str:
-    """The 22 characters that stand for a topic id."""
+    """A topic id as 22 characters of URL-safe base64."""
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
@@ -162,7 +162,7 @@ def decode_topic_id(text: str) -> TopicId:
     except binascii.Error:
         raw = b""
     if len(raw) != 16:
-        raise ValueError(f"{text!r} is no topic id (22 characters of URL-safe base64)")
+        raise ValueError(f"{text!r} is not a topic id (22 characters of URL-safe base64)")
     return TopicId(uuid.UUID(bytes=raw))
 
 
@@ -216,11 +216,11 @@ class LogBounds:
         self.start = start
         """The first offset that may be read."""
         self.recovery_point = recovery_point
-        """All below is known to be on disk, also after a power cut."""
+        """All records below it are on disk, also after a power cut."""
         self.end = end
         """The next offset to be written."""
         self.cuts = 0
-        """How often the log has become shorter: what lay below an offset before may be something else now."""
+        """Counts truncations: after one, the records below an offset may have changed."""
         self._promised_recovery_point = self._promised_start = 0
         """The offset in the checkpoints on disk; the larger one while a checkpoint is being replaced."""
         self.check()
@@ -230,12 +230,12 @@ class LogBounds:
         self.check()
 
     def raise_recovery_point(self, offset: int, cuts: int) -> None:
-        """What lay below the offset is on disk, unless the log was cut since ``cuts``."""
+        """The records below the offset are on disk, unless the log was truncated since ``cuts``."""
         if self.cuts == cuts:
             self.recovery_point = max(self.recovery_point, offset)
 
     def lower(self, end: int) -> bool:
-        """Lower the other bounds before a cut to `end`, even below the start.
+        """Lower the other bounds before a truncation to `end`, even below the start.
 
         Returns whether a checkpoint on disk names a higher offset.
         """
@@ -254,7 +254,7 @@ class LogBounds:
             return self._promised_recovery_point > 0 or self._promised_start > start
 
     def begin_at(self, offset: int) -> None:
-        """The log is empty and goes on at an offset."""
+        """The log is empty and continues at an offset."""
         self.start = self.recovery_point = self.end = offset
 
     @property

@@ -1,4 +1,4 @@
-"""Which leader epoch began at which offset: the file `leader-epoch-checkpoint` and its copy in memory.
+"""The offset at which each leader epoch began: the file `leader-epoch-checkpoint` and its copy in memory.
 
 It decides where a follower truncates (KIP-101, KIP-279). Invariant: epochs and start offsets both rise
 strictly from entry to entry. Written under the log's lock; readers see an immutable tuple and need none.
@@ -29,7 +29,7 @@ class EpochEntry(NamedTuple):
 
 
 class EpochEndOffset(NamedTuple):
-    """An epoch and the offset after its last record; (-1, -1) when nothing is known."""
+    """An epoch and the offset after its last record; (-1, -1) if unknown."""
 
     epoch: LeaderEpoch
     end_offset: Offset
@@ -51,7 +51,7 @@ class EpochCache:
 
     @classmethod
     def load(cls, folder: Path, files: FileSystem = FILE_SYSTEM) -> EpochCache:
-        """Read the file of a partition's folder; empty when there is none.
+        """Read the file of a partition's folder; empty if there is no file.
 
         Raises CheckpointDamaged, LogDirFailure.
         """
@@ -80,11 +80,10 @@ class EpochCache:
         return entries[-1].epoch if entries else NO_LEADER_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
-        """The largest known epoch that is not above the one asked for, and where it ends.
+        """The largest known epoch that is not above the requested one, and where it ends.
 
-        The newest epoch ends at the log's end. An epoch older than all known ends, for the asker, where the
-        oldest known one begins. A newer one than all known is UNDEFINED: this replica has nothing to say on
-        it.
+        The newest epoch ends at the log's end. An epoch older than all known ones ends where the oldest known
+        one begins. An epoch newer than all known ones is UNDEFINED.
         """
         entries = self._entries
         if not entries or epoch < 0 or epoch > entries[-1].epoch:
@@ -92,19 +91,19 @@ class EpochCache:
         following = bisect_right(entries, epoch, key=lambda entry: entry.epoch)
         if following == len(entries):
             return EpochEndOffset(entries[-1].epoch, Offset(log_end_offset))
-        known = entries[following - 1].epoch if following else LeaderEpoch(epoch)
-        return EpochEndOffset(known, entries[following].start_offset)
+        largest = entries[following - 1].epoch if following else LeaderEpoch(epoch)
+        return EpochEndOffset(largest, entries[following].start_offset)
 
     def epoch_at(self, offset: int) -> LeaderEpoch:
-        """The epoch in which an offset was written, or -1 when it is older than all known."""
+        """The epoch in which an offset was written, or -1 if it is older than all known epochs."""
         entries = self._entries
         following = bisect_right(entries, offset, key=lambda entry: entry.start_offset)
         return entries[following - 1].epoch if following else NO_LEADER_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that an epoch begins at an offset; one that is not newer than the latest changes nothing.
+        """Record that an epoch begins at an offset, unless it is not newer than the latest.
 
-        An epoch in which nothing was written, because the next begins at the same offset, is forgotten.
+        An epoch without records, because the next begins at the same offset, is dropped.
         Raises LogDirFailure.
         """
         invariant(epoch >= 0 and start_offset >= 0, "epoch %d cannot start at offset %d", epoch, start_offset)
@@ -115,13 +114,13 @@ class EpochCache:
         self._replace(tuple(kept))
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget the epochs that begin at or after a log's new end. Raises LogDirFailure."""
+        """Drop the epochs that begin at or after a log's new end. Raises LogDirFailure."""
         kept = tuple(entry for entry in self._entries if entry.start_offset < end_offset)
         if len(kept) != len(self._entries):
             self._replace(kept)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget the epochs that end before a log's new start; the one in force there begins there.
+        """Drop the epochs that end before a log's new start. The epoch of that offset now begins there.
 
         Raises LogDirFailure.
         """
@@ -133,7 +132,7 @@ class EpochCache:
             self._replace(tuple(kept))
 
     def correct(self, batches: Sequence[tuple[int, int]], end_offset: int | None) -> None:
-        """Take over the (epoch, offset) pairs of batches, in order.
+        """Add the (epoch, offset) pairs of batches, in order.
 
         Entries that begin at or after the first pair are replaced. Raises LogDirFailure.
         """
@@ -150,7 +149,7 @@ class EpochCache:
             self._replace(entries)
 
     def clear(self) -> None:
-        """Forget everything. Raises LogDirFailure."""
+        """Drop all epochs. Raises LogDirFailure."""
         if self._entries:
             self._replace(())
 

@@ -43,24 +43,24 @@ def segment_name(base_offset: int, suffix: str = LOG_SUFFIX) -> str:
 
 def segment_base_offset(name: str) -> int | None:
     """The base offset in the name of a ``.log`` file, or None for any other name."""
-    found = _SEGMENT_NAME.fullmatch(name)
-    return int(found[1]) if found else None
+    match = _SEGMENT_NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def snapshot_offset(name: str) -> int | None:
     """The offset in the name of a ``.snapshot`` file, or None for any other name."""
-    found = _SNAPSHOT_NAME.fullmatch(name)
-    return int(found[1]) if found else None
+    match = _SNAPSHOT_NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def parse_partition_name(name: str) -> TopicPartition | None:
-    """The partition whose folder has this name, or None when it is no partition's folder."""
-    found = _PARTITION_NAME.fullmatch(name)
-    return TopicPartition(found["topic"], int(found["partition"])) if found else None
+    """The partition whose folder has this name, or None for any other name."""
+    match = _PARTITION_NAME.fullmatch(name)
+    return TopicPartition(match["topic"], int(match["partition"])) if match else None
 
 
 def deleted_name(topic_partition: TopicPartition) -> str:
-    """A fresh name for the folder of a partition to be removed: unique, and no partition's own."""
+    """A new, unique name for the folder of a deleted partition; it cannot be a partition's name."""
     tail = f".{uuid.uuid4().hex}{DELETED_SUFFIX}"
     return str(topic_partition)[: MAX_NAME_BYTES - len(tail)] + tail
 
@@ -69,8 +69,8 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def _reports_all_errors() -> bool:
-    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    is_new = found is not None and (int(found[1]), int(found[2])) >= (5, 8)
+    match = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    is_new = match is not None and (int(match[1]), int(match[2])) >= (5, 8)
     return sys.platform == "linux" and is_new and hasattr(_libc, "syncfs")
 
 
@@ -89,7 +89,7 @@ class FileSystem:
         return OPEN_FILES.opened(lambda: os.open(path, flags, 0o644))
 
     def write_all(self, descriptor: int, data: memoryview | bytes, position: int) -> None:
-        """Write all bytes, in as many calls as the disk needs."""
+        """Write all bytes, with several calls if the disk writes less."""
         written = self.pwrite(descriptor, data, position)
         while written < len(data):
             if written <= 0:

@@ -35,7 +35,7 @@ Entry = tuple[Any, ...]
 
 
 class IndexFile:
-    """Entries of one segment; subclasses say what an entry is."""
+    """The entries of one segment; a subclass defines their format."""
 
     entry: ClassVar[struct.Struct]
 
@@ -70,7 +70,7 @@ class IndexFile:
         self._open_files = open_files
         self.is_used = False
         self.is_dirty = False
-        """Whether the memory holds what the file does not."""
+        """Whether the entries in memory differ from the file."""
         self.sync_state = SyncState(is_synced=True)
         self._is_gone = False
         self._descriptor: Descriptor | None = None
@@ -109,7 +109,7 @@ class IndexFile:
             self.is_dirty = True
 
     def persist(self) -> None:
-        """Write the entries to the file, or remove the file if there are none.
+        """Write the entries to the file, or remove the file of an empty index.
 
         Raises the exceptions of `storage_error`.
         """
@@ -130,7 +130,7 @@ class IndexFile:
         self.is_dirty = False
 
     def seal(self) -> None:
-        """Persist and free the memory; later lookups read the file. Raises what `persist` raises."""
+        """Persist and free the memory; later lookups read the file. Raises as `persist`."""
         self.persist()
         with _FORM_LOCK:
             self._count = self.count
@@ -146,7 +146,7 @@ class IndexFile:
         self._descriptor = None
 
     def close(self) -> None:
-        """Close the file, for good or for long."""
+        """Close the file and give up its place among the open files."""
         self._descriptor = None
         self._open_files.keep(self, 0)
 
@@ -172,16 +172,16 @@ class IndexFile:
     # Looking up
 
     def _last(self, *, may_wait: bool = True) -> Entry | None:
-        """The last entry, or None. Raises what `_find` raises."""
+        """The last entry, or None. Raises as `_find`."""
         state = self._state
         if state is not None:
             buffer, count = state
             return self.entry.unpack_from(buffer, (count - 1) * self.entry.size) if count else None
         if not self._count:
             return None
-        # Retention asks once per segment, so the file is not kept open for it.
-        found = self._read(self._count - 1, self._count, may_wait=may_wait, keeps_open=False)
-        return self.entry.unpack_from(found) if found else None
+        # Retention reads it once per segment, so the file is not kept open.
+        last = self._read(self._count - 1, self._count, may_wait=may_wait, keeps_open=False)
+        return self.entry.unpack_from(last) if last else None
 
     def _find(self, target: int, field: int, *, may_wait: bool = True) -> Entry | None:
         """The last entry whose field is at most the target, or None.
@@ -191,8 +191,8 @@ class IndexFile:
         state = self._state
         if state is not None:
             buffer, count = state
-            found = self._search(buffer, count, target, field)
-            return self.entry.unpack_from(buffer, (found - 1) * self.entry.size) if found else None
+            count = self._search(buffer, count, target, field)
+            return self.entry.unpack_from(buffer, (count - 1) * self.entry.size) if count else None
         low, high = 0, self._count
         size, unpack = self.entry.size, self.entry.unpack_from
         while high - low > _BLOCK_ENTRIES:
@@ -206,8 +206,8 @@ class IndexFile:
                 high = middle
         first = max(0, low - 1)
         block = self._read(first, high, may_wait=may_wait) if high else b""
-        found = self._search(block, len(block) // size, target, field)
-        return unpack(block, (found - 1) * size) if found else None
+        count = self._search(block, len(block) // size, target, field)
+        return unpack(block, (count - 1) * size) if count else None
 
     def _search(self, buffer: bytearray | bytes, count: int, target: int, field: int) -> int:
         """The number of entries whose field is at most the target; the last one is tried first."""
@@ -223,8 +223,8 @@ class IndexFile:
         state = self._state
         if state is not None:
             return state
-        found = self._read(0, self._count, may_wait=True) if self._count else b""
-        return found, len(found) // self.entry.size
+        entries = self._read(0, self._count, may_wait=True) if self._count else b""
+        return entries, len(entries) // self.entry.size
 
     def _read(self, first: int, end: int, *, may_wait: bool, keeps_open: bool = True) -> bytes | bytearray:
         """The entries from `first` to before `end` in the file; nothing if the index is gone, or was cut
@@ -262,7 +262,7 @@ class IndexFile:
     # Changing
 
     def load(self) -> None:
-        """Load the entries into memory, so that adding one needs no disk. Raises what a lookup raises."""
+        """Load the entries into memory, so that an append needs no disk. Raises as a lookup."""
         self._growing()
 
     def _growing(self) -> tuple[bytearray, int]:
@@ -270,9 +270,9 @@ class IndexFile:
         state = self._state
         if state is not None:
             return state
-        found, count = self._all()
+        entries, count = self._all()
         with _FORM_LOCK:
-            self._state = bytearray(found), count
+            self._state = bytearray(entries), count
             self._descriptor = None
             return self._state
 
@@ -326,11 +326,11 @@ class OffsetIndex(IndexFile):
         return self._as_entry(self._find(offset - self.base_offset, 0, may_wait=may_wait))
 
     def lookup_position(self, position: int, *, may_wait: bool = True) -> OffsetPosition:
-        """The last entry with a position of at most this one; (base offset, 0) when there is none."""
+        """The last entry with a position of at most this one; (base offset, 0) without entries."""
         return self._as_entry(self._find(position, 1, may_wait=may_wait))
 
     def last(self, *, may_wait: bool = True) -> OffsetPosition:
-        """The last entry; (base offset, 0) when there is none."""
+        """The last entry; (base offset, 0) without entries."""
         return self._as_entry(self._last(may_wait=may_wait))
 
     def entries(self) -> list[OffsetPosition]:
@@ -346,10 +346,10 @@ class OffsetIndex(IndexFile):
         """Whether the last entry can belong to a segment of this size."""
         return not self.count or self.last(may_wait=may_wait).position < size_bytes
 
-    def _as_entry(self, found: Entry | None) -> OffsetPosition:
-        if found is None:
+    def _as_entry(self, entry: Entry | None) -> OffsetPosition:
+        if entry is None:
             return OffsetPosition(self.base_offset, 0)
-        return OffsetPosition(self.base_offset + found[0], found[1])
+        return OffsetPosition(self.base_offset + entry[0], entry[1])
 
 
 class TimestampOffset(NamedTuple):
@@ -372,7 +372,7 @@ class TimeIndex(IndexFile):
     __slots__ = ()
 
     def maybe_append(self, timestamp_ms: int, offset: int) -> None:
-        """Add an entry if its timestamp is above all others; else it would say nothing new."""
+        """Add an entry if its timestamp is above all others."""
         if timestamp_ms > self.last().timestamp_ms:
             self._append(timestamp_ms, offset - self.base_offset)
 
@@ -381,7 +381,7 @@ class TimeIndex(IndexFile):
         return self._as_entry(self._find(timestamp_ms - 1, 0))
 
     def last(self) -> TimestampOffset:
-        """The entry of the largest timestamp; (-1, base offset) when there is none."""
+        """The entry of the largest timestamp; (-1, base offset) without entries."""
         return self._as_entry(self._last())
 
     def entries(self) -> list[TimestampOffset]:
@@ -393,7 +393,7 @@ class TimeIndex(IndexFile):
         """Drop the entries that point at or after an offset."""
         self._keep_up_to(offset - self.base_offset - 1, 1)
 
-    def _as_entry(self, found: Entry | None) -> TimestampOffset:
-        if found is None:
+    def _as_entry(self, entry: Entry | None) -> TimestampOffset:
+        if entry is None:
             return TimestampOffset(NO_TIMESTAMP, self.base_offset)
-        return TimestampOffset(found[0], self.base_offset + found[1])
+        return TimestampOffset(entry[0], self.base_offset + entry[1])

@@ -4,8 +4,8 @@ Invariants: log start ≤ log end, recovery point ≤ log end, and every offset 
 exactly one segment. An append is all or nothing: a refused or failed append changes neither offsets nor the
 producer states, which always follow from the batches in the log.
 
-Threads: whatever changes the log takes its lock, which comes after the partition's in the order of locks, so
-that the retention and flush passes need not know partitions. Reads and lookups take none: they use one
+Threads: every change of the log takes its lock, which comes after the partition's in the lock order, so that
+the retention and flush passes need not know partitions. Reads and lookups take no lock: they use one
 immutable tuple of segments, and a segment publishes its end last. `fsync` runs outside the lock.
 """
 
@@ -63,7 +63,7 @@ class Log:
         self.config = config
         self.epoch_cache = opened.epochs
         self.producers = opened.producers
-        """Asked and changed under the lock."""
+        """Read and changed under the lock."""
         self.lock = threading.RLock()
         self.on_bounds_lowered: Callable[[Log], None] | None = None
         """Called under the lock, before a truncation, with recovery point or log start already lowered."""
@@ -76,7 +76,7 @@ class Log:
         )
         self._last_flush_ms = now_ms
         self._is_folder_durable = False
-        """Whether the folder's own name is known to be on disk."""
+        """Whether the folder's own name has been forced to disk."""
         self.is_closed = False
 
     @classmethod
@@ -93,10 +93,10 @@ class Log:
         is_clean: bool = False,
         files: FileSystem = FILE_SYSTEM,
     ) -> Log:
-        """Open a folder's log with recovery, or create it, the folder included, when there is none.
+        """Open a folder's log with recovery, or create log and folder.
 
-        `recovery_point` and `log_start_offset` are what the checkpoints say; `is_clean`, that the stop before
-        was. Raises CorruptLog, LogDirFailure, CheckpointDamaged, or INCONSISTENT_TOPIC_ID when the folder
+        `recovery_point` and `log_start_offset` come from the checkpoints. `is_clean`: the last stop was
+        clean. Raises CorruptLog, LogDirFailure, CheckpointDamaged, or INCONSISTENT_TOPIC_ID if the folder
         belongs to another topic of the same name.
         """
         opened = open_log_folder(
@@ -127,7 +127,7 @@ class Log:
 
     @property
     def recovery_point(self) -> Offset:
-        """Everything below is known to be on disk, also after a power cut."""
+        """All records below it are on disk, also after a power cut."""
         return Offset(self._bounds.recovery_point)
 
     @property
@@ -136,7 +136,7 @@ class Log:
 
     @property
     def bounds(self) -> LogBounds:
-        """For the checkpoint writer, which announces here what a checkpoint is about to promise."""
+        """For the checkpoint writer, which announces here the offsets that it is about to write."""
         return self._bounds
 
     @property
@@ -148,7 +148,7 @@ class Log:
         return self._segments.all
 
     def assign_topic_id(self, topic_id: TopicId) -> None:
-        """Give a log without a topic id its own. Raises LogDirFailure, INCONSISTENT_TOPIC_ID."""
+        """Set the topic id of a log that has none. Raises LogDirFailure, INCONSISTENT_TOPIC_ID."""
         with self.lock:
             if self._topic_id is None:
                 write_partition_metadata(self.folder, topic_id, self._files)
@@ -161,12 +161,11 @@ class Log:
     # Appending
 
     def append_as_leader(self, produced: ProducedBatches, leader_epoch: int, now_ms: int) -> AppendResult:
-        """Stamp and write a producer's batches, in one write.
+        """Stamp a producer's batches in place, and append them in one write.
 
-        The buffer is stamped in place. Batches of an idempotent producer that are in the log already are not
-        written again; the result then says where they are. Raises, changing nothing: MESSAGE_TOO_LARGE (a
-        batch above `max.message.bytes`), RECORD_LIST_TOO_LARGE (above a segment), what
-        `ProducerStates.check` raises, LogDirFailure.
+        Duplicates of an idempotent producer are not written again; the result then has their offsets. Raises,
+        changing nothing: MESSAGE_TOO_LARGE (a batch above `max.message.bytes`), RECORD_LIST_TOO_LARGE (above
+        a segment), the errors of `ProducerStates.check`, LogDirFailure.
         """
         view, batches = produced
         config = self.config
@@ -193,11 +192,11 @@ class Log:
     def append_as_follower(
         self, records: Buffer, now_ms: int, newest_epoch: LeaderEpoch | None = None
     ) -> AppendResult:
-        """Write what a leader sent, offsets and epochs unchanged; a last batch that is cut short is left out.
+        """Append a leader's batches with their offsets and epochs; a last, incomplete batch is left out.
 
-        Raises, changing nothing: CORRUPT_MESSAGE and its like, UNKNOWN_LEADER_EPOCH for a batch above the
-        newest epoch, UnexpectedAppendOffset when the batches do not continue the log, LogDirFailure (then the
-        batches before the failing segment may be in).
+        Raises, changing nothing: the errors of `check_batch`, UNKNOWN_LEADER_EPOCH for a batch above the
+        newest epoch, UnexpectedAppendOffset if the batches do not continue the log. Raises LogDirFailure;
+        then the log may have the batches before the failing segment.
         """
         view = memoryview(records)
         start, end = self._bounds.start, self._bounds.end
@@ -205,7 +204,7 @@ class Log:
         batches, size = fetched_batches(view, begin, newest_epoch)
         with self.lock:
             if begin < end and batches:
-                # The leader's log starts in the middle of a batch, by a deletion of records; it stays whole.
+                # DeleteRecords moved the leader's log start into a batch; the batch stays whole.
                 self.truncate_fully_and_start_at(begin)
             pieces = runs(batches, self._segments.active.size, self.config.segment_bytes)
             result = self._append(view[:size], pieces, now_ms, NO_TIMESTAMP)
@@ -262,7 +261,7 @@ class Log:
         )
 
     def roll(self, now_ms: int) -> Segment:
-        """Seal the active segment and begin a new one at the log's end; an empty one is kept instead.
+        """Seal the active segment and begin a new one at the log's end; an empty segment is kept instead.
 
         Raises LogDirFailure.
         """
@@ -274,7 +273,7 @@ class Log:
             active.seal()
             self._snapshots.write_or_keep(self._bounds.end, self.producers)
             if self._bounds.recovery_point == self._bounds.end:
-                # Recovery will believe the indexes of this segment from now on.
+                # From now on recovery trusts the indexes of this segment.
                 with disk_work(self.folder, Operation.SYNC):
                     active.fsync()
                     self._files.fsync(self.folder)
@@ -293,12 +292,12 @@ class Log:
         min_one_batch: bool = True,
         may_wait: bool = True,
     ) -> ReadResult:
-        """Whole batches from the one that holds an offset on, out of one segment.
+        """Whole batches of one segment, beginning with the batch that holds an offset.
 
-        None of them holds an offset at or above `upper_bound_offset` (default: the log's end). When the first
-        is larger than `max_bytes` it comes alone, or, without `min_one_batch`, nothing comes. Raises
-        OFFSET_OUT_OF_RANGE, which names the range; NotCached if it would wait for the disk without
-        `may_wait`; and the exceptions of `storage_error` if the disk cannot be read.
+        All their offsets are below `upper_bound_offset` (default: the log's end). A first batch larger than
+        `max_bytes` is returned alone, or, without `min_one_batch`, not at all. Raises OFFSET_OUT_OF_RANGE
+        with the range; NotCached if it would wait for the disk without `may_wait`; and the exceptions of
+        `storage_error` if the disk cannot be read.
         """
         log_end = self._bounds.end
         start = self._bounds.start
@@ -309,17 +308,17 @@ class Log:
             )
         upper = log_end if upper_bound_offset is None else min(upper_bound_offset, log_end)
         if start_offset < upper:
-            found = self._segments.read(start_offset, max_bytes, upper, min_one_batch, may_wait)
-            if found is not None:
-                return found
+            result = self._segments.read(start_offset, max_bytes, upper, min_one_batch, may_wait)
+            if result is not None:
+                return result
         return ReadResult(memoryview(b""), start_offset, start_offset, -1, -1)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampAndOffset | None:
-        """The first record that is not older than a time, exactly; None when all are older."""
+        """The first record that is not older than a time; None if all are older."""
         return self._segments.find_by_timestamp(timestamp_ms, self._bounds.start)
 
     def max_timestamp_offset(self) -> TimestampAndOffset | None:
-        """The first record with the largest timestamp of all; None when there is none."""
+        """The first record with the largest timestamp; None if no record has a timestamp."""
         largest = self._segments.max_timestamp()
         return None if largest == NO_TIMESTAMP else self.offset_for_timestamp(largest)
 
@@ -345,7 +344,7 @@ class Log:
             # This call may fail, so it comes before any truncation; recovery would find these epochs in
             # the batches.
             self.epoch_cache.truncate_from_end(end)
-            # Readers lose sight of what is to go before it goes.
+            # Readers must not find truncated segments, so these disappear from the tuple first.
             self._segments = LogSegments.of(kept)
             self._bounds.end = end
             with must_be_whole(self.folder), disk_work(self.folder, Operation.SYNC):
@@ -359,14 +358,14 @@ class Log:
                     self._snapshots.has_removed = False
                 if not self.producers.cut(end):
                     now_ms = max(state.last_append_ms for state in self.producers)
-                    # Reading the log may fail, and what was truncated must be a duplicate of nothing.
+                    # Reading the log may fail, and no batch may be a duplicate of a truncated one.
                     self.producers = ProducerStates()
                     self.producers = load_producers(self._snapshots, self._segments, now_ms)
             self._bounds.check()
             return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and go on at an offset: the leader no longer has what this follower needs.
+        """Drop all records and continue at an offset, because the leader no longer has the next records.
 
         Raises LogDirFailure.
         """
@@ -383,13 +382,13 @@ class Log:
                 for segment in before:
                     segment.remove()
                 fresh = Segment.create(self.folder, offset, before[-1].created_ms, self.config, self._files)
-                # Or a power cut might bring the old segments back, which end before the new recovery point.
+                # Otherwise a power cut might bring back the old segments, which end below the recovery point.
                 self._files.fsync(self.folder)
             self._segments = LogSegments.of([fresh])
             self._bounds.begin_at(offset)
 
     def increment_log_start_offset(self, offset: int) -> bool:
-        """Move the log's start forward; False when it is there already. The caller keeps it below the HW.
+        """Move the log's start forward; False if it is there already. The caller keeps it below the HW.
 
         Raises OFFSET_OUT_OF_RANGE beyond the log's end, LogDirFailure.
         """
@@ -400,14 +399,17 @@ class Log:
                 raise api_error(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
                     f"{self.topic_partition}: the log start cannot move to {offset}, "
-                    f"behind the end {self._bounds.end}",
+                    f"beyond the end {self._bounds.end}",
                 )
             self._bounds.raise_start(offset)
             self.epoch_cache.truncate_from_start(offset)
             return True
 
     def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
-        """Apply retention; returns how many segments went. The log start follows. Raises LogDirFailure."""
+        """Apply retention and move the log start; returns the number of deleted segments.
+
+        Raises LogDirFailure.
+        """
         # The snapshot must be on disk before the batches that it covers are deleted.
         self._write_kept_snapshot()
         count = self._delete_old_segments(now_ms, high_watermark)
@@ -448,7 +450,7 @@ class Log:
             return count
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget the producers that have written nothing for so long; returns how many."""
+        """Drop the producers that have written nothing for that long; returns their number."""
         if not len(self.producers):
             return 0
         with self.lock:
@@ -457,7 +459,7 @@ class Log:
     # Safety on disk
 
     def flush(self, now_ms: int, *, sealed_only: bool = False) -> None:
-        """Force to disk what is not there yet, or only the sealed segments, and move the recovery point.
+        """Force unsynced files to disk, or only the sealed segments, and move the recovery point.
 
         Raises LogDirFailure.
         """
@@ -491,13 +493,13 @@ class Log:
             if not sealed_only and self._segments.active is not segments[-1]:
                 # The segment was sealed meanwhile. Recovery would trust its indexes, which are not synced.
                 end = segments[-1].base_offset
-            # After a truncation meanwhile, what is below `end` now may have been written since.
+            # After a truncation meanwhile, records below `end` may have been written since the sync.
             self._bounds.raise_recovery_point(end, cuts)
             self._last_flush_ms = now_ms
 
     @property
     def must_flush(self) -> bool:
-        """Whether `flush.messages` records are not on disk; then the appender flushes, without a lock."""
+        """Whether `flush.messages` records are not on disk. If so, the appender flushes without a lock."""
         return self._bounds.end - self._bounds.recovery_point >= self.config.flush_messages
 
     def is_flush_due(self, now_ms: int) -> bool:
@@ -537,7 +539,7 @@ class Log:
         self._files.fsync(self.folder)
 
     def close(self, now_ms: int, *, is_on_disk: bool = False) -> None:
-        """Stop for good: everything is written and forced to disk. A second call does nothing.
+        """Write everything, force it to disk and stop. A second call does nothing.
 
         `is_on_disk`: an earlier `write_out` has been forced to disk since. Raises LogDirFailure.
         """
@@ -563,7 +565,10 @@ class Log:
                 segment.abandon()
 
     def _save_bounds(self) -> None:
-        """Before a log becomes shorter than its checkpoint says, or recovery would take that for damage."""
+        """Save the bounds before a log becomes shorter than its checkpoint says.
+
+        Otherwise recovery would take that for damage.
+        """
         if self.on_bounds_lowered is not None:
             self.on_bounds_lowered(self)
 

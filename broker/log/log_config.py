@@ -24,7 +24,7 @@ _COMPRESSIONS: Final[Mapping[str, Compression | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Kafka's topic settings as far as a log obeys them; defaults are Kafka's.
+    """Kafka's topic settings that a log obeys, with Kafka's defaults.
 
     Source: https://kafka.apache.org/documentation/#topicconfigs.
     """
@@ -42,9 +42,9 @@ class LogConfig:
     message_timestamp_type: TimestampType = field(default=TimestampType.CREATE_TIME)
     message_timestamp_before_max_ms: int = _LONG_MAX
     message_timestamp_after_max_ms: int = _LONG_MAX
-    """How far the times of records may lie before and after the broker's; only with CREATE_TIME."""
+    """The limits of records' timestamps before and after the broker's time; only with CREATE_TIME."""
     compression_type: Compression | None = None
-    """What batches are stored in; None keeps them as their producers sent them."""
+    """The compression of stored batches; None keeps that of the producer."""
     cleanup_policy: tuple[str, ...] = (DELETE,)
     """`DELETE`, `COMPACT` or both."""
     file_delete_delay_ms: int = 60_000
@@ -57,12 +57,15 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         looks = self.is_compacted or self.limits_timestamps or self.compression_type is not None
-        # Computed once, since every append asks; a frozen dataclass is set up like this.
+        # Computed once, because every append reads it; a frozen dataclass allows no plain assignment.
         object.__setattr__(self, "looks_into_records", looks)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> LogConfig:
-        """From topic-level names (``segment.bytes``) and parsed values; names of other parts are skipped."""
+        """Make the configuration from topic-level names (``segment.bytes``) and parsed values.
+
+        Other names are ignored.
+        """
         values: dict[str, Any] = {}
         for declared in fields(cls):
             name = declared.name.replace("_", ".")
@@ -90,7 +93,7 @@ class LogConfig:
 
     @property
     def is_deleted_by_age(self) -> bool:
-        """Whether retention applies: not to a topic that is compacted alone."""
+        """Whether retention applies; it does not to a topic that is only compacted."""
         return DELETE in self.cleanup_policy
 
     @property

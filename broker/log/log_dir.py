@@ -83,7 +83,7 @@ class ScannedDir(NamedTuple):
 
 
 class LogDir:
-    """An owned log dir; `release` gives it back."""
+    """A locked log dir; `release` unlocks it."""
 
     def __init__(self, path: Path, lock_descriptor: int, files: FileSystem) -> None:
         self.path = path
@@ -99,9 +99,9 @@ class LogDir:
 
     @classmethod
     def acquire(cls, path: Path, files: FileSystem = FILE_SYSTEM) -> LogDir:
-        """Make the folder if need be and lock it.
+        """Create the folder if it is missing, and lock it.
 
-        Raises InvalidConfiguration when another process has it, LogDirFailure when the disk refuses.
+        Raises InvalidConfiguration if another process has it, LogDirFailure if the disk refuses.
         """
         with disk_work(path):
             files.mkdir_durably(path)
@@ -111,7 +111,7 @@ class LogDir:
         except OSError as error:
             os.close(descriptor)
             raise InvalidConfiguration(
-                f"log.dirs: {path} is in use by another process; one broker only may have it"
+                f"log.dirs: {path} is in use by another process; only one broker may use it"
             ) from error
         return cls(path, descriptor, files)
 
@@ -138,7 +138,7 @@ class LogDir:
         self.directory_id = meta[_DIRECTORY_ID]
 
     def read_meta(self) -> dict[str, str] | None:
-        """The pairs of `meta.properties`, None when there is no such file. Raises LogDirFailure."""
+        """The pairs of `meta.properties`; None if there is no file. Raises LogDirFailure."""
         try:
             text = (self.path / META_FILE).read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -217,23 +217,23 @@ class LogDir:
             checkpoint.keep_no_longer(key)
 
     def forget(self, key: TopicPartition) -> None:
-        """Drop what the checkpoints say of an earlier log of that name. Raises LogDirFailure."""
+        """Drop the checkpoint entries of an earlier log of that name. Raises LogDirFailure."""
         for checkpoint in (self.recovery_points, self.log_starts, self.high_watermarks):
             try:
                 checkpoint.forget(key)
             except CheckpointDamaged:
-                # Counted as empty when it was read; now it is.
+                # It was treated as empty when it was read.
                 checkpoint.write({})
 
     def release(self) -> None:
-        """Give the lock back; a second call does nothing."""
+        """Unlock the folder; a second call does nothing."""
         descriptor, self._lock_descriptor = self._lock_descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
 
 def for_each(items: Collection[T], work: Callable[[T], object], threads: int, name: str) -> None:
-    """Do the work for all items; only one thread keeps their order.
+    """Do the work for all items on a bounded number of threads; only one thread keeps their order.
 
     The first failure is raised after all started items have ended; the others are not started.
     """

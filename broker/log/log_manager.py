@@ -1,4 +1,4 @@
-"""All logs of a broker: opened at start, created, deleted, and looked after in passes.
+"""All logs of a broker: opened at start, created, deleted, and maintained in passes.
 
 The manager knows no clock and no threads: a scheduler calls the passes (`retention_pass`, `flush_pass`,
 `checkpoint_pass`, `expire_producers_pass`, `remove_deleted`) with the time. Its lock guards the table of
@@ -52,16 +52,16 @@ class LogManager:
         self._files = files
         self._recovery_threads = recovery_threads
         self._config_of = config_of
-        # The order of locks: a log's, then this one, then the table's. Whoever writes checkpoints holds it
-        # from asking the logs to the end of the writing, so that an older state never replaces a newer one.
+        # The lock order: a log's, then this one, then the table's. A checkpoint writer holds it while it
+        # reads the logs' offsets and writes the file, so that an older state never replaces a newer one.
         self._checkpoint_lock = threading.Lock()
         self._lock = threading.Lock()
         self._logs: dict[TopicPartition, Log] = {}
         self._dirs: dict[Path, LogDir] = {log_dir.path: log_dir for log_dir in dirs}
         self._doomed: dict[Path, int] = {}
-        """Folders to be removed, and when (ms)."""
+        """The folders to be removed, each with its due time (ms)."""
         self.offline_partitions: dict[TopicPartition, Exception] = {}
-        """Partitions whose log could not be opened, or was lost with its dir, and why."""
+        """The reason for each partition whose log could not be opened, or went offline with its dir."""
         self._damaged: dict[TopicPartition, Path] = {}
         """The folders of logs that could not be opened, so that a deletion of the partition finds them."""
         self._unopened: dict[TopicPartition, ScannedLog] = {}
@@ -69,7 +69,7 @@ class LogManager:
         self.offline_dirs: dict[Path, LogDirFailure] = {}
         self.strays = StrayLogs(self._files)
         self.on_dir_failed: Callable[[Sequence[TopicPartition]], None] | None = None
-        """Called once for each dir that goes offline, with what is lost; without locks, on any thread."""
+        """Called once for each dir that goes offline, with its partitions; without locks, on any thread."""
 
     @classmethod
     def open(
@@ -83,11 +83,11 @@ class LogManager:
         files: FileSystem = FILE_SYSTEM,
         recovery_threads: int = 1,
     ) -> LogManager:
-        """Lock the log dirs and open every log in them, with recovery where the last stop was not clean.
+        """Lock the log dirs and open every log in them, with recovery after an unclean stop.
 
-        Raises InvalidConfiguration (a dir in use, foreign, or none usable). A dir whose disk fails is offline
-        from the start, while others are left; a damaged log is in `offline_partitions`. Each dir's logs are
-        opened, and closed in the end, by `recovery_threads` threads.
+        Raises InvalidConfiguration if a dir is in use or belongs to another broker, or if no dir is usable. A
+        dir whose disk fails is offline from the start if others are left; a damaged log is in
+        `offline_partitions`. `recovery_threads` threads open and close the logs of each dir.
         """
         dirs: list[LogDir] = []
         failed: dict[Path, LogDirFailure] = {}
@@ -102,13 +102,13 @@ class LogManager:
                     failed[path] = error
             usable = [log_dir for log_dir in dirs if log_dir.path not in failed]
             if not usable:
-                reasons = "; ".join(str(error) for error in failed.values()) or "none is given"
+                reasons = "; ".join(str(error) for error in failed.values()) or "no folder is configured"
                 raise InvalidConfiguration(f"log.dirs: no usable folder: {reasons}")
             manager = cls(usable, config_of, files, recovery_threads)
             manager.offline_dirs.update(failed)
             for_each(usable, partial(manager._load_dir_or_fail, now_ms), len(usable), "log-dir")
             if not manager.has_online_dir:
-                # As Kafka does: a broker that holds nothing would only be in the way of its cluster.
+                # As Kafka does: a broker without a disk is of no use to its cluster.
                 reasons = "; ".join(str(error) for error in manager.offline_dirs.values())
                 raise InvalidConfiguration(f"log.dirs: no folder is left that can be used: {reasons}")
         except BaseException:
@@ -120,37 +120,37 @@ class LogManager:
     # The table
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
-        """The log of a partition, None when this broker has none that is online. Takes no lock."""
+        """The log of a partition; None if this broker has no online log of it. Takes no lock."""
         return self._logs.get(topic_partition)
 
     def all_logs(self) -> list[Log]:
-        """Every log that is online, as of now."""
+        """All logs that are online now."""
         with self._lock:
             return list(self._logs.values())
 
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool = False
     ) -> Log:
-        """The log of a partition, created in the log dir with the fewest logs when there is none.
+        """The log of a partition; a missing log is created in the log dir with the fewest logs.
 
         With `is_new`, the caller knows that the partition was never here, so an offline dir cannot hold it.
         A log that could not be opened at start for lack of descriptors or memory is opened now. Raises
-        INCONSISTENT_TOPIC_ID, LogDirFailure, or KAFKA_STORAGE_ERROR when the partition's log is offline.
+        INCONSISTENT_TOPIC_ID, LogDirFailure, or KAFKA_STORAGE_ERROR if the partition's log is offline.
         """
-        found = self._logs.get(topic_partition) or self._retry_opening(topic_partition, now_ms)
-        if found is None:
-            found = self._create(topic_partition, topic_id, now_ms, is_new=is_new)
+        log = self._logs.get(topic_partition) or self._retry_opening(topic_partition, now_ms)
+        if log is None:
+            log = self._create(topic_partition, topic_id, now_ms, is_new=is_new)
         if topic_id is not None:
-            found.assign_topic_id(topic_id)
-        return found
+            log.assign_topic_id(topic_id)
+        return log
 
     def _create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool
     ) -> Log:
         with self._checkpoint_lock, self._lock:
-            found = self._logs.get(topic_partition)
-            if found is not None:
-                return found
+            created_meanwhile = self._logs.get(topic_partition)
+            if created_meanwhile is not None:
+                return created_meanwhile
             reason = self.offline_partitions.get(topic_partition)
             if reason is None and self.offline_dirs and not is_new:
                 reason = next(iter(self.offline_dirs.values()))
@@ -176,21 +176,21 @@ class LogManager:
                     files=self._files,
                 )
             except LogDirFailure as failure:
-                # Something of it may lie there, so it may be created nowhere else.
+                # The dir may hold files of it, so it must not be created in another dir.
                 self.offline_partitions[topic_partition] = failure
                 raise
             self._adopt(log)
             return log
 
     def update_config(self, topic: str | None = None) -> None:
-        """Give the logs of a topic, or with None all logs, their configuration as it is now."""
+        """Apply the current configuration to the logs of a topic, or with None to all logs."""
         for log in self.all_logs():
             name = log.topic_partition.topic
             if topic is None or name == topic:
                 log.config = self._config_of(name)
 
     def set_aside(self, topic_partition: TopicPartition, now_ms: int) -> Path | None:
-        """Take a partition's log out and keep it, see `stray_logs`; None if there is no log.
+        """Set a partition's log aside, see `stray_logs`; returns its folder, or None if there is no log.
 
         Raises LogDirFailure or StorageCallFailed; the partition is offline then.
         """
@@ -207,10 +207,10 @@ class LogManager:
             raise
 
     def delete(self, topic_partition: TopicPartition, now_ms: int, topic_id: TopicId | None = None) -> bool:
-        """Take a partition's log out at once, its folder renamed and removed later; False when there is none.
+        """Delete a partition's log; False if there is no log. Its folder is renamed now and removed later.
 
-        With `topic_id` only a log of that topic is deleted, also one that was set aside. Views that were
-        handed out stay valid. Raises LogDirFailure, or KAFKA_STORAGE_ERROR if the log is on a failed disk,
+        With `topic_id` only a log of that topic is deleted, also one that was set aside. Existing views stay
+        valid. Raises LogDirFailure, or KAFKA_STORAGE_ERROR if the log is on a failed disk,
         because the next start would load it again.
         """
         with self._lock:
@@ -256,7 +256,7 @@ class LogManager:
         return True
 
     def fail_dir(self, failure: LogDirFailure) -> list[TopicPartition]:
-        """Take the log dir that a failure happened in offline; returns the partitions that are lost with it.
+        """Take the log dir of a failure offline; returns the partitions that go offline with it.
 
         Returns nothing for a second failure of the same dir, and for a failure in a deleted log.
         Takes the logs' locks, so the caller must hold none.
@@ -281,7 +281,7 @@ class LogManager:
         return lost
 
     def dir_of_offline(self, topic_partition: TopicPartition) -> Path | None:
-        """The log dir of a partition that is offline, or None when that is not known."""
+        """The log dir of an offline partition, or None if it is unknown."""
         reason = self.offline_partitions.get(topic_partition)
         if not isinstance(reason, LogDirFailure | CorruptLog):
             return None
@@ -289,7 +289,7 @@ class LogManager:
 
     @property
     def dirs(self) -> dict[Path, LogDirFailure | None]:
-        """Every log dir, and why it is offline where it is."""
+        """Every log dir, with the failure of an offline one."""
         return {path: self.offline_dirs.get(path) for path in self._dirs}
 
     @property
@@ -299,13 +299,13 @@ class LogManager:
 
     @property
     def has_online_dir(self) -> bool:
-        """Whether the broker has any disk left to work with."""
+        """Whether at least one log dir is usable."""
         return any(path not in self.offline_dirs for path in self._dirs)
 
     # Passes, called by a scheduler
 
     def retention_pass(self, now_ms: int, high_watermark_of: Callable[[TopicPartition], int | None]) -> int:
-        """Delete what has outlived its time, where there is a high watermark; returns how many segments."""
+        """Apply retention to each log with a high watermark; returns the number of deleted segments."""
         count = 0
         for log in self.all_logs():
             high_watermark = high_watermark_of(log.topic_partition)
@@ -314,11 +314,11 @@ class LogManager:
         return count
 
     def expire_producers_pass(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget the producers that have written nothing for so long; returns how many."""
+        """Drop the producers that have written nothing for that long; returns their number."""
         return sum(log.expire_producers(now_ms, expiration_ms) for log in self.all_logs())
 
     def flush_pass(self, now_ms: int) -> None:
-        """Force to disk the logs whose `flush.ms` is over."""
+        """Flush the logs whose `flush.ms` has passed."""
         for log in self.all_logs():
             if log.is_flush_due(now_ms):
                 self._guarded(log, partial(log.flush, now_ms))
@@ -341,18 +341,18 @@ class LogManager:
             self._guarded_dir(partial(self._write_high_watermarks, log_dir, high_watermarks))
 
     def load_high_watermarks(self) -> dict[TopicPartition, Offset]:
-        """What `checkpoint_high_watermarks` saved; a damaged file counts as empty, and is reported."""
-        found: dict[TopicPartition, Offset] = {}
+        """The saved high watermarks; a damaged file counts as empty, and is reported."""
+        high_watermarks: dict[TopicPartition, Offset] = {}
         for log_dir in self._online_dirs():
             saved = log_dir.high_watermarks.read_or_empty()
             # A dir that held the partition before may still have an entry.
-            found |= {
+            high_watermarks |= {
                 key: mark for key, mark in saved.items() if self._folder_of(key) == log_dir.path / str(key)
             }
-        return found
+        return high_watermarks
 
     def remove_deleted(self, now_ms: int) -> int:
-        """Remove the folders of deleted partitions whose delay is over; returns how many."""
+        """Remove the folders of deleted partitions whose delay has passed; returns their number."""
         with self._lock:
             due = [folder for folder, due_ms in self._doomed.items() if due_ms <= now_ms]
             for folder in due:
@@ -393,22 +393,22 @@ class LogManager:
             self.fail_dir(failure)
 
     def _load_dir(self, log_dir: LogDir, now_ms: int) -> None:
-        found = log_dir.scan(self.strays.notice, log_dir.take_clean_mark())
+        scanned = log_dir.scan(self.strays.notice, log_dir.take_clean_mark())
         with self._lock:
-            self._doomed.update(dict.fromkeys(found.doomed, now_ms))
-        for_each(found.logs, partial(self._load_log, now_ms), self._recovery_threads, "log-recovery")
+            self._doomed.update(dict.fromkeys(scanned.doomed, now_ms))
+        for_each(scanned.logs, partial(self._load_log, now_ms), self._recovery_threads, "log-recovery")
 
-    def _load_log(self, now_ms: int, found: ScannedLog) -> None:
-        key, folder = found.key, found.folder
+    def _load_log(self, now_ms: int, scanned: ScannedLog) -> None:
+        key, folder = scanned.key, scanned.folder
         try:
             log = Log.open(
                 key,
                 folder,
                 self._config_of(key.topic),
                 now_ms=now_ms,
-                recovery_point=found.recovery_point,
-                log_start_offset=found.log_start_offset,
-                is_clean=found.is_clean,
+                recovery_point=scanned.recovery_point,
+                log_start_offset=scanned.log_start_offset,
+                is_clean=scanned.is_clean,
                 files=self._files,
             )
             with self._lock:
@@ -428,16 +428,16 @@ class LogManager:
                 self._damaged[key] = folder
                 self._dirs[folder.parent].keep(key)
                 if isinstance(error, StorageCallFailed):
-                    self._unopened[key] = found
+                    self._unopened[key] = scanned
                 else:
                     self._unopened.pop(key, None)
 
     def _retry_opening(self, key: TopicPartition, now_ms: int) -> Log | None:
         """Open a log that could not be opened at start. Raises StorageCallFailed or LogDirFailure."""
-        found = self._unopened.get(key)
-        if found is None or found.folder.parent in self.offline_dirs:
+        scanned = self._unopened.get(key)
+        if scanned is None or scanned.folder.parent in self.offline_dirs:
             return None
-        self._load_log(now_ms, found)
+        self._load_log(now_ms, scanned)
         reason = self.offline_partitions.get(key)
         if self._logs.get(key) is None:
             if isinstance(reason, StorageCallFailed):
@@ -446,7 +446,7 @@ class LogManager:
         with self._lock:
             for table in (self.offline_partitions, self._unopened, self._damaged):
                 table.pop(key, None)
-            self._dirs[found.folder.parent].keep_no_longer(key)
+            self._dirs[scanned.folder.parent].keep_no_longer(key)
         logger.warning("%s is online: it could not be opened at start", key)
         return self._logs.get(key)
 
@@ -456,8 +456,10 @@ class LogManager:
         self._dirs[log.folder.parent].log_count += 1
 
     def _save_lowered_bounds(self, log: Log) -> None:
-        """A checkpoint must never promise more than the log holds. Raises LogDirFailure in the truncating
-        caller."""
+        """Write the checkpoints, which must never promise more than the log holds.
+
+        Raises LogDirFailure in the truncating caller.
+        """
         log_dir = self._dirs.get(log.folder.parent)
         if log_dir is None:
             return
@@ -466,7 +468,7 @@ class LogManager:
         self._write_recovery_points(log_dir)
 
     def _guarded(self, log: Log, work: Callable[[], int | None]) -> int:
-        """Run one log's part of a pass; a failing disk goes offline, a log deleted meanwhile is skipped."""
+        """Run one log's part of a pass. A failing disk goes offline; a log deleted meanwhile is skipped."""
         try:
             return work() or 0
         except LogDirFailure as failure:
@@ -528,8 +530,7 @@ class LogManager:
         below = failure.path.relative_to(dir_path).parts
         key = parse_partition_name(below[0]) if below else None
         is_there = key is None or key in self._logs or key in self._damaged or not dir_path.is_dir()
-        found = verdict(failure.cause.errno, Operation.READ, is_log_there=is_there)
-        return found is Verdict.LOG_GONE
+        return verdict(failure.cause.errno, Operation.READ, is_log_there=is_there) is Verdict.LOG_GONE
 
     def _dir_with(self, name: str) -> LogDir | None:
         return next((log_dir for log_dir in self._online_dirs() if (log_dir.path / name).is_dir()), None)

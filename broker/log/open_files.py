@@ -1,7 +1,7 @@
 """Descriptors and mappings that stay open between two uses, bounded for the whole process.
 
 Segment files and indexes are opened on use, and closed when others need the room. At most half of the
-process's descriptors are kept, and an open that finds none free evicts half of those. A mapping counts as
+process's descriptors are kept, and an open without a free descriptor evicts half of them. A mapping counts as
 one, since CPython duplicates its descriptor. Eviction approximates least-recently-used by a clock: a use sets
 one attribute, and only opening takes the lock.
 

@@ -1,13 +1,13 @@
-"""The files `<offset>.snapshot`: the producers of a log as they were when it ended at that offset.
+"""The files `<offset>.snapshot`: the producers of a log when it ended at that offset.
 
 The format is Kafka's: version 2 bytes, CRC-32C 4, count 4, then entries of 46 bytes, all big endian; the CRC
-covers what follows it. Kafka writes one entry for each producer, with its last batch. Here stands one for
-each of its last five, oldest first: a reader of Kafka's takes the last of them for the producer, so both read
-both, and a restart forgets no batch that may still come again.
+covers the bytes after it. Kafka writes one entry for each producer, with its last batch. Here a producer has
+an entry for each of its last five batches, oldest first. Kafka's reader uses the last entry, so each side can
+read the other's files, and a restart forgets no batch that may be sent again.
 
-A snapshot replaces nothing but time: whatever it says also follows from the log, so a damaged one is reported
-and removed. Invariant: none lies beyond the log's end, for what it says would be of batches that were cut.
-Changed under the log's lock. Source: `ProducerStateManager` of Kafka 3.9.
+A snapshot only saves time: its content also follows from the log, so a damaged one is reported and removed.
+Invariant: no snapshot lies beyond the log's end, because it would describe truncated batches. Changed under
+the log's lock. Source: `ProducerStateManager` of Kafka 3.9.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def encode_snapshot(states: Iterable[ProducerState]) -> bytes:
 def decode_snapshot(data: bytes, source: object) -> list[ProducerState]:
     """The producers of a snapshot file; `source` names it in errors. Raises CheckpointDamaged."""
     if len(data) < _HEAD.size + _COUNT.size:
-        raise CheckpointDamaged(f"{source}: {len(data)} bytes are no snapshot")
+        raise CheckpointDamaged(f"{source}: {len(data)} bytes are not a snapshot")
     version, crc = _HEAD.unpack_from(data)
     if version != VERSION:
         raise CheckpointDamaged(f"{source}: version {version}, expected {VERSION}")
     computed = crc32c(memoryview(data)[_HEAD.size :])
     if crc != computed:
-        raise CheckpointDamaged(f"{source}: the CRC is {crc:#010x}, that of its bytes {computed:#010x}")
+        raise CheckpointDamaged(f"{source}: the CRC is {crc:#010x}, its bytes have {computed:#010x}")
     (count,) = _COUNT.unpack_from(data, _HEAD.size)
     entries = memoryview(data)[_HEAD.size + _COUNT.size :]
     if count < 0 or len(entries) != count * ENTRY.size:
@@ -113,11 +113,9 @@ class ProducerSnapshots:
         return self.folder / segment_name(offset, SNAPSHOT_SUFFIX)
 
     def write(self, offset: int, states: Iterable[ProducerState]) -> bool:
-        """Write the states of a log that ends at an offset; False if that was done or there is no record yet.
+        """Write the states of a log that ends at an offset; False if that was done or the log has no record.
 
-        Atomic, but not yet safe from a power cut: that is `fsync`.
-
-        Raises LogDirFailure.
+        Atomic, but not safe from a power cut before `fsync`. Raises LogDirFailure.
         """
         if not self._is_new(offset):
             return False
@@ -131,10 +129,9 @@ class ProducerSnapshots:
         return True
 
     def write_or_keep(self, offset: int, states: ProducerStates) -> None:
-        """As `write`, but for many producers it only takes references; `write_kept` writes without the lock.
+        """As `write`, but many producers are only referred to; `write_kept` writes them without the lock.
 
-        A crash in between only costs time, because an older snapshot and the batches after it give the same
-        state.
+        A crash in between only costs time: an older snapshot and the batches after it give the same state.
         """
         if len(states) <= _MANY:
             self.write(offset, states)
@@ -142,10 +139,7 @@ class ProducerSnapshots:
             self._kept = _Kept(offset, states.images())
 
     def write_kept(self, lock: AbstractContextManager[object]) -> None:
-        """Write the kept snapshot if it still fits the log; locks only for moments.
-
-        Raises OSError.
-        """
+        """Write the kept snapshot if it still fits the log; holds the lock only briefly. Raises OSError."""
         with lock:
             kept = self._kept
             if kept is None or kept is self._being_written:
@@ -171,7 +165,7 @@ class ProducerSnapshots:
         return offset > 0 and not (self._offsets and self._offsets[-1] >= offset)
 
     def _write_images(self, path: Path, images: list[bytes]) -> None:
-        """Write in pieces: one call that copies everything would hold the interpreter lock for as long."""
+        """Write in pieces, because one large copy would hold the interpreter lock too long."""
         count = sum(min(len(image), COMPARED_BYTES) for image in images) // ENTRY.size
         head = _COUNT.pack(count)
         crc = crc32c(head)
@@ -188,18 +182,16 @@ class ProducerSnapshots:
             os.close(descriptor)
 
     def load_newest(self) -> tuple[int, list[ProducerState]] | None:
-        """The newest one that is sound, with its offset; damaged ones are removed. Raises LogDirFailure."""
+        """The newest sound snapshot, with its offset; damaged ones are removed. Raises LogDirFailure."""
         while self._offsets:
             offset = self._offsets[-1]
             path = self.path(offset)
             try:
                 return offset, decode_snapshot(path.read_bytes(), path)
             except CheckpointDamaged as error:
-                logger.warning(
-                    "a snapshot of the producers is of no use, others and the log serve: %s", error
-                )
+                logger.warning("a damaged snapshot of the producers is removed: %s", error)
             except FileNotFoundError:
-                logger.warning("%s: the snapshot of the producers is gone, others and the log serve", path)
+                logger.warning("%s: the snapshot of the producers is missing", path)
             except OSError as error:
                 raise storage_error(path, error, Operation.READ) from error
             self._remove(self._offsets[-1:])
@@ -212,15 +204,15 @@ class ProducerSnapshots:
         self._remove(self._offsets[bisect_right(self._offsets, offset) :])
 
     def remove_below(self, offset: int) -> None:
-        """Remove those of a log that ended before an offset. Raises LogDirFailure."""
+        """Remove the snapshots of a log end below an offset. Raises LogDirFailure."""
         if self._kept is not None and self._kept.offset < offset:
             self._kept = None
-        self._remove([found for found in self._offsets if found < offset])
+        self._remove([at for at in self._offsets if at < offset])
 
     def remove_strays(self, segment_bases: Iterable[int]) -> None:
-        """Remove those with which no segment begins; the newest, from a clean stop, stays. LogDirFailure."""
+        """Remove all but the newest snapshot at whose offset no segment begins. Raises LogDirFailure."""
         bases = set(segment_bases)
-        self._remove([found for found in self._offsets[:-1] if found not in bases])
+        self._remove([offset for offset in self._offsets[:-1] if offset not in bases])
 
     @property
     def is_synced(self) -> bool:

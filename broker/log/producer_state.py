@@ -3,14 +3,14 @@
 Every batch of such a producer carries its id, an epoch and the sequence number of its first record. The rules
 are Kafka 3.9's:
 
-- one that repeats a batch among its producer's last five is a duplicate: it is answered with where it was
-  written first, and not written again;
-- any other must begin where the one before ended, wrapping from 2^31 - 1 to 0, or with 0 in a newer epoch;
+- a batch that repeats one of its producer's last five is a duplicate: it is not written again, and the
+  response has the offset of the first append;
+- any other batch must continue the sequence, wrapping from 2^31 - 1 to 0, or begin with 0 in a newer epoch;
 - an older epoch is refused;
-- of a producer that is not known (its state has expired, or its records were deleted) any sequence is taken.
+- an unknown producer (its state has expired, or its records were deleted) may begin with any sequence.
 
-Nothing here is I/O: the states follow from the batches that were appended, so each replica derives them for
-itself, and time comes in as an argument. Changed and asked under the log's lock.
+No I/O: the states follow from the appended batches, so each replica derives them itself, and time comes in as
+an argument. Read and changed under the log's lock.
 
 A producer keeps its batches as the bytes of their snapshot entries: a partition may have 100,000 producers,
 and writing a snapshot is then little more than one copy.
@@ -28,12 +28,11 @@ from barnabas.protocol.record_batch import TRANSACTIONAL_MASK, BatchHeader
 
 MAX_SEQUENCE: Final = (1 << 31) - 1
 BATCHES_COMPARED: Final = 5
-"""How far back a batch is known again: as many as an idempotent producer may have in flight."""
+"""The number of batches that duplicates are compared with: an idempotent producer's limit in flight."""
 _BATCHES_KEPT: Final = 2 * BATCHES_COMPARED
-"""Twice as many, so that a truncation that cuts off all in flight leaves those before them."""
+"""Twice as many, so that a truncation of all batches in flight leaves the ones before them."""
 NONE: Final = -1
-"""No epoch of a coordinator, no sequence, no offset."""
-
+"""No coordinator epoch, no sequence, no offset."""
 
 ENTRY: Final = struct.Struct(">qhiqiqiq")
 """A batch in a snapshot: producer id, epoch, last sequence, last offset, offset delta, timestamp, coordinator
@@ -78,9 +77,9 @@ class ProducerState:
         # batch's timestamp and no transaction.
         self._marks: tuple[int, int, int] | None = None
         self.has_earlier = False
-        """Whether the log may hold batches of this producer, also of older epochs, before those kept here."""
+        """Whether the log may hold earlier batches of this producer than the ones kept here, of any epoch."""
         self.last_append_ms = NONE
-        """When this broker appended the last one; the times in the records may be years old."""
+        """The time when this broker appended the last batch; record timestamps may be years old."""
 
     @property
     def recent(self) -> tuple[RecentBatch, ...]:
@@ -118,15 +117,14 @@ class ProducerState:
         return NONE if self._marks is None else self._marks[2]
 
     def entries(self) -> bytes:
-        """Its snapshot entries: the batches that duplicates are compared with, or one entry without a
-        batch."""
+        """The snapshot entries: the batches to compare duplicates with, or one entry without a batch."""
         if self._marks is None and self._packed:
             return self._packed[-COMPARED_BYTES:]
         timestamp_ms, coordinator_epoch, first_offset = self._marks or (NONE, NONE, NONE)
-        found = list(ENTRY.iter_unpack(self._packed[-COMPARED_BYTES:]))
-        found = found or [(self.producer_id, self.epoch, NONE, NONE, 0, timestamp_ms, NONE, NONE)]
-        last = (*found.pop()[:5], timestamp_ms, coordinator_epoch, first_offset)
-        return b"".join(ENTRY.pack(*entry[:6], coordinator_epoch, NONE) for entry in found) + ENTRY.pack(
+        entries = list(ENTRY.iter_unpack(self._packed[-COMPARED_BYTES:]))
+        entries = entries or [(self.producer_id, self.epoch, NONE, NONE, 0, timestamp_ms, NONE, NONE)]
+        last = (*entries.pop()[:5], timestamp_ms, coordinator_epoch, first_offset)
+        return b"".join(ENTRY.pack(*entry[:6], coordinator_epoch, NONE) for entry in entries) + ENTRY.pack(
             *last
         )
 
@@ -145,7 +143,7 @@ class ProducerState:
         return None
 
     def add(self, batch: RecentBatch) -> None:
-        """Take a batch as the newest one."""
+        """Add the newest batch."""
         delta = max(0, batch.last_offset - batch.base_offset)
         self.add_entry(batch.last_sequence, batch.last_offset, delta, batch.timestamp_ms)
 
@@ -191,21 +189,21 @@ class ProducerStates:
         return self._by_id.get(producer_id)
 
     def have(self, batches: Iterable[tuple[int, BatchHeader]]) -> bool:
-        """Whether all of these batches are known to be in the log."""
+        """Whether all these batches are duplicates."""
         return all(
             (state := self._by_id.get(header.producer_id)) is not None and state.find(header) is not None
             for _, header in batches
         )
 
     def check(self, batches: Sequence[tuple[int, BatchHeader]]) -> list[RecentBatch]:
-        """Whether a producer's batches, one request's, may be appended; changes nothing.
+        """Check whether the batches of one request may be appended; changes nothing.
 
-        Returns where the duplicates were written, which come first and are not to be appended again; nearly
-        always there is none. Raises OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
-        or INVALID_RECORD for fields that make no sense.
+        Returns the first appends of the leading batches that are duplicates, usually an empty list. Raises
+        OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, or INVALID_RECORD for
+        contradictory fields.
         """
         duplicates: list[RecentBatch] = []
-        # Where batches earlier in this request take their producers: (epoch, last sequence).
+        # (epoch, last sequence) of each producer after the earlier batches of this request.
         ahead: dict[int, tuple[int, int]] | None = None
         for index, (_, header) in enumerate(batches):
             producer_id = header.producer_id
@@ -228,7 +226,7 @@ class ProducerStates:
                 if len(duplicates) < index:
                     raise api_error(
                         ErrorCode.INVALID_RECORD,
-                        f"{_batch(header)} was written before, those before it in the request were not",
+                        f"{_batch(header)} is a duplicate, but the batch before it in the request is not",
                     )
                 duplicates.append(duplicate)
                 continue
@@ -239,9 +237,9 @@ class ProducerStates:
         return duplicates
 
     def note(self, header: BatchHeader, now_ms: int) -> None:
-        """Take a batch with a producer id into account that was appended, here or by the leader.
+        """Record an appended batch with a producer id.
 
-        A leader has checked it, so a replica takes it as it is. Transaction markers carry no sequence.
+        The leader has checked it. Transaction markers have no sequence.
         """
         epoch = header.producer_epoch
         state = self._by_id.get(header.producer_id)
@@ -260,10 +258,10 @@ class ProducerStates:
         )
 
     def cut(self, end_offset: int) -> bool:
-        """Forget all batches at or above an offset, where the log was truncated.
+        """Drop all batches at or above an offset, where the log was truncated.
 
-        False, and nothing is changed, when something older than what is kept would be needed: then the states
-        must be built anew.
+        Returns False and changes nothing if that needs older batches than are kept; the caller must then
+        rebuild the states from the log.
         """
         left: list[tuple[ProducerState, int]] = []
         for state in self._by_id.values():
@@ -305,7 +303,7 @@ class ProducerStates:
         return len(evicted)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget the producers that have not written for so long; returns how many. None in a transaction."""
+        """Drop producers that have not written for that long, except in transactions; returns their number."""
         expired = [
             state.producer_id
             for state in self._by_id.values()
@@ -331,10 +329,12 @@ def last_sequence_of(header: BatchHeader) -> int:
 def _refusal(header: BatchHeader, epoch: int, last_sequence: int) -> ApiError:
     if header.producer_epoch < epoch:
         return api_error(
-            ErrorCode.INVALID_PRODUCER_EPOCH, f"{_batch(header)}: the producer's epoch is {epoch} already"
+            ErrorCode.INVALID_PRODUCER_EPOCH, f"{_batch(header)}: the producer already has epoch {epoch}"
         )
-    due = (last_sequence + 1) & MAX_SEQUENCE if header.producer_epoch == epoch else 0
-    return api_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{_batch(header)}: due is sequence {due}")
+    expected = (last_sequence + 1) & MAX_SEQUENCE if header.producer_epoch == epoch else 0
+    return api_error(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{_batch(header)}: expected sequence {expected}"
+    )
 
 
 def _nonsense(header: BatchHeader) -> ApiError:

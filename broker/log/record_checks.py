@@ -1,10 +1,10 @@
-"""What a topic's settings demand of single records: the one place where a broker looks into a batch.
+"""The demands of a topic's settings on single records: the one place where a broker looks into a batch.
 
-Done before the partition's lock is taken, since it may take milliseconds, and only where a setting needs it
-(`LogConfig.looks_into_records`): a compacted topic takes no record without a key, a topic with limits on
-timestamps none outside of them, and one with a `compression.type` of its own keeps every batch in that. And
-where a header claims a largest timestamp that would lead retention astray: then the records tell.
-Pure functions, any thread; what `is_quickly_prepared` does not call quick has workers of its own.
+Runs before the partition's lock is taken, because it may take milliseconds, and only where a setting needs it
+(`LogConfig.looks_into_records`): a compacted topic refuses records without a key, a topic with limits on
+timestamps refuses records outside them, and a topic with a `compression.type` recompresses batches. The
+records are also read if the largest timestamp in a header would mislead retention. Pure functions, any
+thread; batches that are not `is_quickly_prepared` have workers of their own.
 
 Source: https://kafka.apache.org/documentation/#topicconfigs, KIP-467 (the errors by record), KIP-937 (the
 limits on timestamps).
@@ -38,9 +38,9 @@ from barnabas.protocol.record_batch import (
 from barnabas.protocol.records import RecordFields, decode_fields
 
 MAX_RECORDS: Final = 1_000_000
-"""In one batch: what some well compressed bytes unfold to must not fill the memory."""
+"""The limit for one batch: a few well compressed bytes must not decompress to fill the memory."""
 MAX_FAULTS: Final = 1_000
-"""How many records are named that are the reason why a batch is refused."""
+"""The number of refused records of a batch that are named."""
 _QUICK_BYTES: Final = 16 * 1024
 _LENGTH_SIZE: Final = 4
 _LONG: Final = struct.Struct(">q")
@@ -53,14 +53,14 @@ _ERRORS_SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class RecordFault:
-    """One record that is refused, by its place in its batch."""
+    """A refused record, by its index in its batch."""
 
     index: int
     message: str
 
 
 class RecordsRefused(BarnabasError):
-    """A batch that holds records which the topic does not take; nothing of it was written."""
+    """A batch with records that the topic refuses; nothing of it was written."""
 
     def __init__(self, code: ErrorCode, faults: list[RecordFault]) -> None:
         shown = "; ".join(fault.message for fault in faults[:_ERRORS_SHOWN])
@@ -181,7 +181,7 @@ def _dated(batch: memoryview, max_timestamp: int) -> memoryview:
 def _check_fields(name: TopicPartition, fields: list[RecordFields], config: LogConfig, now_ms: int) -> None:
     if config.is_compacted:
         faults = (
-            RecordFault(index, f"record {index} has no key, which compacted {name} demands")
+            RecordFault(index, f"record {index} has no key; {name} is compacted")
             for index, (_, _, key, _, _) in enumerate(fields)
             if key is None
         )
@@ -198,6 +198,6 @@ def _check_fields(name: TopicPartition, fields: list[RecordFields], config: LogC
 
 
 def _refuse_if_any(code: ErrorCode, faults: Iterator[RecordFault]) -> None:
-    found = list(islice(faults, MAX_FAULTS))
-    if found:
-        raise RecordsRefused(code, found)
+    named = list(islice(faults, MAX_FAULTS))
+    if named:
+        raise RecordsRefused(code, named)

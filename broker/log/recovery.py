@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 class Recovered(NamedTuple):
-    """The segments of a log, oldest first (none for a new one), its epochs, and its snapshots on disk."""
+    """The segments of a log, oldest first (empty for a new log), its epochs, and its snapshots on disk."""
 
     segments: list[Segment]
     epochs: EpochCache
@@ -57,7 +57,7 @@ class Recovered(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """How far a segment's batches are sound: bytes, next offset, and what is wrong there (None: nothing)."""
+    """The sound part of a segment: bytes, next offset, and the fault that ends it, if any."""
 
     size: int
     next_offset: int
@@ -75,7 +75,7 @@ def recover_log(
     now_ms: int,
     files: FileSystem,
 ) -> Recovered:
-    """Open the segments of a partition's folder; after an unclean stop, remove those below the log start.
+    """Open the segments of a partition's folder; after an unclean stop, remove segments below the log start.
 
     The recovery point counts only above the log start, because records below it were deleted. Raises
     CorruptLog (damage below the recovery point) or LogDirFailure.
@@ -83,10 +83,10 @@ def recover_log(
     if recovery_point <= log_start_offset:
         recovery_point = 0
     with disk_work(folder, Operation.READ):
-        found, snapshots = _list_files(folder, files)
-    bases = [base for base, _ in found]
+        listed, snapshots = _list_files(folder, files)
+    bases = [base for base, _ in listed]
     segments: list[Segment] = []
-    for index, (base, size) in enumerate(found):
+    for index, (base, size) in enumerate(listed):
         next_offset = bases[index + 1] if index + 1 < len(bases) else base
         segments.append(Segment.existing(folder, base, size, next_offset, now_ms, config, files))
     while not is_clean and len(segments) > 1 and segments[1].base_offset <= log_start_offset:
@@ -121,19 +121,18 @@ def recover_log(
 def load_producers(snapshots: ProducerSnapshots, segments: LogSegments, now_ms: int) -> ProducerStates:
     """The producers of a log: from the newest snapshot and the batches after it.
 
-    How long ago the producers of old wrote is known only by their own timestamps, which may be of any time;
-    those whose last batch is in the active segment are taken to be at work. Raises LogDirFailure.
+    A producer whose last batch is in the active segment counts as active now. The last append of the others
+    is known only by their own timestamps, which may be wrong. Raises LogDirFailure.
     """
-    found = snapshots.load_newest()
-    offset, states = found if found is not None else (0, [])
+    offset, states = snapshots.load_newest() or (0, [])
     for state in states:
-        is_at_work = state.last_offset >= segments.active.base_offset
-        state.last_append_ms = now_ms if is_at_work else min(now_ms, state.timestamp_ms)
+        is_active = state.last_offset >= segments.active.base_offset
+        state.last_append_ms = now_ms if is_active else min(now_ms, state.timestamp_ms)
     producers = ProducerStates(states)
     if offset < segments.active.next_offset:
         for header in segments.produced_from(offset):
-            is_at_work = header.base_offset >= segments.active.base_offset
-            producers.note(header, now_ms if is_at_work else min(now_ms, header.max_timestamp))
+            is_active = header.base_offset >= segments.active.base_offset
+            producers.note(header, now_ms if is_active else min(now_ms, header.max_timestamp))
     return producers
 
 
@@ -149,8 +148,8 @@ def _recover_segments(
             segment, is_last=is_last
         ):
             kept.append(segment)
-            # An earlier segment was read only to rebuild its indexes. Of the epochs of this one, which is not
-            # read, only the checkpoint knows.
+            # An earlier segment was read only to rebuild its indexes. This segment is not read, so only the
+            # checkpoint knows its epochs.
             scanned.clear()
             continue
         walk = _walk(segment, recovery_point, epochs)
@@ -250,19 +249,19 @@ def _misfit(header: BatchHeader, next_offset: int, known_epochs: EpochCache | No
     if header.base_offset != next_offset:
         return api_error(
             ErrorCode.CORRUPT_MESSAGE,
-            f"a batch with offset {header.base_offset} where {next_offset} was due",
+            f"a batch has offset {header.base_offset}, expected {next_offset}",
         )
-    known = NO_LEADER_EPOCH if known_epochs is None else known_epochs.epoch_at(next_offset)
-    if known not in (header.partition_leader_epoch, NO_LEADER_EPOCH):
+    expected = NO_LEADER_EPOCH if known_epochs is None else known_epochs.epoch_at(next_offset)
+    if expected not in (header.partition_leader_epoch, NO_LEADER_EPOCH):
         return api_error(
             ErrorCode.CORRUPT_MESSAGE,
-            f"a batch of leader epoch {header.partition_leader_epoch}, where the checkpoint has {known}",
+            f"a batch of leader epoch {header.partition_leader_epoch}, where the checkpoint has {expected}",
         )
     return None
 
 
 def _cut(segment: Segment, walk: _Walk, later: Sequence[Segment], fault: ApiError | None) -> None:
-    """End the log where the walk ended; after a fault, drop everything later."""
+    """Truncate the log where the walk ended; after a fault, drop all later segments."""
     path, size = segment.file.path, segment.size
     is_unused = not later and segment.file.is_unused_from(walk.size)
     segment.finish_rebuild(walk.size, walk.next_offset)
@@ -289,7 +288,7 @@ def _cut(segment: Segment, walk: _Walk, later: Sequence[Segment], fault: ApiErro
     for dropped in later:
         dropped.remove()
     with disk_work(path, Operation.SYNC):
-        # Otherwise a second power cut might bring those bytes back after the next appends.
+        # Otherwise a second power cut might bring these bytes back after the next appends.
         segment.file.fsync()
 
 
@@ -343,7 +342,7 @@ def _list_files(folder: Path, files: FileSystem) -> tuple[list[tuple[int, int]],
 
 
 class OpenedLog(NamedTuple):
-    """The parts of a log, which agree with each other."""
+    """The parts of a log, consistent with each other."""
 
     segments: LogSegments
     """At least one."""
@@ -366,7 +365,7 @@ def open_log_folder(
     is_clean: bool,
     files: FileSystem,
 ) -> OpenedLog:
-    """Open a folder's log with recovery, or create it, the folder included; as `Log.open` says."""
+    """Open a folder's log with recovery, or create log and folder; see `Log.open`."""
     with disk_work(folder):
         files.mkdir(folder)
     stored_id = read_partition_metadata(folder)
@@ -400,7 +399,7 @@ def open_log_folder(
     epochs.truncate_from_start(start)
     end = segments.active.next_offset
     producers = ProducerStates()
-    # A clean stop leaves a snapshot; where there is none, the log is of before there were any.
+    # A clean stop leaves a snapshot; a log without one is older than snapshots.
     if snapshots.offsets or not is_clean:
         producers = load_producers(snapshots, segments, now_ms)
     return OpenedLog(

@@ -1,8 +1,8 @@
-"""Which segments have outlived their time: a pure choice over plain data.
+"""Chooses the segments that retention deletes. Pure.
 
-Segments go from the oldest on, never one that holds an offset at or above the high watermark: what is not
-replicated, and what consumers have not been allowed to see, stays. Time comes in as an argument; a clock that
-jumps back deletes nothing, a timestamp in the future keeps its segment.
+The oldest go first. A segment with an offset at or above the high watermark stays, because its records are
+not replicated, or no consumer could read them yet. Time comes in as an argument: a clock that jumps back
+deletes nothing, and a timestamp in the future keeps its segment.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from barnabas.broker.log.log_config import NO_LIMIT, LogConfig
 
 
 class SegmentAge(NamedTuple):
-    """What retention needs to know of a segment."""
+    """The figures of a segment by which retention decides."""
 
     next_offset: int
     size_bytes: int
     largest_timestamp_ms: int
-    """The time of the last change of the file where no record has a timestamp."""
+    """If no record has a timestamp, the time of the file's last change."""
 
 
 def count_expired(
@@ -31,11 +31,10 @@ def count_expired(
     high_watermark: int,
     log_start_offset: int,
 ) -> int:
-    """How many of the oldest segments are to be deleted: by log start, by age or by total size.
+    """The number of oldest segments to delete, by log start, by age or by total size.
 
-    `segments` yields the oldest first, and is read only as far as needed; `log_bytes` is their total size.
-
-    A topic that is compacted alone loses only what lies before its start.
+    `segments` yields the oldest first, and is read only as far as needed; `log_bytes` is their total size. A
+    topic that is only compacted loses only segments before its log start.
     """
     excess_bytes = 0
     retention_ms = config.retention_ms if config.is_deleted_by_age else NO_LIMIT
@@ -48,7 +47,7 @@ def count_expired(
             break
         is_before_start = segment.next_offset <= log_start_offset
         is_old = 0 <= retention_ms < now_ms - segment.largest_timestamp_ms
-        # Only a whole segment's worth of excess counts, so that the log never falls below its size.
+        # The excess must cover a whole segment, so that the log never falls below its size.
         is_excess = is_bounded and excess_bytes >= segment.size_bytes
         if not (is_before_start or is_old or is_excess):
             break

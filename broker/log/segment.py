@@ -98,7 +98,7 @@ class Segment(SegmentReader):
         config: LogConfig,
         files: FileSystem = FILE_SYSTEM,
     ) -> Segment:
-        """A new, empty one on disk. Raises LogDirFailure."""
+        """Create an empty segment on disk. Raises LogDirFailure."""
         file = SegmentFile.create(folder / segment_name(base_offset), files)
         return cls(
             folder,
@@ -122,7 +122,7 @@ class Segment(SegmentReader):
         config: LogConfig,
         files: FileSystem = FILE_SYSTEM,
     ) -> Segment:
-        """One that is on disk; only what the names and sizes of its files say is looked at."""
+        """A segment that is on disk; reads only the names and sizes of its files."""
         file = SegmentFile(folder / segment_name(base_offset), size, files)
         return cls(
             folder,
@@ -137,7 +137,7 @@ class Segment(SegmentReader):
 
     @property
     def needs_seal(self) -> bool:
-        """Whether there is something that only `seal` puts on disk."""
+        """Whether anything is only in memory until `seal`."""
         return self.file.is_written or self.offset_index.is_dirty or self.time_index.is_dirty
 
     def age(self) -> SegmentAge:
@@ -164,8 +164,8 @@ class Segment(SegmentReader):
         """Compare the largest timestamp, which a start takes from the time index, with batches.
 
         Retention deletes by it, so a damaged index must not make a segment look old. The last entry has to
-        agree with its batch, and no later batch may be younger: those behind the last entry of both indexes
-        are read. Under the log's lock.
+        agree with its batch, and no later batch may be younger: the batches after the last entry of both
+        indexes are read. Under the log's lock.
         """
         size, next_offset = self._end
         if self._is_age_checked or not size:
@@ -192,11 +192,11 @@ class Segment(SegmentReader):
     def must_roll(
         self, added_bytes: int, last_offset: int, timestamp_ms: int, now_ms: int, config: LogConfig
     ) -> bool:
-        """Whether these batches belong into a new segment: size, offset range, a full index, or age.
+        """Whether these batches need a new segment: by size, offset range, a full index, or age.
 
-        Age counts, as in Kafka, from the timestamp of the first batch to that of the new one, and by the
-        clock where there are no timestamps. Size and age wait while the file is held beyond its size, so a
-        segment may exceed its size by one batch.
+        As in Kafka, the age is the time from the timestamp of the first batch to that of the new one; without
+        timestamps the clock counts. Size and age wait while the file is held beyond its size, so a segment
+        may exceed its size by one batch.
         """
         size = self.size
         if last_offset - self.base_offset > _MAX_RELATIVE_OFFSET:
@@ -224,7 +224,7 @@ class Segment(SegmentReader):
         return now_ms - self.created_ms
 
     def append(self, data: memoryview, batches: Iterable[tuple[int, BatchHeader]], size_limit: int) -> None:
-        """Write batches in one go; `batches` are (position within data, header with its final offsets).
+        """Write batches with one call; `batches` are (position in the data, header with its final offsets).
 
         Raises LogDirFailure and leaves everything as it was.
         """
@@ -243,7 +243,7 @@ class Segment(SegmentReader):
         self._end = (size + len(data), last_offset + 1)
 
     def note(self, header: BatchHeader, position: int) -> None:
-        """Take a batch into account in the indexes; batches come in order."""
+        """Add a batch to the indexes; batches come in order."""
         last_offset = header.base_offset + header.last_offset_delta
         if not position:
             self._first_timestamp = header.max_timestamp
@@ -257,7 +257,7 @@ class Segment(SegmentReader):
         self._bytes_since_entry += header.size_bytes
 
     def trust_indexes(self) -> None:
-        """The indexes agree with the segment."""
+        """Skip the check of the indexes: they agree with the segment."""
         self._has_checked_indexes = True
 
     def _rebuild_indexes(self) -> None:
@@ -275,7 +275,7 @@ class Segment(SegmentReader):
         self._max_timestamp, self._offset_of_max_timestamp = new.max_timestamp, new.offset_of_max_timestamp
 
     def _read_first_timestamp(self) -> int | None:
-        """The first batch's; None while it is not in the page cache, into which the system now loads it."""
+        """The first batch's timestamp; None while the system loads the batch into the page cache."""
         data = bytearray(HEADER_BYTES)
         try:
             self.file.read_into(memoryview(data), 0, may_wait=self._first_was_asked_for)
@@ -286,7 +286,7 @@ class Segment(SegmentReader):
         return parse_header(data).max_timestamp
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batch that holds an offset and all after it; returns the new next offset.
+        """Drop the batch that holds an offset and all later ones; returns the new next offset.
 
         Raises LogDirFailure.
         """
@@ -342,7 +342,7 @@ class Segment(SegmentReader):
         self._end = (size, next_offset)
 
     def seal(self) -> None:
-        """Write the indexes, cut the file to its size and let its descriptor go. Raises LogDirFailure."""
+        """Write the indexes, cut the file to its size and close its descriptor. Raises LogDirFailure."""
         if self.size:
             self.time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp)
         self.offset_index.seal()
@@ -363,7 +363,7 @@ class Segment(SegmentReader):
         self.time_index.fsync()
 
     def close(self) -> None:
-        """Let go of descriptors and mappings without writing anything."""
+        """Close descriptors and mappings without writing anything."""
         self.file.close()
         self.offset_index.close()
         self.time_index.close()
@@ -375,7 +375,7 @@ class Segment(SegmentReader):
         self.file.abandon()
 
     def remove(self) -> None:
-        """Delete the files; views that were handed out stay valid. Raises LogDirFailure."""
+        """Delete the files; existing views stay valid. Raises LogDirFailure."""
         self.file.remove()
         with disk_work(self.file.path, Operation.CHANGE):
             self.offset_index.remove()
@@ -383,7 +383,7 @@ class Segment(SegmentReader):
 
 
 class LogSegments(NamedTuple):
-    """Oldest first, and their base offsets."""
+    """All segments of a log, oldest first, with their base offsets: one immutable value, without a lock."""
 
     all: tuple[Segment, ...]
     bases: tuple[int, ...]
@@ -394,7 +394,7 @@ class LogSegments(NamedTuple):
 
     @property
     def active(self) -> Segment:
-        """The newest, which is appended to."""
+        """The newest segment, which grows."""
         return self.all[-1]
 
     def read(
@@ -405,21 +405,21 @@ class LogSegments(NamedTuple):
         min_one_batch: bool,
         may_wait: bool,
     ) -> ReadResult | None:
-        """As `Segment.read`, from the segment that holds the offset or the next that has something."""
+        """As `Segment.read`, from the segment that holds the offset, or the next one with batches."""
         for segment in self.all[max(0, bisect_right(self.bases, start_offset) - 1) :]:
-            found = segment.read(
+            result = segment.read(
                 start_offset, max_bytes, upper_bound_offset, min_one_batch, may_wait=may_wait
             )
-            if found is not None:
-                return found
+            if result is not None:
+                return result
         return None
 
     def find_by_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampAndOffset | None:
         """The first record that is not older than a time and not before an offset."""
         for segment in self.all:
-            found = segment.find_by_timestamp(timestamp_ms, start_offset)
-            if found is not None:
-                return found
+            record = segment.find_by_timestamp(timestamp_ms, start_offset)
+            if record is not None:
+                return record
         return None
 
     def max_timestamp(self) -> int:

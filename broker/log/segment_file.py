@@ -1,6 +1,6 @@
 """The `.log` file of a segment: appended by `pwrite`, extended ahead, read through a mapping or by `preadv`.
 
-What holds:
+Guarantees:
 
 - Only bytes below `size` are ever read; they were written whole before `size` was published. The file on
   disk is longer (a sparse tail, cut off when the segment is sealed), so a mapping covers its bytes.
@@ -10,7 +10,7 @@ What holds:
 - A page that a reader may hold is not cut off while the file lives: `truncate` overwrites with zeros, and a
   segment is not sealed while `is_held_beyond_size`. Views keep their mapping, and with it the file's pages,
   alive after the file is closed or deleted.
-- A failed append leaves `size` as it was, and nothing behind it that could be taken for records later.
+- A failed append leaves `size` as it was, and no bytes after it that recovery could take for records.
 
 One writer at a time (the log's lock); any number of readers without a lock. Descriptor and mapping stay open
 between uses as far as `OpenFiles` allows. Writing through the mapping reached a fifth of the speed of
@@ -47,7 +47,7 @@ _LONGEST_READ_BYTES: Final = 128 * 1024
 HOT_TAIL_BYTES: Final = 16 * 1024 * 1024
 """How much of the latest writes is read through a mapping."""
 _MAPPINGS_LOCK: Final = threading.Lock()
-"""Guards the lists of mappings; held for moments, when a file is mapped anew."""
+"""Guards the lists of mappings; held briefly when a file is mapped again."""
 
 
 class Gone(Enum):
@@ -91,7 +91,7 @@ class SegmentFile:
         self._descriptor: Descriptor | None = None
         self._map: mmap.mmap | None = None
         self._mappings: tuple[weakref.ref[mmap.mmap], ...] = ()
-        """All mappings that readers may still use, also those that a longer one has replaced."""
+        """All mappings that readers may still use, including replaced ones."""
         self._seen_end = 0
         """The end of the bytes that readers may have seen and that were truncated since."""
         self._gone: Gone | None = None
@@ -100,7 +100,7 @@ class SegmentFile:
 
     @classmethod
     def create(cls, path: Path, files: FileSystem = FILE_SYSTEM) -> SegmentFile:
-        """A new, empty file. Raises LogDirFailure, also when there is one of that name with bytes in it."""
+        """Create an empty file. Raises LogDirFailure, also if a file of that name has bytes."""
         with disk_work(path):
             descriptor = files.open(path, os.O_CREAT | os.O_RDWR)
             try:
@@ -228,7 +228,7 @@ class SegmentFile:
             self.sync_state.note_change()
 
     def publish(self, size: int) -> None:
-        """Let readers see the file up to here."""
+        """Let readers see the file up to this size."""
         invariant(self.size <= size <= self._capacity, "%d is not within the written file", size)
         self.size = size
 
@@ -289,22 +289,22 @@ class SegmentFile:
         self._keep_mappings()
 
     def let_go(self) -> None:
-        """Close descriptor and mapping until the next use; views that were handed out stay valid."""
+        """Close descriptor and mapping until the next use; existing views stay valid."""
         self._map = None
         self._descriptor = None
 
     def close(self) -> None:
-        """As `let_go`, for long."""
+        """As `let_go`, and give up the place among the open files."""
         self.let_go()
         self._open_files.keep(self, 0)
 
     def abandon(self) -> None:
-        """As `close`, for good: later reads raise LogGone."""
+        """Close the file of a deleted log: later reads raise LogGone."""
         self._gone = self._gone or Gone.LOG
         self.close()
 
     def remove(self) -> None:
-        """Delete the file; views that were handed out stay valid. Raises LogDirFailure."""
+        """Delete the file; existing views stay valid. Raises LogDirFailure."""
         self._gone = Gone.SEGMENT
         try:
             self._files.unlink(self.path, missing_ok=True)

@@ -112,8 +112,8 @@ class SegmentReader:
         self._has_checked_indexes = is_new
         self._max_timestamp: int | None = NO_TIMESTAMP if is_new else None
         self._offset_of_max_timestamp = self.base_offset
-        # Where the last append began and the last read ended; a follower at the log's end requests just
-        # these.
+        # The start of the last append and the end of the last read: a follower at the log's end requests
+        # one of them.
         self._append_hint = NO_HINT
         self._read_hint = NO_HINT
 
@@ -148,7 +148,7 @@ class SegmentReader:
         *,
         may_wait: bool = True,
     ) -> ReadResult | None:
-        """Whole batches from the one that holds `offset`, below the bound and within the size limit.
+        """Whole batches, beginning with the one that holds an offset, below the bound and the size limit.
 
         None if all batches here are older than the offset. Raises as `SegmentFile.mapping`, NotCached if it
         would wait for the disk and may not, and CORRUPT_MESSAGE if the bytes are no batches.
@@ -161,7 +161,7 @@ class SegmentReader:
             # A truncation may have left a stale hint, so the batch at its position decides.
             if hinted_offset == start_offset and hinted_position < size:
                 if not file.is_hot(hinted_position):
-                    found = self._read_file(
+                    result = self._read_file(
                         hinted_position,
                         start_offset,
                         max_bytes,
@@ -170,8 +170,8 @@ class SegmentReader:
                         may_wait,
                         is_hint=True,
                     )
-                    if found is not None:
-                        return found
+                    if result is not None:
+                        return result
                     break
                 data = file.mapping(size)
                 if _BASE_OFFSET.unpack_from(data, hinted_position)[0] == start_offset:
@@ -241,11 +241,11 @@ class SegmentReader:
                 if position < size:
                     raise impossible(position, size - position, size)
                 return None
-            wanted = max(max_bytes + self._index_interval_bytes, _LEAST_READ_BYTES)
-            wanted = min(wanted, size - position)
-            if wanted > _MOST_COPIED_BYTES and not may_wait:
+            length = max(max_bytes + self._index_interval_bytes, _LEAST_READ_BYTES)
+            length = min(length, size - position)
+            if length > _MOST_COPIED_BYTES and not may_wait:
                 raise NotCached
-            data = READ_BUFFERS.lease(wanted)
+            data = READ_BUFFERS.lease(length)
             count = self.file.read_into(data, position, may_wait=may_wait)
             if is_hint and (count < HEADER_BYTES or _BASE_OFFSET.unpack_from(data)[0] != start_offset):
                 return None

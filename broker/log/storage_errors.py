@@ -72,9 +72,9 @@ def verdict(error_number: int | None, operation: Operation, *, is_log_there: boo
 
 
 class LogDirFailure(ApiError):
-    """The disk under a log dir refused to do its work (full, read-only, I/O error).
+    """The disk of a log dir failed (full, read-only, I/O error).
 
-    What was acknowledged before is not affected; the caller takes the log dir offline.
+    Acknowledged records are not affected; the caller takes the log dir offline.
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.KAFKA_STORAGE_ERROR
@@ -93,7 +93,7 @@ class StorageCallFailed(ApiError):
     retriable = True
 
     def __init__(self, path: Path, cause: OSError) -> None:
-        super().__init__(f"{path}: {cause.strerror or cause}; the disk is not to blame")
+        super().__init__(f"{path}: {cause.strerror or cause}; the disk is intact")
         self.path = path
         self.cause = cause
 
@@ -105,13 +105,13 @@ class LogGone(ApiError):
     retriable = True
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"{path.parent.name} was deleted or closed meanwhile")
+        super().__init__(f"{path.parent.name} was deleted or closed during the read")
 
 
 class CorruptLog(ApiError):
-    """A log is damaged where it was already known to be safe on disk: its replica must not go online.
+    """A log is damaged below its recovery point, or after a clean stop: its replica must not go online.
 
-    Cutting it there would lose acknowledged records in silence; another replica has them.
+    A truncation there would silently lose acknowledged records, which another replica has.
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.KAFKA_STORAGE_ERROR
@@ -162,13 +162,14 @@ _failed_calls = _FailedCalls()
 def storage_error(
     path: Path, error: OSError, operation: Operation = Operation.WRITE, *, is_log_there: bool = True
 ) -> ApiError:
-    """The exception for an OSError, by the table of `disk_verdicts`. The caller raises it: LogDirFailure,
-    StorageCallFailed (reported here), or LogGone.
+    """The exception for an OSError by the table above, for the caller to raise.
+
+    LogDirFailure, StorageCallFailed (reported here), or LogGone.
     """
-    found = verdict(error.errno, operation, is_log_there=is_log_there)
-    if found is Verdict.LOG_GONE:
+    meaning = verdict(error.errno, operation, is_log_there=is_log_there)
+    if meaning is Verdict.LOG_GONE:
         return LogGone(path)
-    if found is Verdict.DISK_BROKEN:
+    if meaning is Verdict.DISK_BROKEN:
         return LogDirFailure(path, error)
     failed = StorageCallFailed(path, error)
     _failed_calls.report(failed, time.monotonic())
@@ -177,7 +178,7 @@ def storage_error(
 
 @contextmanager
 def must_be_whole(path: Path) -> Iterator[None]:
-    """A change within must not stay half done: a failed call counts as a failed disk."""
+    """Make a failed call count as a failed disk, because the change must not stay half done."""
     try:
         yield
     except StorageCallFailed as failed:
@@ -186,7 +187,7 @@ def must_be_whole(path: Path) -> Iterator[None]:
 
 @contextmanager
 def disk_work(path: Path, operation: Operation = Operation.WRITE) -> Iterator[None]:
-    """An OSError within is raised as its `storage_error`."""
+    """Raise an OSError of the block as its `storage_error`."""
     try:
         yield
     except OSError as error:

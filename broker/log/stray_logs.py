@@ -49,7 +49,7 @@ def stray_name(partition: TopicPartition) -> str:
 
 
 class StrayLogs:
-    """See the module."""
+    """The stray logs of a broker, by folder."""
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
@@ -62,15 +62,15 @@ class StrayLogs:
 
     def notice(self, folder: Path) -> bool:
         """Whether a folder is a stray's; a stray is remembered. Raises LogDirFailure."""
-        found = _STRAY_NAME.fullmatch(folder.name)
-        if found is None:
+        match = _STRAY_NAME.fullmatch(folder.name)
+        if match is None:
             return False
         try:
             topic_id = read_partition_metadata(folder)
         except CheckpointDamaged as error:
             logger.error("%s cannot be reopened: %s", folder, error)
             return True
-        partition = TopicPartition(found["topic"], int(found["partition"]))
+        partition = TopicPartition(match["topic"], int(match["partition"]))
         logger.warning("%s belongs to no known topic; it is kept", folder)
         with self._lock:
             self._strays[folder] = StrayLog(partition, topic_id, folder)

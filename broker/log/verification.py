@@ -44,7 +44,7 @@ Progress = Callable[[int], None]
 class Finding(NamedTuple):
     """A fault of a file; with position and offset if the fault lies among the records.
 
-    Without ``is_damage`` the next start mends it.
+    Without ``is_damage`` the next start repairs it.
     """
 
     path: Path
@@ -76,7 +76,7 @@ def scan_to_verify(log_dir: LogDir) -> list[ScannedLog]:
 
 
 def bytes_to_read(logs: list[ScannedLog]) -> int:
-    """The total that `Progress` will have been called with."""
+    """The sum of all calls of `Progress`."""
     return sum(path.stat().st_size for log in logs for path in _segments(log.folder).values())
 
 
@@ -152,8 +152,8 @@ def _read_snapshot(path: Path) -> None:
 
 
 def _segments(folder: Path) -> dict[int, Path]:
-    found = {segment_base_offset(path.name): path for path in folder.iterdir()}
-    return {base: path for base, path in found.items() if base is not None}
+    paths = {segment_base_offset(path.name): path for path in folder.iterdir()}
+    return {base: path for base, path in paths.items() if base is not None}
 
 
 class _Walk:
@@ -193,7 +193,7 @@ class _Walk:
             self.is_zero_tail = self._only_zeros(window, size)
             return
         if header.base_offset != self.next_offset:
-            self.fault = f"a batch with offset {header.base_offset} where {self.next_offset} was due"
+            self.fault = f"a batch has offset {header.base_offset}, expected {self.next_offset}"
             return
         newest = self._epochs[-1][0] if self._epochs else _NO_EPOCH
         if header.partition_leader_epoch < newest:
@@ -249,7 +249,7 @@ def _entries(path: Path, base: int, suffix: str, entry: struct.Struct) -> list[t
     data = file.read_bytes() if file.exists() else b""
     if len(data) % entry.size:
         return None
-    return [(found[0], found[1]) for found in entry.iter_unpack(data)]
+    return [(first, second) for first, second in entry.iter_unpack(data)]
 
 
 def _check_epochs(log: ScannedLog, batches: list[tuple[int, int]], end: int) -> Iterator[Finding]:
@@ -263,6 +263,6 @@ def _check_epochs(log: ScannedLog, batches: list[tuple[int, int]], end: int) -> 
     for (epoch, start), (_, following) in pairwise([*batches, (_NO_EPOCH, end)]):
         offset = max(start, log.log_start_offset)
         if offset < min(following, believed_to) and cache.epoch_at(offset) != epoch:
-            said = cache.epoch_at(offset)
-            yield Finding(cache.path, f"offset {offset} is of epoch {epoch}, the file has {said}")
+            stored = cache.epoch_at(offset)
+            yield Finding(cache.path, f"offset {offset} is of epoch {epoch}, the file has {stored}")
             return

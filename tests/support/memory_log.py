@@ -153,7 +153,7 @@ class MemoryLog:
                     ErrorCode.UNKNOWN_LEADER_EPOCH, f"epoch {entry.epoch}, at most {newest_epoch}"
                 )
             if offset != expected:
-                raise UnexpectedAppendOffset(f"offset {offset}, due is {expected}")
+                raise UnexpectedAppendOffset(f"offset {offset}, expected {expected}")
         return self._append([entry for _, entry in found])
 
     def _append(self, entries: list[Entry]) -> AppendResult:
@@ -219,7 +219,7 @@ class MemoryLog:
     def increment_log_start_offset(self, offset: int) -> bool:
         if offset <= self._log_start:
             return False
-        invariant(offset <= self.log_end_offset, "start %d behind the end", offset)
+        invariant(offset <= self.log_end_offset, "start %d beyond the end", offset)
         self._log_start = offset
         self.flushed = max(self.flushed, offset)
         self.epoch_cache.truncate_from_start(offset)

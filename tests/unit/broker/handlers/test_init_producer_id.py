@@ -77,5 +77,5 @@ def test_a_gap_is_refused_and_nothing_is_written(leading: Serving) -> None:
     produce(leading, 0, acks=1)
     found = produced(produce(leading, 2, acks=1))
     assert found.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert "due is sequence 1" in (found.error_message or "")
+    assert "expected sequence 1" in (found.error_message or "")
     assert leading.managed.manager.partition(TP).log_end_offset == 1

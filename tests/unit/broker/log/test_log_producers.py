@@ -236,7 +236,7 @@ def test_damaged_snapshots_are_reported_and_the_log_is_read_instead(
         flip_bits(path, -1)
     with caplog.at_level(logging.WARNING):
         again = open_log(SMALL, is_clean=is_clean, recovery_point=10)
-    assert caplog.text.count("is of no use") == damaged
+    assert caplog.text.count("a damaged snapshot") == damaged
     assert [append(again, sequence) for sequence in range(5, 11)] == list(range(5, 11))
 
 
