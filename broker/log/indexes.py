@@ -333,11 +333,6 @@ class OffsetIndex(IndexFile):
         """The last entry; (base offset, 0) without entries."""
         return self._as_entry(self._last(may_wait=may_wait))
 
-    def entries(self) -> list[OffsetPosition]:
-        """All entries, for tools and tests."""
-        buffer, count = self._all()
-        return [self._as_entry(self.entry.unpack_from(buffer, index * 8)) for index in range(count)]
-
     def truncate(self, position: int) -> None:
         """Drop the entries of batches that begin at or after a position."""
         self._keep_up_to(position - 1, 1)
@@ -383,11 +378,6 @@ class TimeIndex(IndexFile):
     def last(self) -> TimestampOffset:
         """The entry of the largest timestamp; (-1, base offset) without entries."""
         return self._as_entry(self._last())
-
-    def entries(self) -> list[TimestampOffset]:
-        """All entries, for tools and tests."""
-        buffer, count = self._all()
-        return [self._as_entry(self.entry.unpack_from(buffer, index * 12)) for index in range(count)]
 
     def truncate(self, offset: int) -> None:
         """Drop the entries that point at or after an offset."""

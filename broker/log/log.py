@@ -68,12 +68,13 @@ class Log:
         self.on_bounds_lowered: Callable[[Log], None] | None = None
         """Called under the lock, before a truncation, with recovery point or log start already lowered."""
         self._files = files
-        self._topic_id = opened.topic_id
+        self.topic_id = opened.topic_id
         self._snapshots = opened.snapshots
         self._segments = opened.segments
-        self._bounds = LogBounds(
+        self.bounds = LogBounds(
             opened.log_start_offset, opened.recovery_point, opened.segments.active.next_offset
         )
+        """The checkpoint writer announces here the offsets that it is about to write."""
         self._last_flush_ms = now_ms
         self._is_folder_durable = False
         """Whether the folder's own name has been forced to disk."""
@@ -114,30 +115,21 @@ class Log:
         return log
 
     def __repr__(self) -> str:
-        return f"<Log {self.topic_partition} {self._bounds.start}..{self._bounds.end}>"
+        return f"<Log {self.topic_partition} {self.bounds.start}..{self.bounds.end}>"
 
     @property
     def log_start_offset(self) -> Offset:
-        return Offset(self._bounds.start)
+        return Offset(self.bounds.start)
 
     @property
     def log_end_offset(self) -> Offset:
         """The next offset to be written."""
-        return Offset(self._bounds.end)
+        return Offset(self.bounds.end)
 
     @property
     def recovery_point(self) -> Offset:
         """All records below it are on disk, also after a power cut."""
-        return Offset(self._bounds.recovery_point)
-
-    @property
-    def topic_id(self) -> TopicId | None:
-        return self._topic_id
-
-    @property
-    def bounds(self) -> LogBounds:
-        """For the checkpoint writer, which announces here the offsets that it is about to write."""
-        return self._bounds
+        return Offset(self.bounds.recovery_point)
 
     @property
     def size_bytes(self) -> int:
@@ -150,12 +142,12 @@ class Log:
     def assign_topic_id(self, topic_id: TopicId) -> None:
         """Set the topic id of a log that has none. Raises LogDirFailure, INCONSISTENT_TOPIC_ID."""
         with self.lock:
-            if self._topic_id is None:
+            if self.topic_id is None:
                 write_partition_metadata(self.folder, topic_id, self._files)
-                self._topic_id = topic_id
-            elif self._topic_id != topic_id:
+                self.topic_id = topic_id
+            elif self.topic_id != topic_id:
                 raise api_error(
-                    ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.folder} belongs to topic id {self._topic_id}"
+                    ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.folder} belongs to topic id {self.topic_id}"
                 )
 
     # Appending
@@ -180,11 +172,11 @@ class Log:
                 batches = batches[len(duplicates) :]
                 if not batches:
                     self._check_open()
-                    bounds = self._bounds.start, self._bounds.end, self.epoch_cache.latest_epoch
+                    bounds = self.bounds.start, self.bounds.end, self.epoch_cache.latest_epoch
                     return written_before(duplicates, *bounds)
                 first = batches[0][0]
                 view, batches = view[first:], [(at - first, header) for at, header in batches]
-            base_offset = self._bounds.end
+            base_offset = self.bounds.end
             batches, append_time_ms = stamp_all(view, batches, base_offset, leader_epoch, config, now_ms)
             result = self._append(view, [(0, len(view), batches)], now_ms, append_time_ms)
             return result._replace(base_offset=Offset(duplicates[0].base_offset)) if duplicates else result
@@ -199,7 +191,7 @@ class Log:
         then the log may have the batches before the failing segment.
         """
         view = memoryview(records)
-        start, end = self._bounds.start, self._bounds.end
+        start, end = self.bounds.start, self.bounds.end
         begin = first_base_offset(view, end) if start == end else end
         batches, size = fetched_batches(view, begin, newest_epoch)
         with self.lock:
@@ -221,16 +213,16 @@ class Log:
     ) -> AppendResult:
         """Write each piece, (start, end, batches) of the view, into one segment."""
         self._check_open()
-        base_offset = self._bounds.end
+        base_offset = self.bounds.end
         config = self.config
         record_count = 0
         for start, end, run in pieces:
             first, last = run[0][1], run[-1][1]
             invariant(
-                first.base_offset == self._bounds.end,
+                first.base_offset == self.bounds.end,
                 "offset %d is appended to a log that ends at %d",
                 first.base_offset,
-                self._bounds.end,
+                self.bounds.end,
             )
             segment = self._segments.active
             if segment.must_roll(end - start, last.last_offset, last.max_timestamp, now_ms, config):
@@ -244,16 +236,16 @@ class Log:
                 run = [(position - start, header) for position, header in run]
             segment.append(view[start:end], run, config.segment_bytes)
             # Published last: a reader of the new end finds the batches below it.
-            self._bounds.end = segment.next_offset
+            self.bounds.end = segment.next_offset
             for _, header in run:
                 if header.producer_id >= 0:
                     self.producers.note(header, now_ms)
         self.producers.bound(config.max_producer_ids)
         return AppendResult(
             Offset(base_offset),
-            Offset(self._bounds.end - 1),
-            Offset(self._bounds.end),
-            Offset(self._bounds.start),
+            Offset(self.bounds.end - 1),
+            Offset(self.bounds.end),
+            Offset(self.bounds.start),
             append_time_ms,
             len(view),
             record_count,
@@ -268,16 +260,16 @@ class Log:
         with self.lock:
             self._check_open()
             active = self._segments.active
-            if not active.size and active.base_offset == self._bounds.end:
+            if not active.size and active.base_offset == self.bounds.end:
                 return active
             active.seal()
-            self._snapshots.write_or_keep(self._bounds.end, self.producers)
-            if self._bounds.recovery_point == self._bounds.end:
+            self._snapshots.write_or_keep(self.bounds.end, self.producers)
+            if self.bounds.recovery_point == self.bounds.end:
                 # From now on recovery trusts the indexes of this segment.
                 with disk_work(self.folder, Operation.SYNC):
                     active.fsync()
                     self._files.fsync(self.folder)
-            fresh = Segment.create(self.folder, self._bounds.end, now_ms, self.config, self._files)
+            fresh = Segment.create(self.folder, self.bounds.end, now_ms, self.config, self._files)
             self._segments = LogSegments.of((*self._segments.all, fresh))
             return fresh
 
@@ -299,8 +291,8 @@ class Log:
         with the range; NotCached if it would wait for the disk without `may_wait`; and the exceptions of
         `storage_error` if the disk cannot be read.
         """
-        log_end = self._bounds.end
-        start = self._bounds.start
+        log_end = self.bounds.end
+        start = self.bounds.start
         if not start <= start_offset <= log_end:
             raise api_error(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -315,7 +307,7 @@ class Log:
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampAndOffset | None:
         """The first record that is not older than a time; None if all are older."""
-        return self._segments.find_by_timestamp(timestamp_ms, self._bounds.start)
+        return self._segments.find_by_timestamp(timestamp_ms, self.bounds.start)
 
     def max_timestamp_offset(self) -> TimestampAndOffset | None:
         """The first record with the largest timestamp; None if no record has a timestamp."""
@@ -331,7 +323,7 @@ class Log:
         """
         with self.lock:
             self._check_open()
-            if offset >= self._bounds.end:
+            if offset >= self.bounds.end:
                 return False
             segments = self._segments.all
             if offset < segments[0].base_offset:
@@ -339,14 +331,14 @@ class Log:
                 return True
             kept = [segment for segment in segments if segment.base_offset <= offset]
             end = min(kept[-1].batch_start(offset), kept[-1].next_offset)
-            if self._bounds.lower(end):
+            if self.bounds.lower(end):
                 self._save_bounds()
             # This call may fail, so it comes before any truncation; recovery would find these epochs in
             # the batches.
             self.epoch_cache.truncate_from_end(end)
             # Readers must not find truncated segments, so these disappear from the tuple first.
             self._segments = LogSegments.of(kept)
-            self._bounds.end = end
+            self.bounds.end = end
             with must_be_whole(self.folder), disk_work(self.folder, Operation.SYNC):
                 self._snapshots.remove_above(end)
                 for segment in reversed(segments[len(kept) :]):
@@ -361,7 +353,7 @@ class Log:
                     # Reading the log may fail, and no batch may be a duplicate of a truncated one.
                     self.producers = ProducerStates()
                     self.producers = load_producers(self._snapshots, self._segments, now_ms)
-            self._bounds.check()
+            self.bounds.check()
             return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -372,7 +364,7 @@ class Log:
         with self.lock:
             self._check_open()
             before = self._segments.all
-            if self._bounds.lower_to_nothing(offset):
+            if self.bounds.lower_to_nothing(offset):
                 self._save_bounds()
             # See `truncate_to`.
             self.epoch_cache.clear()
@@ -385,7 +377,7 @@ class Log:
                 # Otherwise a power cut might bring back the old segments, which end below the recovery point.
                 self._files.fsync(self.folder)
             self._segments = LogSegments.of([fresh])
-            self._bounds.begin_at(offset)
+            self.bounds.begin_at(offset)
 
     def increment_log_start_offset(self, offset: int) -> bool:
         """Move the log's start forward; False if it is there already. The caller keeps it below the HW.
@@ -393,15 +385,15 @@ class Log:
         Raises OFFSET_OUT_OF_RANGE beyond the log's end, LogDirFailure.
         """
         with self.lock:
-            if offset <= self._bounds.start:
+            if offset <= self.bounds.start:
                 return False
-            if offset > self._bounds.end:
+            if offset > self.bounds.end:
                 raise api_error(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
                     f"{self.topic_partition}: the log start cannot move to {offset}, "
-                    f"beyond the end {self._bounds.end}",
+                    f"beyond the end {self.bounds.end}",
                 )
-            self._bounds.raise_start(offset)
+            self.bounds.raise_start(offset)
             self.epoch_cache.truncate_from_start(offset)
             return True
 
@@ -431,7 +423,7 @@ class Log:
                 log_bytes=self.size_bytes,
                 now_ms=now_ms,
                 high_watermark=high_watermark,
-                log_start_offset=self._bounds.start,
+                log_start_offset=self.bounds.start,
             )
             if count == len(segments) and segments[-1].file.is_held_beyond_size():
                 # The active segment waits for a later pass.
@@ -479,9 +471,9 @@ class Log:
         """As `flush`. Raises OSError."""
         with self.lock:
             segments = self._segments.all
-            end = segments[-1].base_offset if sealed_only else self._bounds.end
-            cuts = self._bounds.cuts
-            if end <= self._bounds.recovery_point:
+            end = segments[-1].base_offset if sealed_only else self.bounds.end
+            cuts = self.bounds.cuts
+            if end <= self.bounds.recovery_point:
                 return
         self._snapshots.write_kept(self.lock)
         covered = [segment for segment in segments if segment.base_offset < end]
@@ -494,18 +486,18 @@ class Log:
                 # The segment was sealed meanwhile. Recovery would trust its indexes, which are not synced.
                 end = segments[-1].base_offset
             # After a truncation meanwhile, records below `end` may have been written since the sync.
-            self._bounds.raise_recovery_point(end, cuts)
+            self.bounds.raise_recovery_point(end, cuts)
             self._last_flush_ms = now_ms
 
     @property
     def must_flush(self) -> bool:
         """Whether `flush.messages` records are not on disk. If so, the appender flushes without a lock."""
-        return self._bounds.end - self._bounds.recovery_point >= self.config.flush_messages
+        return self.bounds.end - self.bounds.recovery_point >= self.config.flush_messages
 
     def is_flush_due(self, now_ms: int) -> bool:
         """Whether `flush.ms` has passed since the last flush and something is not on disk."""
         return (
-            self._bounds.recovery_point < self._bounds.end
+            self.bounds.recovery_point < self.bounds.end
             and now_ms - self._last_flush_ms >= self.config.flush_ms
         )
 
@@ -520,7 +512,7 @@ class Log:
             unsealed = [segment for segment in self._segments.all if segment.needs_seal]
             for segment in unsealed:
                 segment.seal()
-            return self._snapshots.write(self._bounds.end, self.producers) or bool(unsealed)
+            return self._snapshots.write(self.bounds.end, self.producers) or bool(unsealed)
 
     @property
     def is_synced(self) -> bool:
@@ -549,7 +541,7 @@ class Log:
             if self.write_out() or not (is_on_disk or self.is_synced):
                 with disk_work(self.folder, Operation.SYNC):
                     self._sync(self._segments.all)
-            self._bounds.raise_recovery_point(self._bounds.end, self._bounds.cuts)
+            self.bounds.raise_recovery_point(self.bounds.end, self.bounds.cuts)
             self.is_closed = True
             for segment in self._segments.all:
                 segment.close()

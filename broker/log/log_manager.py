@@ -310,7 +310,7 @@ class LogManager:
         for log in self.all_logs():
             high_watermark = high_watermark_of(log.topic_partition)
             if high_watermark is not None:
-                count += self._guarded(log, partial(log.delete_old_segments, now_ms, high_watermark))
+                count += self._guarded(partial(log.delete_old_segments, now_ms, high_watermark), log)
         return count
 
     def expire_producers_pass(self, now_ms: int, expiration_ms: int) -> int:
@@ -321,24 +321,24 @@ class LogManager:
         """Flush the logs whose `flush.ms` has passed."""
         for log in self.all_logs():
             if log.is_flush_due(now_ms):
-                self._guarded(log, partial(log.flush, now_ms))
+                self._guarded(partial(log.flush, now_ms), log)
 
     def checkpoint_pass(self, now_ms: int) -> None:
         """Flush sealed segments, so that recovery stays short, and save recovery points and log starts."""
         for log in self.all_logs():
-            self._guarded(log, partial(log.flush, now_ms, sealed_only=True))
+            self._guarded(partial(log.flush, now_ms, sealed_only=True), log)
         for log_dir in self._online_dirs():
-            self._guarded_dir(partial(self._write_checkpoints, log_dir))
+            self._guarded(partial(self._write_checkpoints, log_dir))
 
     def checkpoint_log_starts(self) -> None:
         """Save the log starts, which DeleteRecords and retention raise."""
         for log_dir in self._online_dirs():
-            self._guarded_dir(partial(self._write_log_starts, log_dir))
+            self._guarded(partial(self._write_log_starts, log_dir))
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Save high watermarks, each in the log dir of its partition."""
         for log_dir in self._online_dirs():
-            self._guarded_dir(partial(self._write_high_watermarks, log_dir, high_watermarks))
+            self._guarded(partial(self._write_high_watermarks, log_dir, high_watermarks))
 
     def load_high_watermarks(self) -> dict[TopicPartition, Offset]:
         """The saved high watermarks; a damaged file counts as empty, and is reported."""
@@ -467,28 +467,18 @@ class LogManager:
             self._write_log_starts(log_dir)
         self._write_recovery_points(log_dir)
 
-    def _guarded(self, log: Log, work: Callable[[], int | None]) -> int:
-        """Run one log's part of a pass. A failing disk goes offline; a log deleted meanwhile is skipped."""
+    def _guarded(self, work: Callable[[], int | None], log: Log | None = None) -> int:
+        """Run a part of a pass. A failing disk goes offline; a log deleted meanwhile is skipped."""
         try:
             return work() or 0
-        except LogDirFailure as failure:
-            if not log.is_closed:
-                self.fail_dir(failure)
         except StorageCallFailed as failure:
             logger.warning("left to the next pass: %s", failure)
-        except ApiError:
-            if not log.is_closed:
-                raise
+        except ApiError as error:
+            if log is None or not log.is_closed:
+                if not isinstance(error, LogDirFailure):
+                    raise
+                self.fail_dir(error)
         return 0
-
-    def _guarded_dir(self, work: Callable[[], None]) -> None:
-        """Run one dir's part of a pass; the dir goes offline if its disk fails."""
-        try:
-            work()
-        except LogDirFailure as failure:
-            self.fail_dir(failure)
-        except StorageCallFailed as failure:
-            logger.warning("left to the next pass: %s", failure)
 
     def _write_checkpoints(self, log_dir: LogDir) -> None:
         self._write_log_starts(log_dir)

@@ -303,7 +303,7 @@ class ProducerStates:
         return len(evicted)
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Drop producers that have not written for that long, except in transactions; returns their number."""
+        """Drop producers that have not written for that long, except in transactions; returns the number."""
         expired = [
             state.producer_id
             for state in self._by_id.values()

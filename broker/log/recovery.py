@@ -88,7 +88,7 @@ def recover_log(
     segments: list[Segment] = []
     for index, (base, size) in enumerate(listed):
         next_offset = bases[index + 1] if index + 1 < len(bases) else base
-        segments.append(Segment.existing(folder, base, size, next_offset, now_ms, config, files))
+        segments.append(Segment(folder, base, size, next_offset, now_ms, config, files))
     while not is_clean and len(segments) > 1 and segments[1].base_offset <= log_start_offset:
         # The stop may have interrupted a removal after any of them.
         segments.pop(0).remove()

@@ -26,7 +26,7 @@ from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.retention import SegmentAge
-from barnabas.broker.log.segment_file import SegmentFile
+from barnabas.broker.log.segment_file import SegmentFile, create_segment_file
 from barnabas.broker.log.segment_reader import (
     NO_HINT,
     REBUILD_LOCK,
@@ -55,8 +55,8 @@ class Segment(SegmentReader):
     __slots__ = (
         "_bytes_since_entry",
         "_first_timestamp",
-        "_first_was_asked_for",
         "_is_age_checked",
+        "_is_first_loading",
         "created_ms",
     )
 
@@ -64,19 +64,20 @@ class Segment(SegmentReader):
         self,
         folder: Path,
         base_offset: int,
-        file: SegmentFile,
-        *,
+        size: int,
         next_offset: int,
         created_ms: int,
         config: LogConfig,
-        is_new: bool,
-        files: FileSystem,
+        files: FileSystem = FILE_SYSTEM,
+        *,
+        is_new: bool = False,
     ) -> None:
+        """A segment that is on disk; reads only the names and sizes of its files. Raises LogDirFailure."""
         offsets, times = (
             folder / segment_name(base_offset, suffix) for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         )
         super().__init__(
-            file,
+            SegmentFile(folder / segment_name(base_offset), size, files),
             OffsetIndex(offsets, base_offset, is_new=is_new, files=files),
             TimeIndex(times, base_offset, is_new=is_new, files=files),
             next_offset=next_offset,
@@ -86,7 +87,7 @@ class Segment(SegmentReader):
         self.created_ms = created_ms
         self._bytes_since_entry = 0
         self._first_timestamp: int | None = None
-        self._first_was_asked_for = False
+        self._is_first_loading = False
         self._is_age_checked = is_new
 
     @classmethod
@@ -99,41 +100,8 @@ class Segment(SegmentReader):
         files: FileSystem = FILE_SYSTEM,
     ) -> Segment:
         """Create an empty segment on disk. Raises LogDirFailure."""
-        file = SegmentFile.create(folder / segment_name(base_offset), files)
-        return cls(
-            folder,
-            base_offset,
-            file,
-            next_offset=base_offset,
-            created_ms=created_ms,
-            config=config,
-            is_new=True,
-            files=files,
-        )
-
-    @classmethod
-    def existing(
-        cls,
-        folder: Path,
-        base_offset: int,
-        size: int,
-        next_offset: int,
-        created_ms: int,
-        config: LogConfig,
-        files: FileSystem = FILE_SYSTEM,
-    ) -> Segment:
-        """A segment that is on disk; reads only the names and sizes of its files."""
-        file = SegmentFile(folder / segment_name(base_offset), size, files)
-        return cls(
-            folder,
-            base_offset,
-            file,
-            next_offset=next_offset,
-            created_ms=created_ms,
-            config=config,
-            is_new=False,
-            files=files,
-        )
+        create_segment_file(folder / segment_name(base_offset), files)
+        return cls(folder, base_offset, 0, base_offset, created_ms, config, files, is_new=True)
 
     @property
     def needs_seal(self) -> bool:
@@ -278,9 +246,9 @@ class Segment(SegmentReader):
         """The first batch's timestamp; None while the system loads the batch into the page cache."""
         data = bytearray(HEADER_BYTES)
         try:
-            self.file.read_into(memoryview(data), 0, may_wait=self._first_was_asked_for)
+            self.file.read_into(memoryview(data), 0, may_wait=self._is_first_loading)
         except NotCached:
-            self._first_was_asked_for = True
+            self._is_first_loading = True
             self.file.will_need(0, HEADER_BYTES)
             return None
         return parse_header(data).max_timestamp

@@ -57,6 +57,17 @@ class Gone(Enum):
     LOG = "its log was deleted or closed"
 
 
+def create_segment_file(path: Path, files: FileSystem = FILE_SYSTEM) -> None:
+    """Create an empty file. Raises LogDirFailure, also if a file of that name has bytes."""
+    with disk_work(path):
+        descriptor = files.open(path, os.O_CREAT | os.O_RDWR)
+        try:
+            if os.fstat(descriptor).st_size:
+                raise FileExistsError(errno.EEXIST, "a new segment would overwrite an old one")
+        finally:
+            os.close(descriptor)
+
+
 class SegmentFile:
     """The bytes of one segment; offsets mean nothing here."""
 
@@ -97,18 +108,6 @@ class SegmentFile:
         self._gone: Gone | None = None
         self._hot_from = size
         """Bytes before it were not written by this process, or not since the segment was sealed."""
-
-    @classmethod
-    def create(cls, path: Path, files: FileSystem = FILE_SYSTEM) -> SegmentFile:
-        """Create an empty file. Raises LogDirFailure, also if a file of that name has bytes."""
-        with disk_work(path):
-            descriptor = files.open(path, os.O_CREAT | os.O_RDWR)
-            try:
-                if os.fstat(descriptor).st_size:
-                    raise FileExistsError(errno.EEXIST, "a new segment would overwrite an old one")
-            finally:
-                os.close(descriptor)
-        return cls(path, 0, files)
 
     @property
     def is_written(self) -> bool:

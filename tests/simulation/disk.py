@@ -112,7 +112,7 @@ class LogView:
         self._begin()
 
     def _begin(self) -> None:
-        self._cuts = self.log._bounds.cuts
+        self._cuts = self.log.bounds.cuts
         self._first = self.log.log_start_offset
         self._entries: list[Entry] = []
         self.agreed = self._first
@@ -126,7 +126,7 @@ class LogView:
         log = self.log
         if log.is_closed:
             return
-        if self._cuts != log._bounds.cuts or self._first + len(self._entries) < log.log_start_offset:
+        if self._cuts != log.bounds.cuts or self._first + len(self._entries) < log.log_start_offset:
             self._begin()
         position, log_end = self._first + len(self._entries), log.log_end_offset
         while position < log_end:

@@ -88,7 +88,7 @@ class Truth:
         if log is None or log.topic_id != self.topic_id:
             where = (broker.logs.strays.all(),)
         else:
-            bounds = log._bounds
+            bounds = log.bounds
             where = (id(log), bounds.cuts, bounds.start, bounds.end)
         if partition is None:
             return (broker.life, where)

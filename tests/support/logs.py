@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from barnabas.broker.log.appending import AppendResult, parse_produced
+from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
@@ -65,6 +66,13 @@ def headers_of(log: Log) -> list[BatchHeader]:
         headers += [header for _, header in iter_batches(read.records)]
         offset = read.next_offset
     return headers
+
+
+def index_entries(index: OffsetIndex | TimeIndex) -> list[tuple[int, int]]:
+    """All entries of an index."""
+    buffer, count = index._all()
+    size = index.entry.size
+    return [index._as_entry(index.entry.unpack_from(buffer, at)) for at in range(0, count * size, size)]
 
 
 def online(manager: LogManager, key: TopicPartition) -> Log:

@@ -20,7 +20,7 @@ from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
 from barnabas.protocol.record_batch import TimestampType, check_batch, iter_batches, parse_header, write_crc
 from barnabas.protocol.records import decode_records
 from tests.support.errors import refused
-from tests.support.logs import PRODUCER_ID, OpenLog, append_batches, batch, produced
+from tests.support.logs import PRODUCER_ID, OpenLog, append_batches, batch, index_entries, produced
 
 
 def files(log: Log) -> list[str]:
@@ -156,24 +156,21 @@ def test_a_fetch_larger_than_a_segment_is_spread_over_several(open_log: OpenLog)
     assert b"".join(bytes(log.read(base, 1 << 20).records) for base in (0, 2, 4, 6, 8)) == data
 
 
-def test_segments_roll_by_size(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(segment_bytes=2 * len(batch())))
-    for _ in range(5):
-        append_batches(log, batch())
-    assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
-
-
-def test_segments_roll_by_the_age_of_their_timestamps(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(segment_ms=100))
-    for timestamp in (1000, 1100, 1101, 50, 1202):
-        append_batches(log, batch(timestamp_ms=timestamp))
-    assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
-
-
-def test_segments_without_timestamps_roll_by_the_clock(open_log: OpenLog) -> None:
-    log = open_log(LogConfig(segment_ms=100))
-    for now_ms in (0, 100, 101, 150, 202):
-        append_batches(log, batch(timestamp_ms=-1), 0, now_ms)
+@pytest.mark.parametrize(
+    ("config", "timestamps", "clock"),
+    [
+        (LogConfig(segment_bytes=2 * len(batch())), [0] * 5, [0] * 5),
+        (LogConfig(segment_ms=100), [1000, 1100, 1101, 50, 1202], [0] * 5),
+        (LogConfig(segment_ms=100), [-1] * 5, [0, 100, 101, 150, 202]),
+    ],
+    ids=["size", "age of the timestamps", "clock without timestamps"],
+)
+def test_segments_roll_by_size_and_age(
+    open_log: OpenLog, config: LogConfig, timestamps: list[int], clock: list[int]
+) -> None:
+    log = open_log(config)
+    for timestamp_ms, now_ms in zip(timestamps, clock, strict=True):
+        append_batches(log, batch(timestamp_ms=timestamp_ms), 0, now_ms)
     assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
 
 
@@ -194,7 +191,7 @@ def test_a_rolled_segment_is_cut_to_size_and_has_its_indexes(open_log: OpenLog) 
     log.roll(0)
     assert path.stat().st_size == log.size_bytes
     assert log.segments[0].time_index.last() == (2, 2)
-    assert [entry.offset for entry in log.segments[0].offset_index.entries()] == [1, 2]
+    assert [offset for offset, _ in index_entries(log.segments[0].offset_index)] == [1, 2]
     assert log.roll(0) is log.segments[-1], "an empty segment is not rolled"
     assert len(log.segments) == 2
 
@@ -263,29 +260,6 @@ def test_timestamps_are_found_exactly_also_when_out_of_order_and_compressed(open
     assert log.max_timestamp_offset() == (30, 10, 4)
     log.increment_log_start_offset(3)
     assert log.offset_for_timestamp(4) == (9, 3, 4)
-
-
-def test_truncation_within_a_batch_drops_the_whole_batch(open_log: OpenLog) -> None:
-    log = open_log()
-    for epoch in range(3):
-        append_batches(log, batch(4), epoch)
-    assert log.truncate_to(6)
-    assert log.log_end_offset == 4
-    assert log.epoch_cache.entries == ((0, 0),)
-    assert not log.truncate_to(4)
-    assert append_batches(log, batch(1), 9).base_offset == 4
-    assert [header.base_offset for _, header in iter_batches(log.read(0, 1 << 20).records)] == [0, 4]
-
-
-def test_what_was_truncated_does_not_come_back_in_recovery(open_log: OpenLog) -> None:
-    log = open_log()
-    for _ in range(4):
-        append_batches(log, batch(1))
-    log.truncate_to(1)
-    append_batches(log, batch(1), 1)
-    log.abandon()
-    again = open_log(is_clean=False)
-    assert again.log_end_offset == 2
 
 
 def test_truncation_before_the_first_segment_starts_afresh(open_log: OpenLog) -> None:

@@ -17,11 +17,11 @@ from barnabas.broker.log.file_system import FileSystem, parse_partition_name
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import LogDir
-from barnabas.broker.log.storage_errors import CorruptLog, LogDirFailure, LogGone, StorageCallFailed
+from barnabas.broker.log.storage_errors import LogDirFailure, LogGone, StorageCallFailed
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.errors import refused
-from tests.support.logs import append_batches, batch, failing, flip_bits, online
+from tests.support.logs import append_batches, batch, failing, online
 
 from .conftest import Managers
 
@@ -256,29 +256,6 @@ def test_one_partition_in_two_dirs_is_refused(managers: Managers) -> None:
         managers.open()
 
 
-def test_a_damaged_log_stays_offline_and_the_others_come_up(managers: Managers) -> None:
-    manager = managers.open()
-    for key in (KEY, OTHER):
-        log = manager.get_or_create(key, TOPIC_ID, 0)
-        append_batches(log, batch())
-        append_batches(log, batch())
-        log.flush(0)
-    manager.checkpoint_pass(0)
-    managers.crash(manager)
-    (path,) = [file for root in managers.paths for file in (root / str(KEY)).glob("*.log")]
-    flip_bits(path, 50)
-    again = managers.open()
-    assert again.get(OTHER) is not None
-    assert again.get(KEY) is None
-    assert isinstance(again.offline_partitions[KEY], CorruptLog)
-    with refused(ErrorCode.KAFKA_STORAGE_ERROR, match="below the recovery point"):
-        again.get_or_create(KEY, TOPIC_ID, 0)
-    # Its topic is deleted, and another of that name is made.
-    assert again.delete(KEY, 0)
-    assert again.get_or_create(KEY, TopicId(uuid.uuid4()), 0).log_end_offset == 0
-    assert again.remove_deleted(1 << 40) == 1
-
-
 def test_a_dir_whose_disk_fails_goes_offline_with_its_logs_alone(
     managers: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -461,38 +438,6 @@ def test_topic_settings_become_a_log_config() -> None:
     )
     assert (config.segment_bytes, config.retention_ms, int(config.message_timestamp_type)) == (10, -1, 1)
     assert LogConfig.from_settings({}) == LogConfig()
-
-
-@pytest.mark.parametrize("offset", [0, 3, 4])
-def test_a_crash_after_a_truncation_below_the_recovery_point_is_no_damage(
-    managers: Managers, offset: int
-) -> None:
-    manager = managers.open()
-    log = manager.get_or_create(KEY, TOPIC_ID, 0)
-    for _ in range(6):
-        append_batches(log, batch())
-    log.increment_log_start_offset(2)
-    log.flush(0)
-    manager.checkpoint_pass(0)
-    log.truncate_to(offset)
-    managers.crash(manager)
-    again = managers.open()
-    found = online(again, KEY)
-    assert (found.log_start_offset, found.log_end_offset) == (min(2, offset), offset)
-
-
-def test_a_crash_after_starting_afresh_lower_down_is_no_damage(managers: Managers) -> None:
-    manager = managers.open()
-    log = manager.get_or_create(KEY, TOPIC_ID, 0)
-    log.truncate_fully_and_start_at(100)
-    append_batches(log, batch())
-    log.flush(0)
-    manager.checkpoint_pass(0)
-    log.truncate_fully_and_start_at(40)
-    append_batches(log, batch())
-    managers.crash(manager)
-    found = online(managers.open(), KEY)
-    assert (found.log_start_offset, found.log_end_offset) == (40, 41)
 
 
 @pytest.mark.parametrize("is_crash_between", [True, False])

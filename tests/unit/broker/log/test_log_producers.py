@@ -102,15 +102,6 @@ def test_a_log_that_is_closed_answers_no_duplicate_either(open_log: OpenLog) -> 
     assert refusal(log, 0) is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_gap_an_older_epoch_and_a_late_start_are_refused(open_log: OpenLog) -> None:
-    log = open_log()
-    append(log, 3, epoch=1)
-    assert refusal(log, 5, epoch=1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert refusal(log, 4, epoch=0) is ErrorCode.INVALID_PRODUCER_EPOCH
-    assert refusal(log, 4, epoch=2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert append(log, 0, epoch=2) == 1
-
-
 @pytest.mark.parametrize("room", [0, 1, SIZE])
 def test_a_batch_that_the_disk_refuses_may_come_again(
     open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, room: int
@@ -276,34 +267,6 @@ def test_a_truncation_takes_what_is_known_back(open_log: OpenLog, end: int, rest
     if end:
         assert refusal(log, end + 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert append(log, end) == end
-
-
-def test_a_truncation_brings_an_older_epoch_back(open_log: OpenLog) -> None:
-    log = filled(open_log, 6)
-    append(log, 0, epoch=1)
-    log.truncate_to(6)
-    assert append(log, 5) == 5
-    assert append(log, 6) == 6
-
-
-def test_a_crash_right_after_a_truncation_knows_nothing_of_what_was_cut(open_log: OpenLog) -> None:
-    log = filled(open_log, 12)
-    log.truncate_to(5)
-    log.abandon()
-    again = open_log(SMALL)
-    assert append(again, 4) == 4
-    assert append(again, 5) == 5
-
-
-def test_a_new_beginning_forgets_everybody(open_log: OpenLog) -> None:
-    log = filled(open_log, 6)
-    log.truncate_fully_and_start_at(100)
-    assert snapshots(log) == []
-    assert append(log, 77) == 100
-    log.abandon()
-    again = open_log(SMALL, log_start_offset=100)
-    assert append(again, 77) == 100
-    assert append(again, 78) == 101
 
 
 def test_who_wrote_what_retention_deleted_is_still_known_also_after_a_crash(open_log: OpenLog) -> None:
